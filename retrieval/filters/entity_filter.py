@@ -94,11 +94,7 @@ class FilterStore:
         self._most = max(1, _MAX_BATCH_BYTES // size)
 
     def check(self, restriction: Restriction) -> None:
-        """Refuse a predicate that does not fit the index, by names and types alone: cheap, from any thread.
-
-        Raises:
-            InputError: its field is "filter".
-        """
+        """Raise InputError for "filter" if a predicate does not fit the index; cheap, and from any thread."""
         if restriction.predicate is not None:
             names = (*self._index.entities.metadata_columns, ENTITY_ID, TITLE)
             check(restriction.predicate, {name: self._column(name).type for name in names})

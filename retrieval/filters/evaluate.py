@@ -69,11 +69,7 @@ def kind_of(data_type: pa.DataType) -> str:
 
 
 def check(predicate: Predicate, columns: Mapping[str, pa.DataType]) -> None:
-    """Refuse a predicate that does not fit the columns of an index.
-
-    Raises:
-        InputError: a column is unknown, or has another type than its value; the field is "filter".
-    """
+    """Raise InputError for "filter" if a column is unknown, or has another type than its value."""
     for leaf in leaves(predicate):
         _check_leaf(leaf, columns)
 

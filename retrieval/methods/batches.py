@@ -10,10 +10,8 @@ entities scored, and with `auto` both.
 
 from __future__ import annotations
 
-import time
-from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TypeVar
 
@@ -29,6 +27,7 @@ from genret.retrieval.filters.entity_filter import EntityFilter, FilterStore
 from genret.retrieval.index.reader import Index
 from genret.retrieval.loaded_model import KvMeter, Limits, PrefixStore
 from genret.retrieval.methods.decoded_methods import (
+    Asked,
     Decoded,
     count_entities,
     decode_by_beam,
@@ -42,12 +41,13 @@ from genret.retrieval.methods.scored_methods import (
     FeatureTable,
     Proposed,
     Scored,
+    Stopwatch,
     all_entities,
     entities_to_score,
     scored_answer,
 )
 from genret.retrieval.ranking.ranker import Ranker
-from genret.retrieval.types import DEFAULT_SHORTLIST_SIZE, RetrievalResult, RetrieveRequest, Timings
+from genret.retrieval.types import DEFAULT_SHORTLIST_SIZE, RetrievalResult, RetrieveRequest
 
 # Logits of one decode step, float32: batches of wide requests are split to stay below it.
 _MAX_LOGITS_BYTES = 256 * 2**20
@@ -194,21 +194,18 @@ class RetrieveJob:
 
 
 @dataclass(slots=True, eq=False)
-class _Work:
+class _Work(Asked):
     """A job in its batch.
 
     Attributes:
-        room: Most tokens that may follow its prompt.
+        prompt: Its prompt.
         proposed: The entities it scores whatever is decoded; None where it scores nothing.
         table: The features of these and of those decoded.
     """
 
-    job: RetrieveJob
-    allowed: EntityFilter | None
-    room: int | None
+    prompt: list[int] = field(default_factory=list)
     proposed: Proposed | None = None
     table: FeatureTable | None = None
-    trace: Trace | None = None
     decoded: Decoded | None = None
     scored: Scored | None = None
     reply: Reply | None = None
@@ -216,9 +213,8 @@ class _Work:
     @property
     def is_decoded(self) -> bool:
         """Whether its decoder is asked: where all entities are scored, only for an explanation."""
-        request = self.job.request
-        is_needed = self.proposed is None or not self.proposed.is_everything or request.explain
-        return request.decoding is not None and is_needed
+        is_needed = self.proposed is None or not self.proposed.is_everything or self.request.explain
+        return self.request.decoding is not None and is_needed
 
 
 class BatchAnswerer:
@@ -249,7 +245,7 @@ class BatchAnswerer:
         Every filter allows at least one entity, None all; `prefix` is shared by all prompts.
         """
         batch = [
-            _Work(job, allowed, self._limits.room(len(job.prompt)))
+            _Work(job.request, allowed, self._limits.room(len(job.prompt)), job.cancel, prompt=job.prompt)
             for job, allowed in zip(jobs, filters, strict=True)
         ]
         try:
@@ -263,18 +259,18 @@ class BatchAnswerer:
         return [work.reply for work in batch if work.reply is not None]
 
     def _run(self, batch: Sequence[_Work], prefix: PromptPrefix | None) -> None:
-        clock = _Stopwatch()
+        clock = Stopwatch()
         self._propose(batch)
         for work in batch:
             # Searches of a large batch take long: prompts of cancelled requests are not computed.
-            work.reply = work.reply or reason_to_stop(work.job.cancel)
+            work.reply = work.reply or reason_to_stop(work.cancel)
         asked = [work for work in batch if work.reply is None]
         is_scored = any(work.proposed is not None for work in asked)
         if is_scored:
             clock.stop("shortlist_ms")
         if not asked:
             return
-        meter = KvMeter(self._model.prefill([work.job.prompt for work in asked], prefix), len(asked))
+        meter = KvMeter(self._model.prefill([work.prompt for work in asked], prefix), len(asked))
         clock.stop("prefill_ms")
         if any(work.is_decoded for work in asked):
             self._decode(meter.session, asked)
@@ -285,7 +281,7 @@ class BatchAnswerer:
         answers = {}
         for query, work in enumerate(asked):
             if is_scored and work.reply is None:
-                work.reply = reason_to_stop(work.job.cancel)  # describing what was decoded takes long, too
+                work.reply = reason_to_stop(work.cancel)  # describing what was decoded takes long, too
             if work.reply is None:
                 answers[query] = self._answer_of(work)
         if is_scored:
@@ -301,17 +297,17 @@ class BatchAnswerer:
 
     def _propose(self, batch: Sequence[_Work]) -> None:
         """Find the entities that are scored whatever is decoded; the evidence is asked once for all."""
-        wanting = [work for work in batch if work.job.request.proposals]
+        wanting = [work for work in batch if work.request.proposals]
         asked: Sequence[EvidenceQuery | GenretError | None] = [None] * len(wanting)
         if wanting and self._ranker.can_propose:
-            asked = self._ranker.ask([work.job.request.evidence_text for work in wanting])
+            asked = self._ranker.ask([work.request.evidence_text for work in wanting])
         for work, found in zip(wanting, asked, strict=True):
-            request, query = work.job.request, found if isinstance(found, EvidenceQuery) else None
+            request, query = work.request, found if isinstance(found, EvidenceQuery) else None
             few = request.shortlist_size or DEFAULT_SHORTLIST_SIZE
             if count_entities(self._index, work.allowed) <= few:
                 work.proposed = Proposed(all_entities(self._index, work.allowed), query)
             elif query is not None:
-                work.reply = reason_to_stop(work.job.cancel)
+                work.reply = reason_to_stop(work.cancel)
                 if work.reply is None:
                     allowed = None if work.allowed is None else work.allowed.allowed
                     proposals = self._ranker.propose(query, request.proposals, allowed)
@@ -332,17 +328,10 @@ class BatchAnswerer:
         part = [batch[query] for query in chosen]
         if len(chosen) < len(batch):
             session = session.select(chosen)
-        requests = [work.job.request for work in part]
-        traces = None
-        if requests[0].explain:
-            traces = [Trace() for _ in part]
-            for work, trace in zip(part, traces, strict=True):
-                work.trace = trace
-        decode = decode_by_disc if requests[0].decoding == "disc" else decode_by_beam
-        cancel = [work.job.cancel for work in part]
-        room = [work.room for work in part]
-        allowed = [work.allowed for work in part]
-        found = decode(session, self._trie, self._index, requests, cancel, room, allowed, traces)
+        for work in part:
+            work.trace = Trace() if work.request.explain else None
+        decode = decode_by_disc if part[0].request.decoding == "disc" else decode_by_beam
+        found = decode(session, self._trie, self._index, part)
         for work, outcome in zip(part, found, strict=True):
             if isinstance(outcome, Decoded):
                 work.decoded = outcome
@@ -359,12 +348,9 @@ class BatchAnswerer:
         part = [batch[query] for query in chosen]
         outcomes = self._scorer.score(
             session if len(chosen) == len(batch) else session.select(chosen),
-            [work.job.request for work in part],
-            [work.allowed for work in part],
+            part,
             [self._to_score(work) for work in part],
             [{} if work.decoded is None else work.decoded.rows for work in part],
-            [work.job.cancel for work in part],
-            [work.room for work in part],
         )
         for work, outcome in zip(part, outcomes, strict=True):
             if isinstance(outcome, Scored):
@@ -377,7 +363,7 @@ class BatchAnswerer:
         if work.proposed is None:
             return ()
         table, ranking = self._table_of(work, work.proposed), self._ranker.ranking
-        return entities_to_score(work.job.request, work.proposed, work.decoded, table, ranking)
+        return entities_to_score(work.request, work.proposed, work.decoded, table, ranking)
 
     def _table_of(self, work: _Work, proposed: Proposed) -> FeatureTable:
         if work.table is None:
@@ -385,7 +371,7 @@ class BatchAnswerer:
         return work.table
 
     def _answer_of(self, work: _Work) -> RetrievalResult:
-        request = work.job.request
+        request = work.request
         if work.proposed is None or work.scored is None:
             if work.decoded is None:
                 raise RuntimeError("a request was neither decoded nor scored")
@@ -401,22 +387,6 @@ class BatchAnswerer:
             self._table_of(work, work.proposed),
             self._ranker,
         )
-
-
-class _Stopwatch:
-    """Adds up the milliseconds of every part of a batch; parts are named as in `Timings`."""
-
-    def __init__(self) -> None:
-        self._last = time.perf_counter()
-        self._parts: defaultdict[str, float] = defaultdict(float)
-
-    def stop(self, part: str) -> None:
-        now = time.perf_counter()
-        self._parts[part] += (now - self._last) * 1e3
-        self._last = now
-
-    def timings(self) -> Timings:
-        return Timings(**self._parts, total_ms=sum(self._parts.values()))
 
 
 Request = TypeVar("Request")

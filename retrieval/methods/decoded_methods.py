@@ -202,23 +202,39 @@ def is_proven(
     return True
 
 
+@dataclass(slots=True, eq=False)
+class Asked:
+    """A request in its batch, as decoders see it.
+
+    Attributes:
+        request: The request, with a seed where its decoder is `disc`.
+        allowed: The entities allowed; None: all.
+        room: Most tokens that may follow its prompt.
+        cancel: Polled between forwards.
+        trace: Takes in what its decoder walks through, all of its searches; None: nothing is recorded.
+    """
+
+    request: RetrieveRequest
+    allowed: EntityFilter | None = None
+    room: int | None = None
+    cancel: CancelToken | None = None
+    trace: Trace | None = None
+
+
+def _traces(asked: Sequence[Asked]) -> list[Trace | None] | None:
+    traces = [one.trace for one in asked]
+    return traces if any(trace is not None for trace in traces) else None
+
+
 def decode_by_disc(
-    session: DecodeSession,
-    trie: TitleTrie,
-    index: Index,
-    requests: Sequence[RetrieveRequest],
-    cancel: Sequence[CancelToken | None],
-    room: Sequence[int | None],
-    filters: Sequence[EntityFilter | None] | None = None,
-    traces: Sequence[Trace] | None = None,
+    session: DecodeSession, trie: TitleTrie, index: Index, asked: Sequence[Asked]
 ) -> list[Decoded | DecodingCancelledError]:
     """Find entities by DISC. The requests have a seed each; nothing is withheld yet.
 
     All have one `top_m`, one `adaptive` and one number of prefixes per draw. A sample is a row and then one
     of its owners, with P(e | f): samples of entities follow P(e | q) / P_L(S). Under a filter S is the set of
-    allowed rows. The draws of each query are written into its trace, where there are traces.
+    allowed rows.
     """
-    filters = filters or [None] * len(requests)
     params = [
         DiscParams(
             num_samples=r.samples,
@@ -232,12 +248,21 @@ def decode_by_disc(
             adaptive=r.adaptive,
             beam_size=r.prefixes,
         )
-        for r in requests
+        for r in (one.request for one in asked)
     ]
-    results = disc(session, constraint_of(trie, filters), params, cancel, room, traces)
+    results = disc(
+        session,
+        constraint_of(trie, [one.allowed for one in asked]),
+        params,
+        [one.cancel for one in asked],
+        [one.room for one in asked],
+        _traces(asked),
+    )
     return [
-        result if isinstance(result, DecodingCancelledError) else _disc_found(index, request, result, allowed)
-        for request, result, allowed in zip(requests, results, filters, strict=True)
+        result
+        if isinstance(result, DecodingCancelledError)
+        else _disc_found(index, one.request, result, one.allowed)
+        for one, result in zip(asked, results, strict=True)
     ]
 
 
@@ -321,32 +346,22 @@ _SPARE_ROWS = 32
 
 
 def decode_by_beam(
-    session: DecodeSession,
-    trie: TitleTrie,
-    index: Index,
-    requests: Sequence[RetrieveRequest],
-    cancel: Sequence[CancelToken | None],
-    room: Sequence[int | None],
-    filters: Sequence[EntityFilter | None] | None = None,
-    traces: Sequence[Trace] | None = None,
+    session: DecodeSession, trie: TitleTrie, index: Index, asked: Sequence[Asked]
 ) -> list[Decoded | DecodingCancelledError]:
-    """Find entities by trie beam search. All lists have one entry per query of the session.
-
-    All searches of a query are written into its trace, where there are traces.
-    """
-    filters = filters or [None] * len(requests)
-    queries = [_Query(index, request, allowed) for request, allowed in zip(requests, filters, strict=True)]
+    """Find entities by trie beam search, for every query of the session."""
+    queries = [_Query(index, one.request, one.allowed) for one in asked]
     wanted = {number: query.params for number, query in enumerate(queries)}
     part = session
     while wanted:
+        searched = [asked[number] for number in wanted]
         results = beam_search(
             part,
-            constraint_of(trie, [filters[number] for number in wanted]),
+            constraint_of(trie, [one.allowed for one in searched]),
             list(wanted.values()),
-            [cancel[number] for number in wanted],
-            [room[number] for number in wanted],
+            [one.cancel for one in searched],
+            [one.room for one in searched],
             [queries[number] if params.exact else None for number, params in wanted.items()],
-            None if traces is None else [traces[number] for number in wanted],
+            _traces(searched),
         )
         for number, result in zip(wanted, results, strict=True):
             queries[number].add(result)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -27,6 +28,7 @@ from genret.retrieval.index.owners import EntityRows, FormOwners, best_first
 from genret.retrieval.index.reader import Index
 from genret.retrieval.loaded_model import KvMeter, Limits, PrefixStore
 from genret.retrieval.methods.decoded_methods import (
+    Asked,
     Decoded,
     EntityScore,
     OwnForm,
@@ -262,23 +264,17 @@ class EntityScorer:
     def score(
         self,
         session: DecodeSession,
-        requests: Sequence[RetrieveRequest],
-        filters: Sequence[EntityFilter | None],
+        asked: Sequence[Asked],
         entities: Sequence[Sequence[int]],
         found: Sequence[Mapping[int, Hypothesis]],
-        cancel: Sequence[CancelToken | None],
-        room: Sequence[int | None],
     ) -> list[Scored | DecodingCancelledError]:
         """Score the entities of every query of a session. All lists have one entry per query.
 
         Args:
             session: Session of the prompts; its state does not change.
-            requests: Requests, for their weight of titles.
-            filters: Filters: only allowed entities share a form.
+            asked: The requests; of their entities only those allowed share a form.
             entities: Entity numbers, none of a query's twice.
             found: By rank, the rows whose log-probabilities are known: the model is not asked again.
-            cancel: Polled between forwards.
-            room: Most tokens that may follow each prompt.
         """
         wanted = [self._rows.of_all(mine, MAX_SCORED_FORMS) for mine in entities]
         every = [{rank for rows in mine for rank in rows} for mine, _ in wanted]
@@ -286,6 +282,7 @@ class EntityScorer:
         ranks = [sorted(mine.difference(known)) for mine, known in zip(every, found, strict=True)]
         texts = [self._index.rows.token_ids_of(np.array(mine, dtype=np.int64)) for mine in ranks]
         outcomes: list[Scored | DecodingCancelledError] = []
+        cancel, room = [one.cancel for one in asked], [one.room for one in asked]
         for query, scores in enumerate(score_rows(session, texts, cancel, room)):
             if isinstance(scores, DecodingCancelledError):
                 outcomes.append(scores)
@@ -297,7 +294,7 @@ class EntityScorer:
                 if logprob is not None
             }
             rows, is_whole = wanted[query]
-            owners = FormOwners(self._index, mask_of(filters[query]), requests[query].role_weight)
+            owners = FormOwners(self._index, mask_of(asked[query].allowed), asked[query].request.role_weight)
             tallies = _tallies(entities[query], rows, forms, owners)
             outcomes.append(
                 Scored(
@@ -329,6 +326,24 @@ def _tallies(
         if written:
             tallies[entity] = Tally(written)
     return tallies
+
+
+class Stopwatch:
+    """Adds up the milliseconds of every part of a batch; parts are named as in `Timings`."""
+
+    def __init__(self) -> None:
+        self._last = time.perf_counter()
+        self._parts: defaultdict[str, float] = defaultdict(float)
+
+    def stop(self, part: str) -> None:
+        """Count the time since the last stop, or the beginning, to a part."""
+        now = time.perf_counter()
+        self._parts[part] += (now - self._last) * 1e3
+        self._last = now
+
+    def timings(self) -> Timings:
+        """Return the times of all parts."""
+        return Timings(**self._parts, total_ms=sum(self._parts.values()))
 
 
 ScoreReply = ScoreResult | GenretError | DecodingCancelledError
@@ -370,11 +385,7 @@ class TitleScorer:
         self._owners = FormOwners(index, None, title_weight)
 
     def rows(self, titles: Sequence[str]) -> list[tuple[int, ...]]:
-        """Return the token rows of titles, under the text policy of catalogues: NFC, single spaces.
-
-        Raises:
-            InputError: a title cannot follow a prompt, or has an unknown token; its field is "titles[3]".
-        """
+        """Return the token rows of titles, composed like those of catalogues; InputError names a title."""
         texts = list(dict.fromkeys(map(normalize, titles)))
         row_of = dict(zip(texts, self._tokenizer.encode_titles(texts, self._index.rendering), strict=True))
         rows = []
@@ -411,10 +422,10 @@ class TitleScorer:
         return [replies[i] for i in range(len(jobs))]
 
     def _score(self, jobs: Sequence[ScoreJob], prefix: PromptPrefix | None) -> list[ScoreReply]:
-        started = time.perf_counter()
+        clock = Stopwatch()
         try:
             meter = KvMeter(self._model.prefill([job.prompt for job in jobs], prefix), len(jobs))
-            prefilled = time.perf_counter()
+            clock.stop("prefill_ms")
             outcomes = score_rows(
                 meter.session,
                 [job.rows for job in jobs],
@@ -426,12 +437,8 @@ class TitleScorer:
                 return [ModelError(str(error))]
             # One query's broken logits must not take the others down: score each alone.
             return [self._score([job], prefix)[0] for job in jobs]
-        ended = time.perf_counter()
-        timings = Timings(
-            prefill_ms=(prefilled - started) * 1e3,
-            score_ms=(ended - prefilled) * 1e3,
-            total_ms=(ended - started) * 1e3,
-        )
+        clock.stop("score_ms")
+        timings = clock.timings()
         return [
             ScoreResult(
                 query=job.request.query,

@@ -73,11 +73,7 @@ class EncoderEmbedder:
             raise ModelError(f"{place}: the model's {self.max_tokens} positions leave no room for text")
 
     def embed_texts(self, texts: Sequence[str]) -> FloatMatrix:
-        """Return the vectors of catalogue texts. See `TextEmbedder`.
-
-        Raises:
-            ModelError: the model's states are not finite.
-        """
+        """Return the vectors of catalogue texts (`TextEmbedder`); ModelError if they are not finite."""
         rows = self._token_rows(texts)
         vectors = np.zeros((len(rows), self.dimensions), dtype=np.float32)
         for batch in _batches([len(row) for row in rows]):
@@ -85,9 +81,7 @@ class EncoderEmbedder:
         refuse_non_finite(vectors, self._place)
         return vectors
 
-    def embed_queries(self, texts: Sequence[str]) -> FloatMatrix:
-        """Return the vectors of queries, which are made like those of texts."""
-        return self.embed_texts(texts)
+    embed_queries = embed_texts
 
     def _token_rows(self, texts: Sequence[str]) -> list[list[int]]:
         before, after = self._tokenizer.frame

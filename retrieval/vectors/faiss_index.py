@@ -94,11 +94,7 @@ def sample_size(count: int) -> int:
 
 
 def num_subquantisers(dimensions: int) -> int:
-    """Return the number of parts of a vector that get 4 bits each: one per dimension, at most 128.
-
-    Raises:
-        InputError: the dimensions cannot be divided into parts of at most 16.
-    """
+    """Return how many parts of a vector get 4 bits each; InputError if none are of at most 16 dimensions."""
     most = min(dimensions, MAX_SUBQUANTISERS)
     parts = max((m for m in range(1, most + 1) if dimensions % m == 0), default=0)
     if parts * 16 < dimensions:
@@ -239,12 +235,7 @@ def write_vectors(vectors: Any, folder: Path) -> None:
 
 
 def vectors_entry(index: Index) -> VectorsEntry:
-    """Return the manifest's entry for the vectors of an index.
-
-    Raises:
-        EvidenceMissingError: the index has none.
-        IndexFormatError: they were made by a method that this version no longer has.
-    """
+    """Return what the manifest says; EvidenceMissingError without vectors, IndexFormatError for old ones."""
     entry = index.vectors
     if entry is None:
         raise EvidenceMissingError(f"{index.path}: the index was built without vectors")

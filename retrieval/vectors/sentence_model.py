@@ -60,14 +60,10 @@ class SentenceEmbedder:
             raise ModelError(f"{place}: {why}") from error
         self.fingerprint = _fingerprint(folder, modules)
         self._lock = Lock()  # its tokenizer cannot be used by two threads at once
-        self.dimensions = self._encode(self._model.encode_document, ["a"]).shape[1]
+        self.dimensions = self._embed(self._model.encode_document, ["a"]).shape[1]
 
     def embed_texts(self, texts: Sequence[str]) -> FloatMatrix:
-        """Return the vectors of catalogue texts. See `TextEmbedder`.
-
-        Raises:
-            ModelError: the model's vectors are not finite.
-        """
+        """Return the vectors of catalogue texts (`TextEmbedder`); ModelError if they are not finite."""
         return self._embed(self._model.encode_document, texts)
 
     def embed_queries(self, texts: Sequence[str]) -> FloatMatrix:
@@ -77,9 +73,6 @@ class SentenceEmbedder:
     def _embed(self, encode: Callable[..., Any], texts: Sequence[str]) -> FloatMatrix:
         if not len(texts):
             return np.zeros((0, self.dimensions), dtype=np.float32)
-        return self._encode(encode, texts)
-
-    def _encode(self, encode: Callable[..., Any], texts: Sequence[str]) -> FloatMatrix:
         with self._lock:
             vectors = encode(
                 list(texts), batch_size=_BATCH_TEXTS, show_progress_bar=False, normalize_embeddings=True

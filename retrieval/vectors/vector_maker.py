@@ -237,11 +237,7 @@ def _without_a_word(text: str, random: Random) -> str:
 
 
 def _embedded(embedder: TextEmbedder, texts: list[str], work: Path | None) -> FloatMatrix:
-    """Return the vectors of texts; those that a killed run left in the work folder are read.
-
-    Raises:
-        SourceError: the work folder cannot be written to.
-    """
+    """Return the vectors of texts; those that a killed run left in the work folder are read."""
     if work is None:
         return embedder.embed_texts(texts)
     digest = xxhash.xxh3_128(embedder.fingerprint.encode())

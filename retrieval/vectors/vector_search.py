@@ -102,15 +102,6 @@ class SimilarEntities:
 NO_ENTITIES = SimilarEntities(np.zeros(0, np.int64), np.zeros(0, np.float32))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Found:
-    """Result of a search: entities, the most similar first, and whether these are all that have texts."""
-
-    entities: IntArray
-    similarities: FloatArray
-    is_all: bool
-
-
 class VectorSearcher:
     """Searches a faiss index with a vector per text, under its entity number. Safe from several threads.
 
@@ -143,13 +134,12 @@ class VectorSearcher:
             return SimilarEntities(numbers.astype(np.int64), np.zeros(wanted, np.float32))
         effort = self._effort if effort is None else effort
         share = num_allowed / self._num_entities
-        found = self._widen(query, wanted, allowed, share, effort)
-        if wanted < num_allowed and not found.is_all and found.similarities[wanted - 1] < 0:
+        entities, similarities, is_all = self._widen(query, wanted, allowed, share, effort)
+        if wanted < num_allowed and not is_all and similarities[wanted - 1] < 0:
             # Entities without texts, if there are any, are nearer.
-            found = self._widen(query, num_allowed, allowed, share, effort)
-        entities, similarities = found.entities, found.similarities
-        if found.is_all and (len(entities) < wanted or similarities.min() < 0):
-            textless = self._textless(found.entities, allowed)[:wanted]
+            entities, similarities, is_all = self._widen(query, num_allowed, allowed, share, effort)
+        if is_all and (len(entities) < wanted or similarities.min() < 0):
+            textless = self._textless(entities, allowed)[:wanted]
             entities = np.concatenate([entities, textless])
             similarities = np.concatenate([similarities, np.zeros(len(textless), np.float32)])
         order = np.lexsort((entities, -similarities))[:wanted]
@@ -175,8 +165,8 @@ class VectorSearcher:
             allowed = np.zeros(self._num_entities, np.bool_)
             allowed[numbers] = True
             texts = 1 + 2 * self._index.ntotal / self._num_entities
-            found = self._widen(query, len(numbers), allowed, 1, 0, texts)
-            values[np.searchsorted(numbers, found.entities)] = found.similarities
+            found, similarities, _ = self._widen(query, len(numbers), allowed, 1, 0, texts)
+            values[np.searchsorted(numbers, found)] = similarities
         return values[back]
 
     def refusal(self) -> str | None:
@@ -201,8 +191,11 @@ class VectorSearcher:
         share: float,
         effort: int,
         texts: float = 1.25,
-    ) -> _Found:
-        """Search for more and more texts, first `texts` per entity, until enough entities are found."""
+    ) -> tuple[IntArray, FloatArray, bool]:
+        """Search for more and more texts, first `texts` per entity, until enough entities are found.
+
+        Returns entities, their similarities, the greatest first, and whether no others have texts.
+        """
         total = int(self._index.ntotal)
         most = self._most_effort()
         # The fewer are allowed, the fewer of them lie in a cell. 0: exhaustive.
@@ -213,13 +206,13 @@ class VectorSearcher:
             ids, values = self._ask(query, k, allowed, effort)
             entities, similarities = _distinct(ids, values)
             if len(ids) == total or (len(ids) < k and effort == most):
-                return _Found(entities, similarities, True)
+                return entities, similarities, True
             if len(ids) < k:
                 effort = min(effort * 4, most)
             elif len(entities) < wanted or values[-1] >= similarities[wanted - 1]:
                 k = min(k * 2, total)  # texts not fetched may be as similar as the last wanted one
             else:
-                return _Found(entities, similarities, False)
+                return entities, similarities, False
 
     def _most_effort(self) -> int:
         """Return the effort of an exhaustive search."""

@@ -103,7 +103,7 @@ class Setting:
         }
 
     def allowed(self, request: RetrieveRequest) -> EntityFilter | None:
-        return self.retriever.filters._maker.make(request.restriction)
+        return self.retriever.filters.make(request.restriction)
 
     def oracle(self, request: RetrieveRequest) -> EntityOracle:
         made = self.allowed(request)

@@ -260,15 +260,10 @@ def test_wrong_mentions(retriever: Retriever, mentions: Any, message: str) -> No
         retriever.link(mentions)
 
 
-def test_retriever_says_what_it_holds(retriever: Retriever, checkpoint: Path) -> None:
-    text = repr(retriever)
-    assert "12 entities, 21 rows" in text
-    assert str(checkpoint) in text
-    assert "model on cpu" in text
-
-
-def test_closed_retriever_says_so(checkpoint: Path, tmp_path: Path) -> None:
+def test_a_retriever_says_what_it_holds_and_when_it_is_closed(checkpoint: Path, tmp_path: Path) -> None:
     retriever = Retriever.open(make_index(tmp_path, checkpoint), checkpoint)
+    text = repr(retriever)
+    assert all(part in text for part in ("12 entities, 21 rows", str(checkpoint), "model on cpu"))
     retriever.close()
     retriever.close()
     with pytest.raises(IndexDirectoryError, match="this index was closed"):
@@ -317,12 +312,8 @@ def test_broken_logits_of_one_query_leave_the_others_alone(
         else:
             (alone,) = answers(retriever, request)
             assert without_costs(reply).candidates == alone.candidates != ()
-
-
-def test_broken_logits_name_the_query(index: Index) -> None:
-    retriever = Retriever(index, broken(math.nan, 0), TOKENIZER, CONFIG)
     with pytest.raises(ModelError, match=r"^queries\[1\]: the model returned NaN or infinite logits"):
-        retriever.retrieve(["fine", POISON, "fine too"])
+        retriever.retrieve(texts[:3], method=method)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -337,24 +328,10 @@ def test_cancelled_requests_leave_the_batch(index: Index, method: str) -> None:
     for n in (0, 3):
         (alone,) = answers(retriever, requests[n])
         assert without_costs(replies[n]).candidates == alone.candidates
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_cancellation_is_polled_at_every_step(index: Index, method: str) -> None:
-    retriever = Retriever(index, SOUND, TOKENIZER, CONFIG)
-    token = CancelAfter(2)
-    (reply,) = retriever.retrieve_batch([RetrieveRequest("x", method=method)], [token])
+    token = CancelAfter(2)  # polled at every step
+    (reply,) = retriever.retrieve_batch(requests[:1], [token])
     assert isinstance(reply, DecodingCancelledError)
     assert token.polls == 3
-
-
-def test_a_wide_request_does_not_widen_the_others(index: Index) -> None:
-    """A forward is as wide as its widest query: thirty narrow ones beside a wide one go without it."""
-    model = CountingModel(SOUND)
-    retriever = Retriever(index, model, TOKENIZER, CONFIG)
-    narrow = [RetrieveRequest(f"q{n}", k=5, method="beam") for n in range(30)]
-    retriever.retrieve_batch([*narrow, RetrieveRequest("wide", k=300, method="beam")])
-    assert model.prompts == [30, 1]
 
 
 def test_requests_too_wide_for_one_forward_are_split(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -369,6 +346,10 @@ def test_requests_too_wide_for_one_forward_are_split(index: Index, monkeypatch: 
 def test_requests_of_one_method_share_their_forwards(index: Index) -> None:
     model = CountingModel(SOUND)
     retriever = Retriever(index, model, TOKENIZER, CONFIG)
+    narrow = [RetrieveRequest(f"q{n}", k=5, method="beam") for n in range(30)]
+    retriever.retrieve_batch([*narrow, RetrieveRequest("wide", k=300, method="beam")])
+    assert model.prompts == [30, 1], "a wide request does not widen the others"
+    model.sessions.clear()
     retriever.retrieve_batch(
         [RetrieveRequest(f"q{n}", k=3 + n, method="beam", beam_size=9 + n) for n in range(8)]
         + [RetrieveRequest(f"q{n}", k=3, method="disc", temperature=1.0 + n) for n in range(8)]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import Any
 
 import pytest
 
 from genret import RetrievalResult, Retriever, RetrieveRequest
-from genret.decoding.constraints import Hypothesis
 from genret.decoding.row_scores import score_rows
 from genret.index_builder.build_options import EvidenceOptions
 from genret.retrieval.methods.decoded_methods import Decoded, decode_by_beam
@@ -47,9 +46,8 @@ class Anew(EntityScorer):
     """Scores every form, whatever was found."""
 
     def score(self, *args: Any) -> Any:
-        session, requests, filters, entities, found, cancel, room = args
-        nothing: Sequence[Mapping[int, Hypothesis]] = [{} for _ in found]
-        return super().score(session, requests, filters, entities, nothing, cancel, room)
+        *others, found = args
+        return super().score(*others, [{} for _ in found])
 
 
 @pytest.fixture(scope="module", params=["llama", "bart"])

@@ -64,7 +64,7 @@ class Setting:
 
     def oracle(self, request: RetrieveRequest) -> EntityOracle:
         prompt = CONFIG.prompt(None).encode(TOKENIZER, request.query)
-        made = self.retriever.filters._maker.make(request.restriction)
+        made = self.retriever.filters.make(request.restriction)
         return EntityOracle.of(self.index, self.model, prompt, made)
 
     def answer(self, *requests: RetrieveRequest) -> list[RetrievalResult]:

@@ -79,18 +79,14 @@ def test_the_least_recently_used_goes_first() -> None:
     assert (len(cache), cache.size, cache.evictions) == (2, 2 * SIZE, 2)
 
 
-@pytest.mark.parametrize("bound", [0, SIZE - 1])
-def test_a_filter_beyond_the_bound_is_used_and_not_kept(bound: int) -> None:
+@pytest.mark.parametrize("bound", [0, SIZE - 1, SIZE])
+def test_a_filter_beyond_the_bound_is_used_not_kept_and_displaces_nothing(bound: int) -> None:
     cache = cache_of(bound)
-    assert cache.get_or_make(key("a"), some_filter) is not cache.get_or_make(key("a"), some_filter)
-    assert (cache.misses, len(cache), cache.size) == (2, 0, 0)
-
-
-def test_a_large_filter_displaces_nothing_when_it_does_not_fit() -> None:
-    cache = cache_of(SIZE)
-    a = cache.get_or_make(key("a"), some_filter)
-    cache.get_or_make(key("large"), lambda: some_filter(10 * ROWS))
-    assert cache.get_or_make(key("a"), refuse) is a
+    kept = [cache.get_or_make(key("a"), some_filter)] * (bound == SIZE)
+    one, other = (cache.get_or_make(key("large"), lambda: some_filter(10 * ROWS)) for _ in range(2))
+    assert one is not other
+    assert (cache.misses, len(cache), cache.size) == (2 + len(kept), len(kept), SIZE * len(kept))
+    assert [cache.get_or_make(key("a"), refuse) for _ in kept] == kept
 
 
 def test_what_cannot_be_made_leaves_no_trace() -> None:

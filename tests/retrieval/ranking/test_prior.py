@@ -136,7 +136,7 @@ def test_what_is_done_is_not_done_again(
     score = EntityScorer.score
 
     def watched(self: EntityScorer, *arguments: object) -> object:
-        asked.extend(arguments[3][0])  # type: ignore[index]
+        asked.extend(arguments[2][0])  # type: ignore[index]
         return score(self, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(EntityScorer, "score", watched)

@@ -24,7 +24,6 @@ from genret.retrieval.vectors import vector_search as searching
 from genret.retrieval.vectors.embedder import VectorMethod
 from genret.retrieval.vectors.faiss_index import faiss_threads, kind_of, load_faiss, new_index, train
 from genret.retrieval.vectors.vector_search import (
-    VECTORS_PER_THREAD,
     VectorProposer,
     VectorSearcher,
     num_parts,
@@ -123,6 +122,9 @@ def test_a_query_of_nothing_takes_the_first_entities(wish: str) -> None:
     found = case.searcher.search(zero, 4, allowed)
     assert found.entities.tolist() == [1, 4, 7, 10]
     assert not found.similarities.any()
+    for number in (-1, 40):
+        with pytest.raises(ValueError, match=f"entity number: expected 0 <= number < 40, got {number}$"):
+            case.searcher.similarities(case.query, np.array([3, number]))
 
 
 @pytest.mark.parametrize("wish", ["flat", "hnsw"])
@@ -161,13 +163,6 @@ def test_similarities_of_given_entities_are_those_of_a_search_of_everything(
     if wish in (*UNCHANGED, "hnsw"):
         np.testing.assert_allclose(values, case.exact(entities), atol=1e-5)
     assert not values[~np.isin(entities, case.numbers)].any()
-
-
-def test_entities_that_are_not_there_are_refused() -> None:
-    case = Case("flat", 0, 50, 40)
-    for number in (-1, 40):
-        with pytest.raises(ValueError, match=f"entity number: expected 0 <= number < 40, got {number}$"):
-            case.searcher.similarities(case.query, np.array([3, number]))
 
 
 D, N = 8, 2000
@@ -213,12 +208,6 @@ def test_threads_find_what_one_finds(
     assert sorted(ids[surely].tolist()) == sorted(found_ids[surely].tolist())
 
 
-def test_few_vectors_are_not_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(searching, "_num_threads", lambda: 3)
-    assert [num_parts(n * VECTORS_PER_THREAD) for n in (0, 1, 2, 3, 9)] == [1, 1, 2, 3, 3]
-    assert num_parts(2 * VECTORS_PER_THREAD - 1) == 1
-
-
 def test_a_searcher_shares_out_what_is_large(index: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     query = np.random.default_rng(5).standard_normal(D).astype(np.float32)
     searcher = VectorSearcher(index, 700, int(index.nlist))
@@ -230,6 +219,9 @@ def test_a_searcher_shares_out_what_is_large(index: Any, monkeypatch: pytest.Mon
         return search_cells(*given)
 
     monkeypatch.setattr(searching, "VECTORS_PER_THREAD", 500)
+    monkeypatch.setattr(searching, "_num_threads", lambda: 3)
+    assert [num_parts(n * 500) for n in (0, 1, 2, 3, 9)] == [1, 1, 2, 3, 3]
+    assert num_parts(999) == 1
     monkeypatch.setattr(searching, "_num_threads", lambda: 2)
     monkeypatch.setattr(searching, "search_cells", counted)
     shared = searcher.search(query, 50)
