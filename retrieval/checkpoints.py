@@ -30,13 +30,13 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import ProgressColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from genret.decoding.model.checkpoint_files import ADAPTER_FILE
 from genret.retrieval.durable import publish, sync, temporary_name
 from genret.retrieval.errors import MissingExtraError, ModelError
 from genret.retrieval.index.small_files import digest_bytes, digest_file
+from genret.retrieval.progress import ProgressDisplay, StepProgress
 
 SUFFIX = ".gguf"
 RECORD_FILE = "gguf.json"  # names the source of a folder of the cache
@@ -327,19 +327,17 @@ def _making(folder: Path) -> Iterator[Path | None]:
 @contextmanager
 def _telling(file: Path, folder: Path) -> Iterator[None]:
     """Say on standard error that a file is being converted, as long as it takes."""
-    console = Console(stderr=True)
     text = f"converting {file.name} ({file.stat().st_size / 1e6:,.0f} MB), once, into {folder}"
+    columns: list[ProgressColumn] = [
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        TimeElapsedColumn(),
+    ]
     begun = time.monotonic()
-    if console.is_terminal:
-        columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-        with Progress(*columns, console=console, transient=True) as line:
-            line.add_task(text, total=None)
-            yield
-    else:
-        console.print(f"{text} …", markup=False, highlight=False, soft_wrap=True)
+    with ProgressDisplay(lambda: columns, is_transient=True) as display:
+        StepProgress(display).phase(text)
         yield
-    done = f"converted {file.name} in {time.monotonic() - begun:.0f} s"
-    console.print(done, markup=False, highlight=False, soft_wrap=True)
+    display.say(f"converted {file.name} in {time.monotonic() - begun:.0f} s")
 
 
 def _convert(file: Path, out: Path) -> None:

@@ -507,7 +507,8 @@ class Retriever:
         prompt = self._prompts.encode(template, request.query)
         if request.title_weight is None:
             request = replace(request, title_weight=self.config.title_weight)
-        return RetrieveJob(request, prompt, self._prompts.num_shared(template), cancel)
+        num_shared = self._prompts.num_shared(template)
+        return RetrieveJob(request, cancel=cancel, prompt=prompt, num_shared=num_shared)
 
     def prompt_template(self, name: str | None) -> PromptTemplate:
         """Return a template (None: the default); InputError if it is unknown or does not fit the index."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -391,14 +391,12 @@ def narrow_to_float(operator: str, literal: int | float) -> Narrow | bool:
     return Narrow(">=" if nearest_is_above else ">", nearest)
 
 
-_SPECIAL = re.compile(r"[\\.+*?()\[\]{}|^$]")
-
-
 def match_pattern(texts: pa.Array, pattern: str) -> pa.Array:
     """Match whole texts against a pattern without a trailing escape; null where the text is null."""
-    parts = list(_parts(pattern))
-    literal = "".join(text for text, is_literal in parts if is_literal)
-    match "".join("x" if is_literal else text for text, is_literal in parts):
+    characters = re.findall(r"\\.|.", pattern, re.DOTALL)
+    literal = "".join(one[-1] for one in characters if one not in ("%", "_"))
+    shape = "".join(one if one in ("%", "_") else "x" for one in characters)
+    match re.sub(r"([x%])\1+", r"\1", shape):
         case "" | "x":
             return pc.equal(texts, pa.scalar(literal, texts.type))
         case "x%":
@@ -407,32 +405,6 @@ def match_pattern(texts: pa.Array, pattern: str) -> pa.Array:
             return pc.ends_with(texts, literal)
         case "%x%":
             return pc.match_substring(texts, literal)
-    return pc.match_substring_regex(texts, _regex(parts))
-
-
-def _parts(pattern: str) -> Iterator[tuple[str, bool]]:
-    """Yield runs of literal text with True, and wildcards with False; repeated % count once."""
-    literal: list[str] = []
-    characters = iter(pattern)
-    last = ""
-    for character in characters:
-        if character in "%_":
-            if literal:
-                yield "".join(literal), True
-            elif character == last == "%":
-                continue
-            literal, last = [], character
-            yield character, False
-        else:
-            literal.append(next(characters) if character == "\\" else character)
-            last = ""
-    if literal:
-        yield "".join(literal), True
-
-
-def _regex(parts: list[tuple[str, bool]]) -> str:
-    wildcards = {"%": ".*", "_": "."}
-    inside = "".join(
-        _SPECIAL.sub(r"\\\g<0>", text) if is_literal else wildcards[text] for text, is_literal in parts
-    )
-    return rf"(?s)\A(?:{inside})\z"
+    # Arrow takes some escapes of ordinary characters for the backslash itself.
+    known = (one if one in (r"\%", r"\_", r"\\") else one[-1] for one in characters)
+    return pc.match_like(texts, "".join(known))

@@ -349,9 +349,9 @@ class Stopwatch:
 ScoreReply = ScoreResult | GenretError | DecodingCancelledError
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class ScoreJob:
-    """One request on its way into a batch.
+    """One request on its way through its batch, to its reply.
 
     Attributes:
         rows: The token row of every title, end token included.
@@ -363,6 +363,7 @@ class ScoreJob:
     rows: list[tuple[int, ...]]
     num_shared: int = 0
     cancel: CancelToken | None = None
+    reply: ScoreReply | None = None
 
 
 class TitleScorer:
@@ -404,24 +405,22 @@ class TitleScorer:
 
     def run(self, jobs: Sequence[ScoreJob]) -> list[ScoreReply]:
         """Score jobs, in groups of one shared prefix: per job its result, or the error that concerns it."""
-        replies: dict[int, ScoreReply] = {}
-        groups: dict[tuple[int, ...], list[int]] = {}
+        groups: dict[tuple[int, ...], list[ScoreJob]] = {}
         prefixes: dict[tuple[int, ...], PromptPrefix | None] = {}
-        for i, job in enumerate(jobs):
+        for job in jobs:
             prefix = self._prefixes.before(job.prompt, job.num_shared)
             key = () if prefix is None else prefix.token_ids
             prefixes[key] = prefix
-            groups.setdefault(key, []).append(i)
+            groups.setdefault(key, []).append(job)
         for key, members in groups.items():
-            stopped = {i: reason_to_stop(jobs[i].cancel) for i in members}  # while others were scored
-            replies.update({i: why for i, why in stopped.items() if why is not None})
-            asked = [i for i in members if stopped[i] is None]
-            if asked:
-                answers = self._score([jobs[i] for i in asked], prefixes[key])
-                replies.update(zip(asked, answers, strict=True))
-        return [replies[i] for i in range(len(jobs))]
+            for job in members:
+                job.reply = reason_to_stop(job.cancel)  # while others were scored
+            self._score([job for job in members if job.reply is None], prefixes[key])
+        return [job.reply for job in jobs if job.reply is not None]
 
-    def _score(self, jobs: Sequence[ScoreJob], prefix: PromptPrefix | None) -> list[ScoreReply]:
+    def _score(self, jobs: Sequence[ScoreJob], prefix: PromptPrefix | None) -> None:
+        if not jobs:
+            return
         clock = Stopwatch()
         try:
             meter = KvMeter(self._model.prefill([job.prompt for job in jobs], prefix), len(jobs))
@@ -434,23 +433,24 @@ class TitleScorer:
             )
         except InvalidLogitsError as error:
             if len(jobs) == 1:
-                return [ModelError(str(error))]
-            # One query's broken logits must not take the others down: score each alone.
-            return [self._score([job], prefix)[0] for job in jobs]
+                jobs[0].reply = ModelError(str(error))
+            else:  # One query's broken logits must not take the others down: score each alone.
+                for job in jobs:
+                    self._score([job], prefix)
+            return
         clock.stop("score_ms")
         timings = clock.timings()
-        return [
-            ScoreResult(
+        for query, (job, outcome) in enumerate(zip(jobs, outcomes, strict=True)):
+            if isinstance(outcome, DecodingCancelledError):
+                job.reply = outcome
+                continue
+            job.reply = ScoreResult(
                 query=job.request.query,
                 scores=self._title_scores(job, outcome),
                 num_nodes=outcome.num_nodes,
                 timings=timings,
                 kv=meter.share(query),
             )
-            if isinstance(outcome, RowScores)
-            else outcome
-            for query, (job, outcome) in enumerate(zip(jobs, outcomes, strict=True))
-        ]
 
     def _title_scores(self, job: ScoreJob, scores: RowScores) -> tuple[TitleScore, ...]:
         logprob_of = dict(zip(job.rows, scores.logprobs, strict=True))

@@ -9,6 +9,7 @@ from typing import cast
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModel
 
 from genret.decoding.errors import DecodingError
@@ -97,12 +98,9 @@ class EncoderEmbedder:
 
 def padded(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
     """Return rows of token ids, padded, and their mask, 1 for tokens. Shapes: (n, T)."""
-    ids = torch.zeros((len(rows), max(map(len, rows))), dtype=torch.long)
-    mask = torch.zeros_like(ids)
-    for i, row in enumerate(rows):
-        ids[i, : len(row)] = torch.tensor(row)
-        mask[i, : len(row)] = 1
-    return ids, mask
+    ids = [torch.tensor(row) for row in rows]
+    mask = [torch.ones_like(row) for row in ids]
+    return pad_sequence(ids, batch_first=True), pad_sequence(mask, batch_first=True)
 
 
 def mean_states(encoder: nn.Module, ids: Tensor, mask: Tensor) -> Tensor:

@@ -386,13 +386,8 @@ def _is_outgrown(entry: VectorsEntry, wish: VectorOptions, count: int) -> bool:
     if kind != "ivfpq":
         return False
     # After many small updates, the cells still tell for how many texts the index was trained.
-    return count > 2 * entry.count or num_cells(count) > _cells_named(entry.factory)
-
-
-def _cells_named(factory: str) -> int:
-    """Return the number of cells in a name such as "IVF256,PQ96x4fs"."""
-    named = re.match(r"IVF(\d+)", factory)
-    return int(named[1]) if named else 0
+    named = re.match(r"IVF(\d+)", entry.factory)  # "IVF256,PQ96x4fs"
+    return count > 2 * entry.count or num_cells(count) > (int(named[1]) if named else 0)
 
 
 def _same_texts(old: EntityTexts, new: EntityTexts, number_of_old: IntArray) -> npt.NDArray[np.bool_]:

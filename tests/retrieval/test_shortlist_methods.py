@@ -268,6 +268,7 @@ def test_shortlist_without_vectors_says_why_and_the_others_go_on(
     )
     assert [type(reply) for reply in replies] == [wanted, wanted, RetrievalResult, RetrievalResult]
     assert str(replies[0]) == str(replies[1])
+    assert replies[0] is not replies[1], "each has an error of its own"
     if problem is None:
         assert "has no evidence that proposes entities; add some with: genret update" in str(replies[0])
     else:
@@ -404,8 +405,7 @@ def test_warm_up_asks_for_a_shortlist_where_there_are_vectors(twelve: Setting) -
 
 
 def test_timings_add_up(twelve: Setting) -> None:
-    (result,) = twelve.answer(RetrieveRequest("one", shortlist_size=3))
-    times = result.timings
+    times = twelve.answer(RetrieveRequest("one", shortlist_size=3))[0].timings
     parts = (times.shortlist_ms, times.prefill_ms, times.decode_ms, times.score_ms)
     assert all(part > 0 for part in parts)
     assert times.total_ms == pytest.approx(sum(parts))
