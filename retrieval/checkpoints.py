@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
-from rich.progress import ProgressColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from genret.decoding.model.checkpoint_files import ADAPTER_FILE
 from genret.retrieval.durable import publish, sync, temporary_name
@@ -328,13 +328,8 @@ def _making(folder: Path) -> Iterator[Path | None]:
 def _telling(file: Path, folder: Path) -> Iterator[None]:
     """Say on standard error that a file is being converted, as long as it takes."""
     text = f"converting {file.name} ({file.stat().st_size / 1e6:,.0f} MB), once, into {folder}"
-    columns: list[ProgressColumn] = [
-        SpinnerColumn(),
-        TextColumn("{task.description}", markup=False),
-        TimeElapsedColumn(),
-    ]
-    begun = time.monotonic()
-    with ProgressDisplay(lambda: columns, is_transient=True) as display:
+    begun, told = time.monotonic(), TextColumn("{task.description}", markup=False)
+    with ProgressDisplay(lambda: [SpinnerColumn(), told, TimeElapsedColumn()], is_transient=True) as display:
         StepProgress(display).phase(text)
         yield
     display.say(f"converted {file.name} in {time.monotonic() - begun:.0f} s")
