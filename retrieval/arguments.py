@@ -1,4 +1,4 @@
-"""Checks arguments (text, numbers, sequences, ids) and chooses seeds; declares the options of requests.
+"""Checks arguments (text, numbers, sequences, ids); declares the options and restrictions of requests.
 
 An option is declared with its field: `k: int = option(10, "Candidates wanted.", (1, 9))`. The checks of
 requests, the flags of commands, the conversion to the wire and the ranges in the OpenAPI document are made of

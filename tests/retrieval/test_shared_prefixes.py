@@ -312,12 +312,12 @@ def test_the_last_one_is_kept_whatever_its_size(max_bytes: int) -> None:
 
 def test_of_many_threads_one_runs_a_prefix_and_all_have_it() -> None:
     hold = threading.Event()
-    model = Sharing(before=lambda: None if hold.wait(60) else pytest.fail("never let go"))
+    model = Sharing(before=lambda: None if hold.wait(600) else pytest.fail("never let go"))
     store = PrefixStore(model)
     with ThreadPoolExecutor(16) as pool:
         asked = [pool.submit(store.get, tokens(1 + n % 2)) for n in range(16)]
         hold.set()
-        found = [future.result(timeout=60) for future in asked]
+        found = [future.result(timeout=600) for future in asked]
     assert sorted(model.ran) == [tuple(tokens(1)), tuple(tokens(2))]
     assert {id(prefix) for prefix in found[::2]} == {id(store.get(tokens(1)))}
     assert {id(prefix) for prefix in found[1::2]} == {id(store.get(tokens(2)))}

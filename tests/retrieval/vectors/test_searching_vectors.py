@@ -122,6 +122,7 @@ def test_a_query_of_nothing_takes_the_first_entities(wish: str) -> None:
     found = case.searcher.search(zero, 4, allowed)
     assert found.entities.tolist() == [1, 4, 7, 10]
     assert not found.similarities.any()
+    assert not case.searcher.similarities(zero, np.arange(40)).any()
     for number in (-1, 40):
         with pytest.raises(ValueError, match=f"entity number: expected 0 <= number < 40, got {number}$"):
             case.searcher.similarities(case.query, np.array([3, number]))
@@ -272,8 +273,6 @@ def test_a_search_leaves_the_threads_as_they_were(folder: Path) -> None:
         (vector,) = shortlister.embed(["a river"])
         assert in_a_thread_with_three(lambda: shortlister.search(vector, 2, None)) == 3
 
-
-def test_a_search_that_fails_does_too() -> None:
     def fail_with_two() -> None:
         with faiss_threads(2):
             assert faiss.omp_get_max_threads() == 2
@@ -288,27 +287,5 @@ def test_a_search_that_fails_does_too() -> None:
 
 def test_a_model_keeps_its_threads(folder: Path) -> None:
     command = [sys.executable, "-c", _ASKED_BESIDE_A_MODEL, str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=1200)
     assert done.stdout.strip() == "3"
-
-
-@pytest.fixture(scope="module")
-def shortlister(tmp_path_factory: pytest.TempPathFactory, trigrams: VectorMethod) -> VectorProposer:
-    tokenizer = TextTokenizer(train_tokenizer(), END, "tiny")
-    wish = VectorBuildOptions(trigrams)
-    return VectorProposer.open(
-        Index.open(make_index(tmp_path_factory.mktemp("i"), tokenizer, vectors=wish, evidence=None))
-    )
-
-
-@pytest.mark.parametrize("query", ["\u0301", "\u200b\u200d", " \t ", "\x00"])
-def test_of_a_query_that_says_nothing_the_first_entities_come(
-    shortlister: VectorProposer, query: str
-) -> None:
-    (vector,) = shortlister.embed([query])
-    allowed = np.arange(12) % 2 == 1
-    for mask, wanted in ((None, [0, 1, 2]), (allowed, [1, 3, 5])):
-        found = shortlister.search(vector, 3, mask)
-        assert found.entities.tolist() == wanted
-        assert not found.similarities.any()
-    assert not shortlister.similarities(vector, np.array([0, 5])).any()
