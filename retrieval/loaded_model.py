@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from torch import Tensor
@@ -89,12 +90,12 @@ class PromptEncoder:
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._max_tokens = max_tokens
-        self._num_shared: BoundedCache[PromptTemplate, int] = BoundedCache(_MOST_KEPT)
-        self._kept: BoundedCache[tuple[PromptTemplate, str], list[int]] = BoundedCache(_MOST_KEPT)
+        self._kept = lru_cache(_MOST_KEPT)(self._encoded)
+        self._num_shared = lru_cache(_MOST_KEPT)(lambda template: len(template.shared_tokens(tokenizer)))
 
     def num_shared(self, template: PromptTemplate) -> int:
         """Return the number of leading tokens that all prompts of a template have in common."""
-        return self._num_shared.get_or_make(template, lambda: len(template.shared_tokens(self._tokenizer)))
+        return self._num_shared(template)
 
     def leaves_half(self, template: PromptTemplate) -> bool:
         """Whether the shared prefix of a template takes at most half of the model's positions."""
@@ -112,7 +113,7 @@ class PromptEncoder:
         """
         if len(query) > _LONGEST_KEPT or template.schema:  # a schema is as long as its author likes
             return self._encoded(template, query)
-        return [*self._kept.get_or_make((template, query), lambda: self._encoded(template, query))]
+        return [*self._kept(template, query)]
 
     def _encoded(self, template: PromptTemplate, query: str) -> list[int]:
         self._check_bytes(query.lower() if template.lowercase else query)
