@@ -259,8 +259,8 @@ class PinnedRetriever:
 
     def filter_cache(self) -> CacheCounts:
         """Return the counts of the filters kept of the index."""
-        cache = self.retriever.filters.cache
-        return CacheCounts(cache.hits, cache.misses, cache.evictions, cache.size)
+        stats = self.retriever.filters.stats
+        return CacheCounts(stats.hits, stats.misses, stats.evictions, stats.num_bytes)
 
     def grammar_cache(self) -> CacheCounts:
         """Return the counts of the grammars kept of the model. Only for a warm retriever."""

@@ -255,8 +255,8 @@ async def test_filters_reach_the_retriever(checkpoint: Path, tiny_index: Path) -
         assert ids(await api.retrieve("x", **both, deny_entity_ids=["Q6"])) == {"Q5"}
         nobody = await api.retrieve("x", allow_entity_ids=pb.EntityIds())
         assert nobody.finish_reason == pb.FINISH_REASON_NO_MATCH
-    cache = retriever_of(served).filters.cache
-    assert (len(cache), cache.max_size) == (4, 12_345)
+    stats = retriever_of(served).filters.stats
+    assert (stats.num_filters, stats.max_bytes) == (4, 12_345)
     retriever_of(served).close()
 
 

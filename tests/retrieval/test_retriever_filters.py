@@ -86,7 +86,7 @@ def test_wrong_filters_are_refused_before_anything_is_decoded(
             call()
         assert str(error.value) == message
     assert retriever.model.prompts == []  # type: ignore[attr-defined]
-    assert retriever.filters.cache.misses == 0
+    assert retriever.filters.stats.misses == 0
 
 
 def test_a_bad_predicate_fails_its_request_alone(retriever: Retriever) -> None:
@@ -144,13 +144,13 @@ def test_one_filter_is_made_once(retriever: Retriever) -> None:
     spellings = ["kind = 'city' and title > 'A'", "title > 'A' AND (kind == 'city')"]
     for text in [*spellings, *spellings]:
         retriever.retrieve(["one", "two"], filter=text)
-    cache = retriever.filters.cache
-    assert (cache.misses, len(cache)) == (1, 1)
-    assert cache.hits == 3
+    stats = retriever.filters.stats
+    assert (stats.misses, stats.num_filters) == (1, 1)
+    assert stats.hits == 3
     data = 12 + 4 * (retriever.index.num_rows + 1)
-    assert data < cache.size < data + 4096
+    assert data < stats.num_bytes < data + 4096
     retriever.close()
-    assert cache.size == 0
+    assert retriever.filters.stats.num_bytes == 0
 
 
 def test_filters_that_do_not_fit_together_share_no_batch(
@@ -165,10 +165,10 @@ def test_filters_that_do_not_fit_together_share_no_batch(
         assert [ids(reply) for reply in replies[:2]] == [{"Q1", "Q2", "Q3"}, {"Q4", "Q5", "Q6"}]
         assert [ids(reply) for reply in replies[3:5]] == [{"Q1", "Q2", "Q3"}] * 2
         assert len(ids(replies[5])) == 12
-        assert retriever.filters.cache.misses == 4  # neighbours share, the first "work" is gone by then
-        assert retriever.filters.cache.size == 0
+        assert retriever.filters.stats.misses == 4  # neighbours share, the first "work" is gone by then
+        assert retriever.filters.stats.num_bytes == 0
         with retriever.open_another(folder) as second:
-            assert (second.filters.cache.misses, second.filters.cache.max_size) == (0, 0)
+            assert (second.filters.stats.misses, second.filters.stats.max_bytes) == (0, 0)
 
 
 def test_links_are_to_allowed_entities(retriever: Retriever) -> None:
@@ -198,7 +198,7 @@ def test_a_list_of_ids_is_digested_once_for_all_requests_and_batches(
     assert replace(request, seed=1).deny_ids is request.deny_ids
     retriever.retrieve_batch([request, replace(request, query="y")])
     assert len(digested) == 2
-    assert retriever.filters.cache.misses == 1
+    assert retriever.filters.stats.misses == 1
 
 
 def test_a_request_that_is_given_up_while_its_filter_is_made_leaves_the_others_alone(
@@ -210,5 +210,5 @@ def test_a_request_that_is_given_up_while_its_filter_is_made_leaves_the_others_a
     replies = retriever.retrieve_batch(requests, [gone, late, None, CancelToken()])
     assert [type(reply) for reply in replies[:2]] == [DecodingCancelledError, DeadlineExceededError]
     assert [ids(reply) for reply in replies[2:]] == [{"Q4", "Q5", "Q6"}] * 2
-    assert len(retriever.filters.cache) == 1
+    assert retriever.filters.stats.num_filters == 1
     assert sum(retriever.model.prompts) == 2  # type: ignore[attr-defined]

@@ -338,9 +338,9 @@ def test_a_shortlist_pays_for_its_filters_in_every_pass(retriever: Retriever) ->
     retriever.filters.clear()
     made = []
     for _ in range(2):
-        before = retriever.filters.cache.misses
+        before = retriever.filters.stats.misses
         answer(retriever, "bm25-shortlist:3")
-        made.append(retriever.filters.cache.misses - before)
+        made.append(retriever.filters.stats.misses - before)
     assert made[0] == made[1] > 0
 
 
