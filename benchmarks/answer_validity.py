@@ -41,7 +41,7 @@ from genret.retrieval.answers.schemas import AnswerEngine
 from genret.retrieval.answers.validation import AnswerValidator, InvalidAnswerError
 from genret.retrieval.filters.entity_filter import FilterStore
 from genret.retrieval.index.reader import Index
-from genret.retrieval.kv_memory import PrefixStore
+from genret.retrieval.loaded_model import PrefixStore
 from genret.retrieval.prompts import CheckpointConfig
 from genret.retrieval.text import TextTokenizer
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 import numpy as np
 
 from genret.decoding.bounded_cache import BoundedCache
+from genret.retrieval.arguments import IdList
 from genret.retrieval.errors import InputError
-from genret.retrieval.filters.restriction import IdList
 from genret.retrieval.linking.documents.text_document import BadDocument, Document, DocumentPlace, Span
 from genret.retrieval.linking.link_options import LinkOptions
 from genret.retrieval.linking.run_progress import LinkCounts

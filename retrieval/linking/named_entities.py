@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from genret.decoding.params import MAX_K
-from genret.retrieval.filters.restriction import IdList, checked_ids
+from genret.retrieval.arguments import IdList, checked_ids
 from genret.retrieval.index.owners import log_or_nothing, shares_by_role, weights_of
 from genret.retrieval.linking.finding.find_options import ENGLISH_STOP_WORDS
 from genret.retrieval.linking.finding.folding import fold_name, fold_piece, is_boundary

@@ -10,10 +10,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from genret.retrieval.arguments import options_of
+from genret.retrieval.arguments import Restriction, options_of
 from genret.retrieval.errors import GenretError, InputError
 from genret.retrieval.evidence.postings import Mask
-from genret.retrieval.filters.restriction import Restriction
 from genret.retrieval.index.owners import best_first
 from genret.retrieval.index.reader import Index
 from genret.retrieval.ranking.ranker import Ranker
@@ -120,6 +119,6 @@ class EvidenceSearch:
         if restriction.is_open:
             return None
         # Imported late: it brings torch, which nothing else here needs.
-        from genret.retrieval.filters.entity_filter import FilterMaker
+        from genret.retrieval.filters.entity_filter import FilterStore
 
-        return FilterMaker(self.index, "cpu").make(restriction).allowed
+        return FilterStore(self.index, "cpu").make(restriction).allowed

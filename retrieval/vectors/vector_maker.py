@@ -227,11 +227,7 @@ def _without_a_word(text: str, random: Random) -> str:
 
 
 def _embedded(embedder: TextEmbedder, texts: list[str], work: Path | None) -> FloatMatrix:
-    """Return the vectors of texts; those that a killed run left in the work folder are read.
-
-    Raises:
-        SourceError: the work folder cannot be written to.
-    """
+    """Return the vectors of texts; those that a killed run left in the work folder are read."""
     if work is None:
         return embedder.embed_texts(texts)
     digest = xxhash.xxh3_128(embedder.fingerprint.encode())
@@ -380,13 +376,8 @@ def _is_outgrown(entry: VectorsEntry, wish: VectorOptions, count: int) -> bool:
     if kind != "ivfpq":
         return False
     # After many small updates, the cells still tell for how many texts the index was trained.
-    return count > 2 * entry.count or num_cells(count) > _cells_named(entry.factory)
-
-
-def _cells_named(factory: str) -> int:
-    """Return the number of cells in a name such as "IVF256,PQ96x4fs"."""
-    named = re.match(r"IVF(\d+)", factory)
-    return int(named[1]) if named else 0
+    named = re.match(r"IVF(\d+)", entry.factory)  # "IVF256,PQ96x4fs"
+    return count > 2 * entry.count or num_cells(count) > (int(named[1]) if named else 0)
 
 
 def _same_texts(old: EntityTexts, new: EntityTexts, number_of_old: IntArray) -> npt.NDArray[np.bool_]:

@@ -22,7 +22,7 @@ from genret.retrieval.index.layout import PRIOR_FILE, RANKING_FILE
 from genret.retrieval.index.priors import Prior, read_priors
 from genret.retrieval.index.reader import Index
 from genret.retrieval.index.versions import live_version
-from genret.retrieval.methods.scoring import EntityScorer
+from genret.retrieval.methods.scored_methods import EntityScorer
 from genret.retrieval.ranking import prior as prior_module
 from genret.retrieval.ranking import tuned_ranking as weighing
 from genret.retrieval.ranking.evidence_search import EvidenceSearch

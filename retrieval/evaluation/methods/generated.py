@@ -24,7 +24,7 @@ from genret.retrieval.evaluation.methods.retriever_methods import (
 )
 from genret.retrieval.index.owners import FormOwners, Owners
 from genret.retrieval.loaded_model import Limits
-from genret.retrieval.methods.scoring import owners_best_first
+from genret.retrieval.methods.decoded_methods import owners_best_first
 from genret.retrieval.normalize import normalize
 from genret.retrieval.retriever import Retriever
 from genret.retrieval.types import RetrieveRequest

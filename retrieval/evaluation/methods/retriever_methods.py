@@ -56,7 +56,7 @@ class RetrieverMethod:
         if self._spec.family == "bm25-shortlist":
             ask = self._ask_proposed
             # A filter that is kept from another pass over the queries would cost this one nothing.
-            self._retriever.filters.clear()
+            self._retriever.filters.cache.clear()
         return answer_in_batches(self._prompts, queries, request_of, ask, self._batch_size, report)
 
     def _ask(self, batch: Sequence[PendingQuery]) -> list[MethodAnswer]:

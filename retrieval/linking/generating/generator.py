@@ -21,7 +21,7 @@ from genret.decoding.sorted_texts import SortedTexts
 from genret.retrieval.errors import GenretError, InputError, ModelError
 from genret.retrieval.filters.entity_filter import EntityFilter
 from genret.retrieval.filters.predicate import parse
-from genret.retrieval.filters.restriction import Restriction
+from genret.retrieval.arguments import Restriction
 from genret.retrieval.index.entities import title_batches
 from genret.retrieval.index.layout import TITLE
 from genret.retrieval.index.owners import title_owners
@@ -36,7 +36,7 @@ from genret.retrieval.linking.generating.windows import (
 )
 from genret.retrieval.linking.link_options import GenerateOptions
 from genret.retrieval.loaded_model import Limits
-from genret.retrieval.methods.scoring import owners_best_first
+from genret.retrieval.methods.decoded_methods import owners_best_first
 from genret.retrieval.types import Entity
 
 if TYPE_CHECKING:

@@ -23,8 +23,7 @@ from genret.retrieval.index.layout import PRIOR_FILE
 from genret.retrieval.index.priors import Prior, priors_to_bytes, read_priors
 from genret.retrieval.index.reader import Index
 from genret.retrieval.methods.decoded_methods import Decoded
-from genret.retrieval.methods.scored_methods import FeatureTable, Proposed, entities_to_score
-from genret.retrieval.methods.scoring import EntityScorer
+from genret.retrieval.methods.scored_methods import EntityScorer, FeatureTable, Proposed, entities_to_score
 from genret.retrieval.ranking import prior as prior_module
 from genret.retrieval.ranking.fitting import Labelled
 from genret.retrieval.ranking.prior import (
@@ -137,7 +136,7 @@ def test_what_is_done_is_not_done_again(
     score = EntityScorer.score
 
     def watched(self: EntityScorer, *arguments: object) -> object:
-        asked.extend(arguments[3][0])  # type: ignore[index]
+        asked.extend(arguments[2][0])  # type: ignore[index]
         return score(self, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(EntityScorer, "score", watched)
