@@ -21,7 +21,7 @@ from click.core import ParameterSource
 from genret.retrieval.command_options import shown_option, together
 from genret.retrieval.errors import InputError
 from genret.service.commands import usage_error
-from genret.service.configuration.kinds import Word
+from genret.service.configuration.kinds import OneOf
 from genret.service.configuration.resolve import ConfigurationError, resolve
 from genret.service.configuration.server_config import ServerConfig
 from genret.service.configuration.settings import SETTINGS, Setting
@@ -76,7 +76,7 @@ def _option(setting: Setting) -> Callable[[_F], _F]:
     if setting.negation is not None:
         names = (f"{setting.flag}/{setting.negation}", setting.parameter)
         return click.option(*names, default=setting.default, **shown)
-    if isinstance(setting.kind, Word):
+    if isinstance(setting.kind.rule, OneOf):
         shown |= {"type": _UnreadChoice(setting.kind.rule.words), "default": setting.default}
     elif setting.repeated:
         shown |= {"type": str, "metavar": setting.metavar, "multiple": True, "show_default": setting.unset}
