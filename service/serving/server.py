@@ -28,12 +28,7 @@ from genret.service.methods import METHODS, Methods
 from genret.service.observability.metrics import Metrics, ServerState, monitoring_app
 from genret.service.observability.observations import QueueObservations
 from genret.service.observability.tracing import Tracing
-from genret.service.rpc import (
-    AuthenticationInterceptor,
-    MalformedMessageInterceptor,
-    ObservationInterceptor,
-    handlers,
-)
+from genret.service.rpc import AuthenticationInterceptor, ObservationInterceptor, handlers
 from genret.service.security.authority import Authority
 from genret.service.security.tls import server_credentials
 from genret.service.serving.batching import DeviceExecutor, DeviceQueues, give_back_memory, keep_freed_memory
@@ -191,7 +186,6 @@ class Listeners:
         self.interceptors = [
             ObservationInterceptor(metrics, config.log, tracing),
             AuthenticationInterceptor(authority),
-            MalformedMessageInterceptor(),
         ]
         self._grpc: Any = None
         self.port = config.port

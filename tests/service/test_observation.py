@@ -32,7 +32,7 @@ from genret.service.observability.metrics import Metrics
 from genret.service.observability.observations import QueueObservations
 from genret.service.observability.tracing import Tracing
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
-from genret.service.rpc import MalformedMessageInterceptor, ObservationInterceptor, call_of, host_of
+from genret.service.rpc import ObservationInterceptor, call_of, host_of
 from genret.service.security.authority import PRINCIPAL, Principal
 from genret.service.security.bearer_tokens import Scope
 from tests.service.asynchronous import asynchronous
@@ -95,11 +95,7 @@ async def observed(
 ) -> AsyncIterator[Observed]:
     """Serve Retrieve by `behaviour`, of any kind, with interceptors `behind` the observing one."""
     metrics = Metrics()
-    interceptors = [
-        ObservationInterceptor(metrics, log or LogConfig(), tracing),
-        *behind,
-        MalformedMessageInterceptor(),
-    ]
+    interceptors = [ObservationInterceptor(metrics, log or LogConfig(), tracing), *behind]
     server = grpc.aio.server(interceptors=interceptors)
     handler = _HANDLERS[kind](
         behaviour,
