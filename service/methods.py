@@ -221,7 +221,7 @@ class Methods:
             Exception: from reading or writing; when reading fails, every query read has been answered.
         """
         if not self._takes_streams:
-            raise _shutting_down()
+            raise NotReadyError()
         ask = partial(self.single, query=RETRIEVE, when_full=WhenFull.WAIT_UNBOUNDED)
         stream = _Stream(ask, call)
         self.streams.add(stream)
@@ -407,7 +407,7 @@ class _Stream:
         reader.add_done_callback(lambda _: ended.set())
         await dropping.come(ended)
         if self._num_dropped or not reader.done():
-            raise _shutting_down()
+            raise NotReadyError()
 
     async def _read(self, requests: AsyncIterator[pb.RetrieveStreamRequest]) -> None:
         while True:
@@ -435,10 +435,6 @@ class _Stream:
     async def _checked(self, message: pb.RetrieveStreamRequest, call: Call) -> pb.RetrieveResponse:
         check_stream_id(message.id)
         return await self._ask(message.request, call)
-
-
-def _shutting_down() -> NotReadyError:
-    return NotReadyError("the server is shutting down", retry_after_s=1.0)
 
 
 # Factor by which the largest answer so far is forgotten, per answer.

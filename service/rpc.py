@@ -37,7 +37,7 @@ from genret.service.security.bearer_tokens import METHOD_SCOPES, Scope
 from genret.service.status import failure_of
 from genret.service.wire.replies import index_of
 from genret.service.wire.requests import queries_of
-from genret.service.wire.rpc_status import failure_to_proto
+from genret.service.wire.rpc_status import CODE_NAMES, DETAILS_KEY, failure_to_proto
 
 Behaviour = Callable[..., Any]
 Handler: TypeAlias = grpc.RpcMethodHandler
@@ -85,9 +85,6 @@ def sent_request_id(metadata: Iterable[tuple[str, Any]]) -> str:
     return str(dict(metadata).get(REQUEST_ID_KEY, ""))
 
 
-_DETAILS_KEY = "grpc-status-details-bin"
-
-
 async def refuse(context: Any, error: Exception, request_id: str) -> NoReturn:
     """End a call with the status of `error`: by AbortError or, if the client has gone, by CancelledError.
 
@@ -95,7 +92,7 @@ async def refuse(context: Any, error: Exception, request_id: str) -> NoReturn:
     """
     failure = logged_failure(error, request_id)
     status = failure_to_proto(failure)
-    trailers: list[tuple[str, str | bytes]] = [(_DETAILS_KEY, status.SerializeToString())]
+    trailers: list[tuple[str, str | bytes]] = [(DETAILS_KEY, status.SerializeToString())]
     if request_id:
         trailers.append((REQUEST_ID_KEY, request_id))
     try:
@@ -106,7 +103,6 @@ async def refuse(context: Any, error: Exception, request_id: str) -> NoReturn:
     raise AssertionError("abort returned")
 
 
-_CODE_NAMES: dict[int, str] = {code.value[0]: code.name for code in grpc.StatusCode}
 # A client that gives up at its deadline says so a little before the server's own clock.
 _DEADLINE_SLACK_S = 0.05
 
@@ -238,7 +234,7 @@ async def _ended(running: Awaitable[Any], context: Any, call: ObservedCall) -> A
 
 def _code_name(context: Any) -> str:
     code = context.code() or 0  # None if it was not set
-    return str(code.name) if isinstance(code, grpc.StatusCode) else _CODE_NAMES[code]
+    return str(code.name) if isinstance(code, grpc.StatusCode) else CODE_NAMES[code]
 
 
 async def _each(requests: AsyncIterator[Any], take: Callable[[Any], Any]) -> AsyncIterator[Any]:

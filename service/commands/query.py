@@ -129,11 +129,7 @@ _FLAGS.insert(2, shown_option("--json", "json", is_flag=True, help="One JSON obj
 
 
 def question_options(example: str) -> Callable[[_F], _F]:
-    """Add the options of a request to a command with an argument `queries`; it gets all as `question`.
-
-    Args:
-        example: A call of the command with a query.
-    """
+    """Add the options of a request to a command with an argument `queries`; it gets all as `question`."""
 
     def add(command: _F) -> _F:
         @functools.wraps(command)

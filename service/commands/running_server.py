@@ -147,7 +147,6 @@ def _ranking_text(index: IndexInfo) -> str:
 
 
 def _as_line(index: IndexInfo) -> str:
-    """Return one line for one index."""
     counts = (str(index.num_entities), str(index.num_rows))
     default = "default" if index.is_default else ""
     cells = (index.name, index.version, *counts, index.model, index.device, _loaded_at(index), default)
@@ -160,7 +159,6 @@ def _kinds(index: IndexInfo) -> str:
 
 
 def _as_table(indexes: Sequence[IndexInfo]) -> RenderableType:
-    """Return a rich table with a row per index."""
     rows = [{**_facts(index), "Evidence": _kinds(index), "Loaded": _loaded_at(index)} for index in indexes]
     names = ("Index", "Version", "Entities", "Surface forms", "Evidence", "Model", "Device", "Loaded")
     numbers = ("Entities", "Surface forms")
@@ -169,12 +167,10 @@ def _as_table(indexes: Sequence[IndexInfo]) -> RenderableType:
 
 
 def _as_details(index: IndexInfo) -> RenderableType:
-    """Return a rich table with all facts of one index."""
     return table([("", {"style": "bold"}), ("", FOLDED)], _facts(index).items(), show_header=False)
 
 
 def _facts(index: IndexInfo) -> dict[str, str]:
-    """Return all facts of an index by name."""
     return {
         "Index": index.name + (" (default)" if index.is_default else ""),
         "Version": index.version,

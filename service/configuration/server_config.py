@@ -57,26 +57,14 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 def check_name(field: str, name: str) -> None:
-    """Refuse a name of an index, a model or a schema that messages and command lines could not show.
-
-    Raises:
-        InputError: under `field`: it is empty, not printable, or begins or ends with blanks.
-    """
+    """Refuse, by InputError under `field`, a name that messages and command lines could not show."""
     if not name or not name.isprintable() or name != name.strip():
         raise InputError(field, f"a name must be printable text without outer blanks, got {name!r}")
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A checkpoint with its device.
-
-    Attributes:
-        name: Name by which indexes refer to it.
-        checkpoint: Checkpoint directory or hub id; None: the shipped one of the first index.
-        device: "auto", "cpu", "cuda", "cuda:1", ...
-        prompt: Template of requests that name none; None: the checkpoint's default.
-        draft: Checkpoint that proposes tokens of JSON answers, if any.
-    """
+    """A checkpoint with its device; None as checkpoint: the shipped one of the first index."""
 
     name: str = "default"
     checkpoint: Checkpoint | None = None
@@ -165,20 +153,9 @@ class TracingConfig(_Checked):
     sample_ratio: Annotated[float, Bounds(0, 1, "tracing_sample_ratio")] = 1.0
 
 
-DEFAULT_FILTER_CACHE_MIB = 256
-DEFAULT_GRAMMAR_CACHE_MIB = 256
-
-
 @dataclass(frozen=True, slots=True)
 class IndexSpec:
-    """An index to serve.
-
-    Attributes:
-        name: Name that requests use.
-        path: Its directory.
-        model: Name of the model that answers.
-        encoder: Directory or hub id of the encoder that made its vectors; None: where it was then.
-    """
+    """An index to serve, the name of its model, and its encoder; None as encoder: where it was then."""
 
     name: str
     path: Path
@@ -246,7 +223,7 @@ class ServerConfig:
     max_request_bytes: Annotated[int, Bounds(1024, 2**31 - 1)] = 4 * 2**20
     max_batch_items: Annotated[int, Bounds(1, 10**6)] = 256
     accept_gzip: bool = False
-    filter_cache_mib: Annotated[int, Bounds(0, 2**24, "filter_cache")] = DEFAULT_FILTER_CACHE_MIB
+    filter_cache_mib: Annotated[int, Bounds(0, 2**24, "filter_cache")] = 256
     models: tuple[ModelSpec, ...] = (ModelSpec(),)
     tls: TlsConfig = field(default_factory=TlsConfig)
     auth: AuthConfig = field(default_factory=AuthConfig)
@@ -255,7 +232,7 @@ class ServerConfig:
     log: LogConfig = field(default_factory=LogConfig)
     tracing: TracingConfig = field(default_factory=TracingConfig)
     schemas: tuple[SchemaSpec, ...] = ()
-    grammar_cache_mib: Annotated[int, Bounds(0, 2**24, "grammar_cache")] = DEFAULT_GRAMMAR_CACHE_MIB
+    grammar_cache_mib: Annotated[int, Bounds(0, 2**24, "grammar_cache")] = 256
     max_request_seconds: Annotated[float, Bounds(0.001, 86_400)] = 120.0
     lame_duck_seconds: Annotated[float, Bounds(0, 3600)] = 0.0
     drain_seconds: Annotated[float, Bounds(0, 3600)] = 30.0

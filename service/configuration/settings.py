@@ -258,11 +258,7 @@ def settings_table() -> str:
 
 
 def renewed(page: str) -> str:
-    """Return a page with the table between its marks renewed.
-
-    Raises:
-        ValueError: the page does not have the two marks.
-    """
+    """Return a page with the table between its marks renewed; ValueError if it does not have the two."""
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:

@@ -236,10 +236,8 @@ def _dotted(key: Key) -> str:
 def config_text(config: ServerConfig, origins: Mapping[Key, Origin]) -> str:
     """Write a configuration as TOML, each value with its origin as a comment; others are called defaults.
 
-    Paths are written absolute, so that the text means the same wherever it is saved.
-
-    Raises:
-        InputError: a path is not Unicode text, which TOML needs.
+    Paths are written absolute, so that the text means the same wherever it is saved; InputError for one that
+    is not Unicode text, which TOML needs.
     """
     lines = ["# The settings of this server; genret serve --config FILE takes them back."]
     table: Key = ()

@@ -22,8 +22,6 @@ from genret.retrieval.index.summary import evidence_facts
 from genret.retrieval.index.versions import read_version, version_dir
 from genret.retrieval.types import RetrieveRequest
 from genret.service.configuration.server_config import (
-    DEFAULT_FILTER_CACHE_MIB,
-    DEFAULT_GRAMMAR_CACHE_MIB,
     IndexSpec,
     ModelSpec,
     SchemaSpec,
@@ -288,28 +286,11 @@ class IndexOpener:
     another model do not know its name. Filters are kept for each index, grammars for each model.
     """
 
-    def __init__(
-        self,
-        *models: ModelSpec,
-        filter_cache_bytes: int = DEFAULT_FILTER_CACHE_MIB * 2**20,
-        grammar_cache_bytes: int = DEFAULT_GRAMMAR_CACHE_MIB * 2**20,
-        schemas: Sequence[SchemaSpec] = (),
-    ) -> None:
-        self._models = {
-            spec.name: ServedModel(spec, filter_cache_bytes, grammar_cache_bytes) for spec in models
-        }
-        self._schemas = tuple(schemas)
+    def __init__(self, config: ServerConfig) -> None:
+        filters, grammars = config.filter_cache_mib * 2**20, config.grammar_cache_mib * 2**20
+        self._models = {spec.name: ServedModel(spec, filters, grammars) for spec in config.models}
+        self._schemas = config.schemas
         self._model_of: dict[str, ServedModel] = {}
-
-    @classmethod
-    def of(cls, config: ServerConfig) -> IndexOpener:
-        """Return the opener of a server."""
-        return cls(
-            *config.models,
-            filter_cache_bytes=config.filter_cache_mib * 2**20,
-            grammar_cache_bytes=config.grammar_cache_mib * 2**20,
-            schemas=config.schemas,
-        )
 
     def live_version(self, spec: IndexSpec) -> str:
         """Return the live version of an index's directory."""
@@ -317,10 +298,7 @@ class IndexOpener:
 
     def open(self, spec: IndexSpec) -> ServedIndex:
         """Open an index and check that it fits its model; see `Opener.open`."""
-        model = self._models.get(spec.model)
-        if model is None:
-            known = ", ".join(map(repr, self._models)) or "none"
-            raise InputError("index", f"{spec.name!r} names the model {spec.model!r}; known: {known}")
+        model = self._models[spec.model]
         counts = read_version(spec.path, lambda folder: read_manifest(folder)[0].counts)
         if not counts.rows or not counts.entities:
             raise UnservableIndexError(f"the index {spec.name!r} is empty: no title can be found in it")

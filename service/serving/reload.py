@@ -84,7 +84,7 @@ class Reloader:
         """
         name = self._indexes.resolve(name).description.name
         if self._closed:
-            raise NotReadyError("the server is shutting down", retry_after_s=1.0)
+            raise NotReadyError()
         running = self._running.get(name)
         if running is not None:
             joined = await self._outcome(running)
@@ -120,7 +120,7 @@ class Reloader:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
             if running.cancelled():  # and not this waiter
-                raise NotReadyError("the server is shutting down", retry_after_s=1.0) from None
+                raise NotReadyError() from None
             raise
 
     async def _reload(self, spec: IndexSpec, force: bool) -> Reloaded:

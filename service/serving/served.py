@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, get_args, runtime_checkable
+from typing import Any, Literal, Protocol, get_args
 
 from genret.decoding.cancellation import CancelToken
 from genret.decoding.errors import DecodingError
@@ -47,9 +47,7 @@ class ServedRetriever(Protocol):
     def mention_request(self, mention: Mention, asked: RetrieveRequest) -> RetrieveRequest:
         """Return the request that links a mention with the model's template; raises InputError if blank.
 
-        Args:
-            mention: The mention and its context.
-            asked: Further options; its query is a placeholder.
+        `asked` has further options; its query is a placeholder.
         """
 
     def prepare_answer(self, request: AnswerRequest) -> int:
@@ -66,6 +64,12 @@ class ServedRetriever(Protocol):
 
     def trial(self, num_requests: int) -> tuple[int, float]:
         """Answer that many plain requests; return their work, tokens, and the time, seconds. Blocks."""
+
+    def filter_cache(self) -> CacheCounts:
+        """Return the counts of the filters kept of the index; cheap, from any thread."""
+
+    def grammar_cache(self) -> CacheCounts:
+        """Return the counts of the grammars kept of the model; cheap, from any thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,17 +204,9 @@ class IndexTable:
                 if self._served[served.description.name] is not served:
                     self._free(served)
 
-    @property
-    def num_replaced(self) -> int:
-        """Replaced indexes that requests still use."""
-        return sum(self._served[served.description.name] is not served for served in self._users)
-
     def describe(self) -> list[IndexDescription]:
         """Return every index, the default one first."""
         return [served.description for served in self._served.values()]
-
-    def __len__(self) -> int:
-        return len(self._served)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,17 +217,6 @@ class CacheCounts:
     misses: int
     evictions: int
     held_bytes: int
-
-
-@runtime_checkable
-class CachingRetriever(Protocol):
-    """A retriever with caches. Both calls are cheap and work from any thread."""
-
-    def filter_cache(self) -> CacheCounts:
-        """Return the counts of the filters kept of the index."""
-
-    def grammar_cache(self) -> CacheCounts:
-        """Return the counts of the grammars kept of the model."""
 
 
 class Opener(Protocol):
@@ -249,16 +234,14 @@ class Opener(Protocol):
     def publish(self, opened: ServedIndex) -> Sequence[ServedIndex]:
         """Let new requests use an index; quick, and called on the event loop.
 
-        Returns:
-            The new entries of the table: the index, and others whose schemas may name it.
+        Returns the new entries of the table: the index, and others whose schemas may name it.
         """
 
     def retire(self, served: ServedIndex) -> Callable[[], None] | None:
         """Give up an unused index; quick, and called on the event loop.
 
-        Returns:
-            A call that releases files and memory nothing else holds, to be made when no request of it can
-            be running; None if something still uses them.
+        Returns a call that releases files and memory nothing else holds, to be made when no request of it
+        can be running; None if something still uses them.
         """
 
     def finish(self) -> None:

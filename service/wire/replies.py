@@ -258,11 +258,6 @@ def index_from_proto(message: index_pb.Index) -> IndexInfo:
     return from_proto(message, IndexInfo, loaded_at=loaded_at, columns=columns)
 
 
-def indexes_from_proto(message: index_pb.ListIndexesResponse) -> list[IndexInfo]:
-    """Return the client's form of a list of indexes."""
-    return [index_from_proto(index) for index in message.indexes]
-
-
 def reload_from_proto(message: index_pb.ReloadIndexResponse) -> ReloadReply:
     """Return the client's form of a reload's outcome."""
     return from_proto(message, ReloadReply, index=index_from_proto(message.index))
