@@ -21,7 +21,7 @@ from genret.retrieval.types import (
     RetrieveRequest,
     Timings,
 )
-from genret.service.serving.served import IndexDescription, Outcome, Request, ServedIndex
+from genret.service.serving.served import CacheCounts, IndexDescription, Outcome, Request, ServedIndex
 
 Cancel = Sequence[CancelToken | None] | None
 MAX_PROMPT_TOKENS = 100
@@ -75,6 +75,12 @@ class FakeRetriever:
 
     def trial(self, num_requests: int) -> tuple[int, float]:
         return self.trials[num_requests]
+
+    def filter_cache(self) -> CacheCounts:
+        return CacheCounts(hits=5, misses=2, evictions=1, held_bytes=300)
+
+    def grammar_cache(self) -> CacheCounts:
+        return CacheCounts(hits=7, misses=3, evictions=0, held_bytes=4000)
 
     def _warm_up(self) -> None:
         self.num_warm_ups += 1

@@ -16,7 +16,7 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from genret.retrieval.retriever import Retriever
-from genret.service.configuration.server_config import IndexSpec, ServerConfig
+from genret.service.configuration.server_config import IndexSpec, ModelSpec, ServerConfig
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 from genret.service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
 from genret.service.serving.models import IndexOpener, PinnedRetriever
@@ -95,6 +95,10 @@ class TableOpener:
         if isinstance(found, Exception):
             raise found
         return found
+
+
+def opener_of(model: ModelSpec, **options: Any) -> IndexOpener:
+    return IndexOpener(make_config(models=(model,), **options))
 
 
 def open_all(opener: IndexOpener, *specs: IndexSpec) -> dict[str, ServedIndex]:

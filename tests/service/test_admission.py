@@ -35,7 +35,6 @@ from genret.service.serving.admission import (
     used_tokens,
 )
 from genret.service.serving.served import EvidenceDescription, IndexDescription
-from tests.service.asynchronous import asynchronous
 from tests.service.running_server import until
 
 
@@ -645,7 +644,6 @@ class Queue:
         return tasks
 
 
-@asynchronous
 async def test_it_takes_half_of_the_queue_and_the_rest_waits_in_order() -> None:
     queue, done = Queue(max_requests=4), asyncio.Event()
     tasks = await queue.begin(done, *((name, 1) for name in "01234"), waiting=3)
@@ -657,7 +655,6 @@ async def test_it_takes_half_of_the_queue_and_the_rest_waits_in_order() -> None:
     assert (queue.admission.num_requests, queue.fair_queue.num_waiting) == (0, 0)
 
 
-@asynchronous
 async def test_a_queue_full_of_calls_lets_it_in_as_soon_as_one_leaves() -> None:
     queue, done = Queue(max_requests=2), asyncio.Event()
     queue.admission.admit(1)
@@ -670,7 +667,6 @@ async def test_a_queue_full_of_calls_lets_it_in_as_soon_as_one_leaves() -> None:
     await task
 
 
-@asynchronous
 async def test_one_that_is_larger_than_the_share_is_let_in_alone() -> None:
     queue, done = Queue(max_tokens=100), asyncio.Event()
     tasks = await queue.begin(done, ("small", 10), ("large", 80), ("after", 1), waiting=2)
@@ -680,7 +676,6 @@ async def test_one_that_is_larger_than_the_share_is_let_in_alone() -> None:
     assert queue.order == ["small", "large", "after"]
 
 
-@asynchronous
 async def test_the_deadline_passes_while_it_waits() -> None:
     queue, done = Queue(max_requests=1), asyncio.Event()
     (first,) = await queue.begin(done, ("first", 1))
@@ -691,7 +686,6 @@ async def test_the_deadline_passes_while_it_waits() -> None:
     await first
 
 
-@asynchronous
 async def test_cancelling_the_first_lets_the_second_look() -> None:
     queue, done, hold = Queue(max_tokens=100), asyncio.Event(), asyncio.Event()
     (running,) = await queue.begin(hold, ("running", 40))
@@ -705,7 +699,6 @@ async def test_cancelling_the_first_lets_the_second_look() -> None:
     await asyncio.gather(running, small)
 
 
-@asynchronous
 async def test_an_error_gives_the_share_back() -> None:
     queue = Queue(max_requests=2)
     for _ in range(3):
@@ -718,7 +711,6 @@ async def test_an_error_gives_the_share_back() -> None:
     assert queue.order == ["a"]
 
 
-@asynchronous
 async def test_half_of_the_time_is_left_to_single_calls() -> None:
     limits = QueueLimits(max_wait_seconds=2)
     admission = Admission(limits, BatchLimits(max_tokens=50))
@@ -734,7 +726,6 @@ async def test_half_of_the_time_is_left_to_single_calls() -> None:
             admission.admit(60)  # and another one for single calls
 
 
-@asynchronous
 async def test_of_a_batch_no_more_waits_than_the_queue_may_hold() -> None:
     queue, done = Queue(max_requests=2), asyncio.Event()
     tasks = await queue.begin(done, *((name, 1) for name in "012"), waiting=2)
