@@ -151,12 +151,13 @@ def _serve(config: ServerConfig) -> None:
         from genret.service.observability.tracing import start as start_tracing
         from genret.service.serving.models import IndexOpener
         from genret.service.serving.server import Server, serve_until_signalled
+        from genret.service.status import told
         from genret.service.version import version
 
         async def run() -> signal.Signals | None:
             tracing = start_tracing(config.tracing, version())
             try:
-                server = Server(config, IndexOpener(config), tracing)
+                server = Server(config, IndexOpener(config, told), tracing)
                 stop_if_asked()
                 return await serve_until_signalled(server, lambda server: say(_readiness(server)))
             finally:

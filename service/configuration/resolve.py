@@ -76,7 +76,7 @@ def _merge(layers: Sequence[Layer]) -> Layer:
     """Lay later layers over earlier ones, key by key; new names of a layer come last."""
 
     def lay(below: Layer, above: Layer) -> Layer:
-        return Layer(below.values | above.values, below.names | above.names)
+        return Layer(below.values | above.values, below.origins | above.origins, below.names | above.names)
 
     merged = reduce(lay, layers, Layer())
     order = [name for layer in layers for name in layer.names]
@@ -91,15 +91,14 @@ def _place_added_models(merged: Layer, from_file: Layer) -> None:
         if table != "models" or name == DEFAULT_MODEL or (table, name) in from_file.names:
             continue
         for part in _INHERITED:
-            like = merged.values.get((table, DEFAULT_MODEL, part))
-            if like is not None:
-                merged.values.setdefault((table, name, part), like)
+            like, key = (table, DEFAULT_MODEL, part), (table, name, part)
+            if like in merged.values and key not in merged.values:
+                merged.put(key, merged.values[like], merged.origins[like])
 
 
 class _Builder:
     def __init__(self, merged: Layer) -> None:
-        self._values = {key: given.value for key, given in merged.values.items()}
-        self._origins = {key: given.origin for key, given in merged.values.items()}
+        self._values, self._origins = merged.values, merged.origins
         self._names = merged.names
         self._problems: list[str] = []
 

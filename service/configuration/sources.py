@@ -39,19 +39,12 @@ class Origin:
     short: str
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
-    """A value with its origin."""
-
-    value: Any
-    origin: Origin
-
-
 @dataclass(slots=True)
 class Layer:
-    """The settings of one source: values by key, names as (table, name) in its order, and its errors."""
+    """The settings of one source: values and origins by key, names (table, name) in order, and its errors."""
 
-    values: dict[Key, Given] = field(default_factory=dict)
+    values: dict[Key, Any] = field(default_factory=dict)
+    origins: dict[Key, Origin] = field(default_factory=dict)
     names: dict[tuple[str, str], Origin] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
@@ -61,8 +54,8 @@ class Layer:
             is_name = key[0] in NAMED_TABLES and key[-1] not in ("model", "encoder")
             twice = named_twice(key[0], key[1]) if is_name else f"{'.'.join(key)} is given twice"
             self.problems.append(f"{origin.label}: {twice}")
-            return
-        self.values[key] = Given(value, origin)
+        else:
+            self.values[key], self.origins[key] = value, origin
 
     def put_name(self, table: str, name: str, origin: Origin) -> None:
         """Add the name of an index, a model or a schema, after checking it."""

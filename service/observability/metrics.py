@@ -27,13 +27,13 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from genret.service.client.reply import IndexInfo
 from genret.service.serving.batching import DeviceQueues
 from genret.service.serving.readiness import Readiness, State
 from genret.service.serving.served import (
     REJECTIONS,
     STAGES,
     CacheCounts,
-    IndexDescription,
     IndexTable,
 )
 
@@ -219,7 +219,7 @@ def _gauge(
     return family
 
 
-def _indexes(served: list[IndexDescription]) -> Iterator[Metric]:
+def _indexes(served: list[IndexInfo]) -> Iterator[Metric]:
     labels = ["name", "version", "digest", "model", "device"]
     info = InfoMetricFamily("genret_index", "The index versions that are served.", labels=labels)
     for d in served:
@@ -230,7 +230,7 @@ def _indexes(served: list[IndexDescription]) -> Iterator[Metric]:
     entities = [(d.name, d.num_entities) for d in served]
     yield _gauge("genret_index_entities", "Entities of an index.", "name", entities)
     text = "When the served version of an index was opened, seconds since 1970."
-    loaded = [(d.name, d.loaded_at) for d in served]
+    loaded = [(d.name, d.loaded_at or 0.0) for d in served]
     yield _gauge("genret_index_loaded_timestamp_seconds", text, "name", loaded)
 
 

@@ -28,6 +28,7 @@ from genret.service.serving.batching import keep_freed_memory
 from genret.service.serving.models import IndexOpener
 from genret.service.serving.readiness import State
 from genret.service.serving.server import SWITCH_INTERVAL_S, Server
+from genret.service.status import told
 from genret.service.version import version
 
 
@@ -46,7 +47,7 @@ class GenretReplica:
         config = replace(config, host="0.0.0.0", insecure=True)
         try:
             tracing = start_tracing(config.tracing, version())
-            self._server = Server(config, IndexOpener(config), tracing)
+            self._server = Server(config, IndexOpener(config, told), tracing)
             await self._server.load()
         except GenretError as error:
             raise RuntimeError(f"{REFUSAL}{error}") from error

@@ -35,7 +35,7 @@ def estimate_tokens(request: Request, prompt_tokens: int, scored_forms: int = 0)
 
     Counted are the prompt, the branches to a title's end with the budget of the proof (or the longest JSON
     answer), and the titles that are scored, as if they shared nothing; for `scored_forms`, those of a
-    shortlist, see `IndexDescription.scored_forms`.
+    shortlist, see `served.scored_forms`.
     """
     if isinstance(request, ScoreRequest):
         return prompt_tokens + title_tokens(request)

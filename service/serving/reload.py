@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from genret.retrieval.errors import GenretError
+from genret.service.client.reply import IndexInfo
 from genret.service.configuration.server_config import IndexSpec
 from genret.service.errors import NotReadyError
 from genret.service.serving.batching import DeviceExecutor, DeviceQueues, give_back_memory
-from genret.service.serving.served import IndexDescription, IndexTable, Opener, ServedIndex
+from genret.service.serving.served import IndexTable, Opener, ServedIndex
 
 _LOG = logging.getLogger(__name__)
 _TRIALS = (1, 8)  # requests in a batch
@@ -27,7 +28,7 @@ class Reloaded:
     It is not if the live version was served already. Opening includes checking the version.
     """
 
-    description: IndexDescription
+    description: IndexInfo
     previous_version: str
     reloaded: bool = False
     open_ms: float = 0.0

@@ -14,6 +14,7 @@ from genret.service.configuration.server_config import IndexSpec, ModelSpec, Ser
 from genret.service.serving.models import IndexOpener
 from genret.service.serving.served import ServedIndex
 from genret.service.serving.server import Server
+from genret.service.status import told
 from tests.service.changing_index import ChangingIndex
 from tests.service.running_server import open_all, opener_of, retriever_of
 from tests.service.tiny_assets import make_checkpoint, make_index
@@ -38,7 +39,7 @@ async def real_server(*indexes: ChangingIndex, **options: Any) -> AsyncIterator[
     specs = tuple(IndexSpec(index.folder.name, index.path) for index in indexes)
     models = (model_of(indexes[0].checkpoint),)
     config = ServerConfig(**{"indexes": specs, "models": models, "port": 0, "drain_seconds": 10, **options})
-    server = Server(config, IndexOpener(config))
+    server = Server(config, IndexOpener(config, told))
     await server.start()
     try:
         await server.load()

@@ -33,7 +33,11 @@ from tests.service.fake_retriever import FakeRetriever
 from tests.service.running_server import overtaken, running, until
 from tests.service.secured_server import tokens_in
 
-both = pytest.mark.parametrize("kind", KINDS)
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    """What holds for one client holds for the other."""
+    return str(request.param)
 
 
 async def error_of(call: Any) -> CallError:
@@ -42,7 +46,6 @@ async def error_of(call: Any) -> CallError:
     return caught.value
 
 
-@both
 async def test_every_method_is_there(kind: str) -> None:
     async with (
         running(FakeRetriever(), FakeRetriever()) as api,
@@ -81,7 +84,6 @@ async def test_every_method_is_there(kind: str) -> None:
         await client.wait_until_ready(60)
 
 
-@both
 async def test_an_index_is_reloaded(kind: str) -> None:
     async with running(FakeRetriever()) as api, either_client(kind, api.server.address) as client:
         assert not (await client.reload_index()).reloaded
@@ -92,7 +94,6 @@ async def test_an_index_is_reloaded(kind: str) -> None:
         assert (await error_of(client.reload_index("nowhere"))).code == "NOT_FOUND"
 
 
-@both
 async def test_errors_say_everything_the_server_said(kind: str) -> None:
     fake = FakeRetriever(bugs={"bug": ValueError("secret")})
     limits = QueueLimits(max_requests=1)
@@ -117,7 +118,6 @@ async def test_errors_say_everything_the_server_said(kind: str) -> None:
         assert late.code == "DEADLINE_EXCEEDED"
 
 
-@both
 async def test_a_message_above_a_limit_is_no_overload(kind: str) -> None:
     big = RetrieveRequest("x" * 100_000)
     async with running(FakeRetriever(), max_request_bytes=4096) as api:
@@ -133,7 +133,6 @@ async def test_a_message_above_a_limit_is_no_overload(kind: str) -> None:
         assert not error.is_overload
 
 
-@both
 async def test_the_request_id_reaches_the_server_and_bad_ones_do_not(kind: str) -> None:
     async with running(FakeRetriever()) as api, either_client(kind, api.server.address) as client:
         with pytest.raises(InputError, match="request_id"):
@@ -143,7 +142,6 @@ async def test_the_request_id_reaches_the_server_and_bad_ones_do_not(kind: str) 
         assert first.request_id != second.request_id
 
 
-@both
 async def test_compressed_requests_are_taken_by_a_server_that_was_told_to(kind: str) -> None:
     big = RetrieveRequest("x" * 10_000)
     async with (
@@ -159,7 +157,6 @@ async def test_compressed_requests_are_taken_by_a_server_that_was_told_to(kind: 
             assert (await client.retrieve(big)).result.candidates
 
 
-@both
 async def test_a_stream_answers_each_query_once(kind: str) -> None:
     fake = FakeRetriever()
     async with running(fake) as api, either_client(kind, api.server.address) as client:
@@ -176,7 +173,6 @@ async def test_a_stream_answers_each_query_once(kind: str) -> None:
         assert await client.stream([]) == []
 
 
-@both
 async def test_an_endless_iterable_is_read_as_far_as_answers_are_taken(kind: str) -> None:
     taken = itertools.count()
 
@@ -203,7 +199,6 @@ def take_some(client: RetrievalClient, requests: Iterator[RetrieveRequest]) -> i
     return count
 
 
-@both
 async def test_an_error_of_the_iterable_comes_behind_the_answers_before_it(kind: str) -> None:
     def breaking() -> Iterator[RetrieveRequest]:
         yield RetrieveRequest("a")
@@ -217,7 +212,6 @@ async def test_an_error_of_the_iterable_comes_behind_the_answers_before_it(kind:
     assert sorted(request.query for request, _ in seen) == ["a", "b"]
 
 
-@both
 async def test_a_stream_that_breaks_accounts_for_every_query_it_took(kind: str) -> None:
     fake = FakeRetriever(held=True)
     seen: list[Any] = []
@@ -234,7 +228,6 @@ async def test_a_stream_that_breaks_accounts_for_every_query_it_took(kind: str) 
     assert {reply.code for _, reply in seen} == {"DEADLINE_EXCEEDED"}
 
 
-@both
 async def test_a_server_that_shuts_down_answers_what_it_took(kind: str) -> None:
     fake = FakeRetriever(held=True)
     seen: list[Any] = []
@@ -273,7 +266,6 @@ def unending(kind: str, *queries: str) -> Iterator[Any]:
         gate.set()
 
 
-@both
 async def test_a_stream_of_nothing_at_a_time_is_refused(kind: str) -> None:
     async with either_client(kind, "127.0.0.1:1") as client:
         with pytest.raises(InputError, match="max_in_flight: must be at least 1, got 0"):
@@ -296,7 +288,6 @@ class Confused(pb_grpc.RetrievalServiceServicer):
     ("answers", "message"),
     [(True, "a query it was not asked: 'other'"), (False, "without answering everything")],
 )
-@both
 async def test_a_confused_server_is_an_error(kind: str, answers: bool, message: str) -> None:
     server = grpc.aio.server()
     add: Any = pb_grpc.add_RetrievalServiceServicer_to_server
@@ -310,7 +301,6 @@ async def test_a_confused_server_is_an_error(kind: str, answers: bool, message: 
     assert message in str(error)
 
 
-@both
 async def test_tls_with_own_authorities_and_certificates_and_a_token(kind: str, tmp_path: Path) -> None:
     ca = Authority(tmp_path / "ca")
     own = Authority(tmp_path / "clients")
@@ -342,7 +332,6 @@ async def test_tls_with_own_authorities_and_certificates_and_a_token(kind: str, 
             assert (await error_of(client.retrieve(request))).code == "UNAVAILABLE"
 
 
-@both
 async def test_whoever_waits_for_a_server_hears_when_it_is_ready(kind: str) -> None:
     async with running(FakeRetriever(), load=False) as api, either_client(kind, api.server.address) as client:
         late = await error_of(client.wait_until_ready(0.2))
@@ -355,7 +344,6 @@ async def test_whoever_waits_for_a_server_hears_when_it_is_ready(kind: str) -> N
         await waiting
 
 
-@both
 async def test_nothing_is_tried_again_but_what_is_unavailable(kind: str) -> None:
     errors: dict[str, GenretError | DecodingError] = {
         "UNAVAILABLE": NotReadyError("elsewhere", 0.01),
@@ -375,7 +363,6 @@ async def test_nothing_is_tried_again_but_what_is_unavailable(kind: str) -> None
     assert asked == dict.fromkeys((*errors, "INTERNAL"), 1) | {"UNAVAILABLE": 4}
 
 
-@both
 async def test_no_time_left_is_not_the_default_of_a_minute(kind: str) -> None:
     async with running(FakeRetriever()) as s, either_client(kind, s.server.address) as client:
         for seconds in (0, 0.0, -1.0):
@@ -387,7 +374,6 @@ async def test_no_time_left_is_not_the_default_of_a_minute(kind: str) -> None:
             assert len(await client.stream([RetrieveRequest("q")], **none)) == 1
 
 
-@both
 @pytest.mark.parametrize("seconds", [math.nan, math.inf, "5", True])
 async def test_deadlines_that_are_none_are_refused(kind: str, seconds: Any) -> None:
     async with running(FakeRetriever()) as s, either_client(kind, s.server.address) as client:
@@ -397,7 +383,6 @@ async def test_deadlines_that_are_none_are_refused(kind: str, seconds: Any) -> N
             await client.stream([RetrieveRequest("q")], timeout_s=seconds)
 
 
-@both
 @pytest.mark.parametrize("bad", ["a text", None, 5], ids=["str", "None", "int"])
 async def test_what_is_no_query_is_told_behind_the_answers_before_it(kind: str, bad: Any) -> None:
     async with running(FakeRetriever()) as s, either_client(kind, s.server.address) as client:
@@ -410,7 +395,6 @@ async def test_what_is_no_query_is_told_behind_the_answers_before_it(kind: str, 
             await client.stream(not_iterable)
 
 
-@both
 async def test_what_cannot_be_sent_is_told(kind: str) -> None:
     async with running(FakeRetriever()) as s, either_client(kind, s.server.address) as client:
         with pytest.raises(ValueError, match="surrogates"):
@@ -428,7 +412,6 @@ class RefusingHealth(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # g
         await context.abort(grpc.StatusCode.UNAVAILABLE, "no healthy upstream")
 
 
-@both
 async def test_whoever_waits_for_a_server_does_not_besiege_it(kind: str) -> None:
     server = grpc.aio.server()
     port = server.add_insecure_port("127.0.0.1:0")

@@ -16,10 +16,11 @@ from click.testing import CliRunner, Result
 
 from genret.retrieval.errors import IndexChecksumError
 from genret.service.client import RetrievalClient
+from genret.service.client.reply import EvidenceInfo, RankingInfo, VectorsInfo
 from genret.service.configuration.server_config import AuthConfig
 from genret.service.main import cli
 from genret.service.security.bearer_tokens import Scope, line_of, new_token
-from genret.service.serving.served import EvidenceDescription, RankingDescription, VectorsDescription
+from genret.service.status import told
 from tests.service.certificates import Authority
 from tests.service.fake_retriever import FakeRetriever, served
 from tests.service.running_server import Threaded, threaded
@@ -45,12 +46,12 @@ def described(name: str, **fields: Any) -> Any:
 
 DAMAGED = IndexChecksumError("vectors.faiss", "/srv/index: digest")
 EVIDENCE = {
-    "vectors": VectorsDescription("lexical", "flat", 256, 50, 51_200, 1.0, DAMAGED),
+    "vectors": VectorsInfo("lexical", "flat", 256, 50, 51_200, 1.0, False, told(DAMAGED)),
     "evidence": (
-        EvidenceDescription("names", 8094, 3 * 2**19),
-        EvidenceDescription("vectors", 50, 51_200, DAMAGED),
+        EvidenceInfo("names", 8094, 3 * 2**19),
+        EvidenceInfo("vectors", 50, 51_200, told(DAMAGED)),
     ),
-    "ranking": RankingDescription(True, False, "asked.tsv", 25_556),
+    "ranking": RankingInfo(True, False, "asked.tsv", 25_556),
 }
 
 

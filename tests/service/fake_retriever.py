@@ -21,7 +21,8 @@ from genret.retrieval.types import (
     RetrieveRequest,
     Timings,
 )
-from genret.service.serving.served import CacheCounts, IndexDescription, Outcome, Request, ServedIndex
+from genret.service.client.reply import IndexInfo
+from genret.service.serving.served import CacheCounts, Outcome, Request, ServedIndex
 
 Cancel = Sequence[CancelToken | None] | None
 MAX_PROMPT_TOKENS = 100
@@ -212,7 +213,7 @@ def fake_answer(request: AnswerRequest) -> AnswerResult:
 
 
 def served(retriever: FakeRetriever, name: str = "fake") -> ServedIndex:
-    description = IndexDescription(
+    description = IndexInfo(
         name=name, version="v1", digest="d1", num_rows=30, num_entities=20, model="fake-model", device="cpu"
     )
     return ServedIndex(description, retriever)

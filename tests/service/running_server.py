@@ -22,6 +22,7 @@ from genret.service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
 from genret.service.serving.models import IndexOpener, PinnedRetriever
 from genret.service.serving.served import ServedIndex
 from genret.service.serving.server import Server
+from genret.service.status import told
 from tests.service.asynchronous import in_a_thread
 from tests.service.fake_retriever import FakeRetriever, served
 
@@ -98,7 +99,7 @@ class TableOpener:
 
 
 def opener_of(model: ModelSpec, **options: Any) -> IndexOpener:
-    return IndexOpener(make_config(models=(model,), **options))
+    return IndexOpener(make_config(models=(model,), **options), told)
 
 
 def open_all(opener: IndexOpener, *specs: IndexSpec) -> dict[str, ServedIndex]:

@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 
 from genret.decoding.errors import DeadlineExceededError
 from genret.retrieval.answers.answer_types import AnswerRequest, AnswerResult
-from genret.retrieval.errors import GenretError, ModelError
+from genret.retrieval.errors import ModelError
 from genret.retrieval.score_types import ScoreRequest, ScoreResult, TitleScore
 from genret.retrieval.types import RetrievalResult, RetrieveRequest
+from genret.service.client.reply import EvidenceInfo, IndexInfo
 from genret.service.configuration.server_config import BatchLimits, QueueLimits
 from genret.service.errors import OverloadedError
 from genret.service.serving.admission import (
@@ -34,7 +35,7 @@ from genret.service.serving.admission import (
     open_tokens,
     used_tokens,
 )
-from genret.service.serving.served import EvidenceDescription, IndexDescription
+from genret.service.serving.served import scored_forms
 from tests.service.running_server import until
 
 
@@ -72,7 +73,7 @@ def test_given_titles_are_work_by_their_length() -> None:
     assert Admission(QueueLimits(max_tokens=40)).share(request, 29) == 29, "all of it is sure to be done"
 
 
-DESCRIBED = IndexDescription("i", "v", "d", num_rows=3000, num_entities=1000, model="m", device="cpu")
+DESCRIBED = IndexInfo("i", "v", "d", num_rows=3000, num_entities=1000, model="m", device="cpu")
 
 
 @pytest.mark.parametrize(
@@ -90,11 +91,11 @@ DESCRIBED = IndexDescription("i", "v", "d", num_rows=3000, num_entities=1000, mo
 def test_a_shortlist_has_as_many_forms_as_its_entities_have_in_the_mean(
     method: str, size: int | None, evidence: bool, forms: int
 ) -> None:
-    made = EvidenceDescription("names", 3000, 10**6, None if evidence else GenretError())
+    made = EvidenceInfo("names", 3000, 10**6, "" if evidence else "broken")
     request = RetrieveRequest("q", method=method, shortlist_size=size)
-    assert replace(DESCRIBED, evidence=(made,)).scored_forms(request) == forms
+    assert scored_forms(replace(DESCRIBED, evidence=(made,)), request) == forms
     if not evidence:
-        assert DESCRIBED.scored_forms(request) == forms, "broken evidence is none"
+        assert scored_forms(DESCRIBED, request) == forms, "broken evidence is none"
 
 
 def test_a_proof_is_work_up_to_its_budget_and_less_when_it_ended_sooner() -> None:

@@ -18,17 +18,14 @@ from genret.service.configuration.server_config import AuthConfig, HttpConfig
 from genret.service.gateway import endpoints
 from genret.service.gateway.http_calls import HTTP_STATUS
 from genret.service.observability.metrics import Metrics, monitoring_app
-from genret.service.security.authority import Authority
 from genret.service.serving.readiness import Readiness
 from genret.service.status import TABLE
 from genret.service.wire.json import message_from_json
-from tests.service.fake_retriever import FakeRetriever
+from tests.service.fake_retriever import FakeRetriever, version
 from tests.service.http_gateway import (
     client_in_a_thread,
     connected,
-    gateway,
     http_client,
-    listening,
     raw_connection,
 )
 from tests.service.running_server import until
@@ -184,15 +181,15 @@ async def test_request_ids_come_back_and_bugs_tell_nothing_else(caplog: pytest.L
     assert re.fullmatch("[0-9a-f]{32}", other.headers["x-request-id"])
 
 
-def make_authority(folder: Path) -> Authority:
-    return Authority(AuthConfig(tokens_in(folder, f"read {SECRET}", f"admin {ADMIN}")))
+def with_tokens(folder: Path) -> AuthConfig:
+    return AuthConfig(tokens_in(folder, f"read {SECRET}", f"admin {ADMIN}"))
 
 
 async def test_tokens_are_asked_for_where_the_server_has_some(tmp_path: Path) -> None:
     def bearer(token: str) -> dict[str, str]:
         return {"authorization": f"Bearer {token}"}
 
-    async with http_client(authority=make_authority(tmp_path)) as client:
+    async with http_client(auth=with_tokens(tmp_path)) as client:
         for path in ("/v1/indexes", "/v1/indexes/fake", "/metrics"):
             refused = await client.get(path)
             assert code_of(refused) == (401, "UNAUTHENTICATED"), path
@@ -208,14 +205,14 @@ async def test_tokens_are_asked_for_where_the_server_has_some(tmp_path: Path) ->
 
 
 async def test_calls_are_counted_under_the_names_they_have_in_grpc() -> None:
-    metrics = Metrics()
-    async with http_client(metrics=metrics) as client:
+    async with connected() as (api, _, client):
         await client.post("/v1/retrieve", json={"query": "x"})
         await client.post("/v1/retrieve", json={"query": " "})
         await client.get("/v1/indexes/nope")
         await client.get("/nowhere")
         shown = await client.get("/metrics")
     assert shown.headers["content-type"].startswith("text/plain")
+    metrics = api.server.metrics
     for method, code in (("Retrieve", "OK"), ("Retrieve", "INVALID_ARGUMENT"), ("GetIndex", "NOT_FOUND")):
         labels = {"method": method, "code": code}
         assert metrics.registry.get_sample_value("genret_requests_total", labels) == 1
@@ -241,13 +238,13 @@ def test_the_page_may_fetch_nothing_from_elsewhere_and_is_sent_once(client: http
 
 
 async def test_the_page_can_be_left_out() -> None:
-    async with http_client(http=HttpConfig(explorer=False)) as client:
+    async with http_client(http=HttpConfig(port=0, explorer=False)) as client:
         assert code_of(await client.get("/")) == (404, "NOT_FOUND")
 
 
 async def test_indexes_are_reloaded_by_those_who_may(tmp_path: Path) -> None:
     admin = {"authorization": f"Bearer {ADMIN}"}
-    async with http_client(FakeRetriever(), FakeRetriever(), authority=make_authority(tmp_path)) as client:
+    async with http_client(FakeRetriever(), FakeRetriever(), auth=with_tokens(tmp_path)) as client:
         refused = await client.post("/v1/indexes/fake1:reload", headers={"authorization": f"Bearer {SECRET}"})
         assert code_of(refused) == (403, "PERMISSION_DENIED")
         done = await client.post("/v1/indexes/fake1:reload", headers=admin)
@@ -262,16 +259,16 @@ async def test_indexes_are_reloaded_by_those_who_may(tmp_path: Path) -> None:
 
 
 async def test_a_reload_may_take_longer_than_a_request() -> None:
-    async with gateway(FakeRetriever(), max_request_seconds=0.05) as face, listening(face.app) as server:
-        face.reloader.hold.clear()
-        url = f"http://{server.address}/v1/indexes/fake:reload"
-        async with httpx.AsyncClient(timeout=60, trust_env=False) as client:
-            waiting = asyncio.create_task(client.post(url))
-            hurried = await client.post(url, headers={"x-request-timeout-seconds": "0.2"})
-            assert code_of(hurried) == (504, "DEADLINE_EXCEEDED")
-            assert not waiting.done()
-            face.reloader.hold.set()
-            assert (await waiting).status_code == 200
+    async with connected(max_request_seconds=0.05) as (api, _, client):
+        api.opener.table["fake"] = version(2)
+        api.opener.hold.clear()
+        waiting = asyncio.create_task(client.post("/v1/indexes/fake:reload"))
+        headers = {"x-request-timeout-seconds": "0.2"}
+        hurried = await client.post("/v1/indexes/fake:reload", headers=headers)
+        assert code_of(hurried) == (504, "DEADLINE_EXCEEDED")
+        assert not waiting.done()
+        api.opener.hold.set()
+        assert (await waiting).status_code == 200
 
 
 def test_mentions_are_linked_with_their_context(client: httpx.Client) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import grpc
 import httpx
 import pytest
+from starlette.applications import Starlette
 
 from genret.retrieval.errors import InputError
 from genret.service.configuration.server_config import HttpConfig, MetricsConfig, TlsConfig
@@ -29,7 +30,7 @@ from genret.service.serving import readiness as quiet
 from genret.service.serving.server import Server
 from tests.service.certificates import Authority
 from tests.service.fake_retriever import FakeRetriever, served
-from tests.service.http_gateway import connected, gateway, http_client, listening, raw_connection
+from tests.service.http_gateway import connected, http_client, raw_connection
 from tests.service.running_server import Running, TableOpener, make_config, running, until
 from tests.service.turned_clock import TurnedClock
 
@@ -53,18 +54,18 @@ def num_connections(server: HttpServer) -> int:
 
 
 async def test_an_address_that_is_taken_or_unknown_is_named() -> None:
-    async with gateway(FakeRetriever()) as face, listening(face.app) as server:
+    async with connected() as (_, server, _):
         for host, port, why in (
             ("127.0.0.1", server.port, "Address already"),
             ("192.0.2.1", 0, ""),
             ("nowhere.invalid", 0, ""),
         ):
             with pytest.raises(BindError, match=f"^cannot listen on {re.escape(host)}:{port}: {why}"):
-                await HttpServer(face.app, host, port, TlsConfig()).start()
+                await HttpServer(Starlette(), host, port, TlsConfig()).start()
 
 
 async def test_every_address_of_a_name_is_listened_on() -> None:
-    async with gateway(FakeRetriever()) as face, listening(face.app, host="localhost") as server:
+    async with connected(http=HttpConfig("localhost", 0)) as (_, server, _):
         for found in socket.getaddrinfo("localhost", 0, type=socket.SOCK_STREAM):
             async with raw_connection(server.port, str(found[4][0])) as (_, writer):
                 assert writer.get_extra_info("peername")
@@ -72,7 +73,7 @@ async def test_every_address_of_a_name_is_listened_on() -> None:
 
 async def test_signals_are_left_to_the_server() -> None:
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
-    async with gateway(FakeRetriever()) as face, listening(face.app):
+    async with connected():
         assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
 
 
@@ -210,10 +211,7 @@ def ca(tmp_path: Path) -> Authority:
 
 async def test_with_a_client_authority_a_certificate_is_asked_for(ca: Authority) -> None:
     mine = ca.issue("client", client=True)
-    async with (
-        gateway(FakeRetriever()) as face,
-        listening(face.app, ca.server_tls(client_ca=ca.ca_file)) as server,
-    ):
+    async with connected(tls=ca.server_tls(client_ca=ca.ca_file)) as (_, server, _):
         for is_shown in (True, False):
             context = ssl.create_default_context(cafile=str(ca.ca_file))
             if is_shown:
@@ -228,9 +226,8 @@ async def test_with_a_client_authority_a_certificate_is_asked_for(ca: Authority)
 
 async def test_a_certificate_that_cannot_be_used_is_told_before_anything_listens(tmp_path: Path) -> None:
     tls = TlsConfig(certificate=tmp_path / "no.pem", key=tmp_path / "no.key")
-    async with gateway(FakeRetriever()) as face:
-        with pytest.raises(InputError, match=r"^tls"):
-            await HttpServer(face.app, "127.0.0.1", 0, tls).start()
+    with pytest.raises(InputError, match=r"^tls"):
+        await HttpServer(Starlette(), "127.0.0.1", 0, tls).start()
 
 
 _QUERY = {"query": "hamlet"}

@@ -111,7 +111,11 @@ async def observed(
         await server.stop(0)
 
 
-KINDS = tuple(_HANDLERS)
+@pytest.fixture(params=_HANDLERS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 REPLY = pb.RetrieveResponse(index=pb.IndexRef(name="plays", version="v7"))
 
 Before = Callable[[Any], Awaitable[None]]
@@ -162,7 +166,6 @@ async def nothing(context: Any) -> None:
     pass
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("generator", [True, False])
 async def test_a_call_that_is_answered_counts_as_ok(kind: str, generator: bool) -> None:
     async with observed(behaviour(kind, nothing, generator), kind) as running:
@@ -186,7 +189,6 @@ async def abort(context: Any) -> None:
 @pytest.mark.parametrize(
     ("before", "behind", "code"), [(abort, [], "RESOURCE_EXHAUSTED"), (nothing, [_Broken()], "INTERNAL")]
 )
-@pytest.mark.parametrize("kind", KINDS)
 async def test_a_call_that_fails_counts_under_its_code(
     kind: str, before: Before, behind: list[Any], code: str
 ) -> None:
@@ -195,7 +197,6 @@ async def test_a_call_that_fails_counts_under_its_code(
         await running.counted(code)
 
 
-@pytest.mark.parametrize("kind", KINDS)
 async def test_what_no_method_caught_is_internal_and_told_by_its_id(
     kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -219,7 +220,6 @@ async def _drained(call: Any) -> None:
         pass
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("generator", [True, False])
 async def test_a_client_that_leaves_counts_as_cancelled(kind: str, generator: bool) -> None:
     started, ended = asyncio.Event(), asyncio.Event()
@@ -240,7 +240,6 @@ async def test_a_client_that_leaves_counts_as_cancelled(kind: str, generator: bo
         await running.counted("CANCELLED")
 
 
-@pytest.mark.parametrize("kind", KINDS)
 async def test_a_client_that_waited_to_its_deadline_counts_as_that(kind: str) -> None:
     hanging = asyncio.Event()
 
@@ -289,7 +288,6 @@ async def test_interceptor_and_method_know_a_call_by_one_id() -> None:
 
 
 @pytest.mark.parametrize("queries", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
 async def test_a_request_line_names_the_call_and_queries_only_where_asked(
     kind: str, queries: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
