@@ -23,7 +23,7 @@ from genret.retrieval.arguments import INT64, MAX_IDS, options_of
 from genret.retrieval.score_types import MAX_SCORED_TITLES
 from genret.retrieval.types import RetrieveRequest
 from genret.service.gateway.endpoints import ENDPOINTS, NDJSON_TYPE, Endpoint
-from genret.service.pb.descriptors import descriptor_set
+from genret.service.pb.regenerate import descriptor_set
 from genret.service.wire.json import INTEGER_RANGES, WIDE_INTEGERS
 
 _TITLE = "genret"
