@@ -18,10 +18,10 @@ from genret.decoding.markup.annotation_grammar import AnnotationGrammar
 from genret.decoding.markup.link_syntax import Link, MentionRules, read_annotated, spelled_text, spelled_title
 from genret.decoding.markup.link_titles import LinkTitles
 from genret.decoding.sorted_texts import SortedTexts
+from genret.retrieval.arguments import Restriction
 from genret.retrieval.errors import GenretError, InputError, ModelError
 from genret.retrieval.filters.entity_filter import EntityFilter
 from genret.retrieval.filters.predicate import parse
-from genret.retrieval.arguments import Restriction
 from genret.retrieval.index.entities import title_batches
 from genret.retrieval.index.layout import TITLE
 from genret.retrieval.index.owners import title_owners
