@@ -44,6 +44,7 @@ from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 from genret.service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
 from genret.service.serving.models import IndexOpener
 from genret.service.serving.server import Server
+from genret.service.status import told
 
 _PACKAGE = Path(genret.__file__).parent  # of the code that runs
 _QUERY = "a large cat with stripes"
@@ -154,7 +155,7 @@ async def service_walk(index: Path) -> Walk:
     config = ServerConfig(
         indexes=(IndexSpec("walk", index),), models=(ModelSpec(checkpoint=str(SMALL_MODEL)),), port=0
     )
-    server = Server(config, IndexOpener.of(config))
+    server = Server(config, IndexOpener(config, told))
     await server.start()
     try:
         await server.load()

@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 import time
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -89,16 +88,6 @@ _CURRENT: ContextVar[CallScope | None] = ContextVar("genret_call", default=None)
 def enter(scope: CallScope) -> None:
     """Set the scope of the running task, for the rest of the task."""
     _CURRENT.set(scope)
-
-
-@contextmanager
-def entered(scope: CallScope) -> Iterator[CallScope]:
-    """Set the scope for a block."""
-    token = _CURRENT.set(scope)
-    try:
-        yield scope
-    finally:
-        _CURRENT.reset(token)
 
 
 def current_scope() -> CallScope | None:

@@ -42,7 +42,7 @@ class OverloadedError(ServiceError):
 class NotReadyError(ServiceError):
     """The server is warming up or draining; try again after `retry_after_s` seconds."""
 
-    def __init__(self, message: str, retry_after_s: float) -> None:
+    def __init__(self, message: str = "the server is shutting down", retry_after_s: float = 1.0) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
 

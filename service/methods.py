@@ -27,6 +27,7 @@ from genret.retrieval.errors import InputError
 from genret.retrieval.score_types import ScoreRequest, ScoreResult
 from genret.retrieval.types import RetrievalResult, RetrieveRequest
 from genret.service.call import Call
+from genret.service.client.reply import IndexInfo
 from genret.service.configuration.server_config import ServerConfig
 from genret.service.errors import NotReadyError, OverloadedError
 from genret.service.pb.genret.v1 import index_service_pb2 as index_pb
@@ -35,13 +36,7 @@ from genret.service.serving.admission import estimate_tokens
 from genret.service.serving.batching import DeviceExecutor, DeviceQueues, contained
 from genret.service.serving.readiness import IdleWait, Readiness
 from genret.service.serving.reload import Reloader
-from genret.service.serving.served import (
-    BatchCall,
-    IndexDescription,
-    IndexTable,
-    ServedIndex,
-    ServedRetriever,
-)
+from genret.service.serving.served import BatchCall, IndexTable, ServedIndex, ServedRetriever, scored_forms
 from genret.service.status import Failure, failure_of
 from genret.service.wire.replies import (
     answer_to_proto,
@@ -82,7 +77,7 @@ class Query:
     read: Callable[[Any, ServedIndex], Any]
     batch_call: Callable[[ServedRetriever], BatchCall]
     result: type[Any]
-    write: Callable[[Any, IndexDescription, float, float], Message]
+    write: Callable[[Any, IndexInfo, float, float], Message]
     error: Callable[[InputError, Any], InputError]
     compiles: bool = False
 
@@ -221,7 +216,7 @@ class Methods:
             Exception: from reading or writing; when reading fails, every query read has been answered.
         """
         if not self._takes_streams:
-            raise _shutting_down()
+            raise NotReadyError()
         ask = partial(self.single, query=RETRIEVE, when_full=WhenFull.WAIT_UNBOUNDED)
         stream = _Stream(ask, call)
         self.streams.add(stream)
@@ -281,7 +276,7 @@ class Methods:
         reply: index_pb.ReloadIndexResponse = to_proto(done, index_pb.ReloadIndexResponse, index=index)
         return reply
 
-    def _index(self, description: IndexDescription) -> index_pb.Index:
+    def _index(self, description: IndexInfo) -> index_pb.Index:
         default = self._indexes.resolve("").description
         return index_to_proto(description, is_default=description.name == default.name)
 
@@ -333,17 +328,17 @@ METHODS: dict[str, Method] = {
 
 async def _work(served: ServedIndex, request: RetrieveRequest | ScoreRequest) -> int:
     """Return the work of a request, tokens; checks what needs the index and the model."""
-    asked, scored_forms = request, 0
+    asked, forms = request, 0
     if isinstance(asked, ScoreRequest):
         asked = RetrieveRequest(request.query, prompt=request.prompt)
     else:
-        scored_forms = served.description.scored_forms(asked)
+        forms = scored_forms(served.description, asked)
 
     def count() -> int:
         return contained(served.retriever.prompt_tokens, asked)
 
     inline = len(request.query) <= _INLINE_QUERY_CHARS
-    return estimate_tokens(request, count() if inline else await asyncio.to_thread(count), scored_forms)
+    return estimate_tokens(request, count() if inline else await asyncio.to_thread(count), forms)
 
 
 async def _outcome(result: M, call: Call, ask: Callable[..., Awaitable[Any]], *arguments: Any) -> M:
@@ -407,7 +402,7 @@ class _Stream:
         reader.add_done_callback(lambda _: ended.set())
         await dropping.come(ended)
         if self._num_dropped or not reader.done():
-            raise _shutting_down()
+            raise NotReadyError()
 
     async def _read(self, requests: AsyncIterator[pb.RetrieveStreamRequest]) -> None:
         while True:
@@ -435,10 +430,6 @@ class _Stream:
     async def _checked(self, message: pb.RetrieveStreamRequest, call: Call) -> pb.RetrieveResponse:
         check_stream_id(message.id)
         return await self._ask(message.request, call)
-
-
-def _shutting_down() -> NotReadyError:
-    return NotReadyError("the server is shutting down", retry_after_s=1.0)
 
 
 # Factor by which the largest answer so far is forgotten, per answer.

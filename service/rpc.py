@@ -1,9 +1,9 @@
 """Serves `genret.v1` over gRPC: the handlers of the methods, and the interceptors before them.
 
-From the outside in: calls are counted, timed, traced and logged; the caller is authenticated before the
-request is read; bytes that do not parse are refused with INVALID_ARGUMENT, where grpc.aio alone answers
-UNKNOWN with the parser's text. A refused call gets status and details of `service.status.TABLE`, a bug ends
-as INTERNAL with the request id and nothing else.
+Calls are counted, timed, traced and logged. The caller is authenticated before the request is read. Bytes
+that do not parse are refused with INVALID_ARGUMENT, where grpc.aio alone answers UNKNOWN with the parser's
+text. A refused call gets status and details of `service.status.TABLE`, a bug ends as INTERNAL with the
+request id and nothing else.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import logging
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any, NoReturn, TypeAlias
 from urllib.parse import unquote
 
@@ -33,9 +34,10 @@ from genret.service.observability.observations import CallObserver, ObservedCall
 from genret.service.observability.tracing import Tracing
 from genret.service.security.authority import PRINCIPAL, Authority
 from genret.service.security.bearer_tokens import METHOD_SCOPES, Scope
+from genret.service.status import failure_of
 from genret.service.wire.replies import index_of
 from genret.service.wire.requests import queries_of
-from genret.service.wire.rpc_status import failure_to_proto
+from genret.service.wire.rpc_status import CODE_NAMES, DETAILS_KEY, failure_to_proto
 
 Behaviour = Callable[..., Any]
 Handler: TypeAlias = grpc.RpcMethodHandler
@@ -83,9 +85,6 @@ def sent_request_id(metadata: Iterable[tuple[str, Any]]) -> str:
     return str(dict(metadata).get(REQUEST_ID_KEY, ""))
 
 
-_DETAILS_KEY = "grpc-status-details-bin"
-
-
 async def refuse(context: Any, error: Exception, request_id: str) -> NoReturn:
     """End a call with the status of `error`: by AbortError or, if the client has gone, by CancelledError.
 
@@ -93,7 +92,7 @@ async def refuse(context: Any, error: Exception, request_id: str) -> NoReturn:
     """
     failure = logged_failure(error, request_id)
     status = failure_to_proto(failure)
-    trailers: list[tuple[str, str | bytes]] = [(_DETAILS_KEY, status.SerializeToString())]
+    trailers: list[tuple[str, str | bytes]] = [(DETAILS_KEY, status.SerializeToString())]
     if request_id:
         trailers.append((REQUEST_ID_KEY, request_id))
     try:
@@ -104,13 +103,15 @@ async def refuse(context: Any, error: Exception, request_id: str) -> NoReturn:
     raise AssertionError("abort returned")
 
 
-_CODE_NAMES: dict[int, str] = {code.value[0]: code.name for code in grpc.StatusCode}
 # A client that gives up at its deadline says so a little before the server's own clock.
 _DEADLINE_SLACK_S = 0.05
 
 
 class ObservationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is untyped
-    """Observes calls of all kinds. Must be the first of a server's interceptors."""
+    """Observes calls of all kinds, and refuses requests that do not parse, before their method gets them.
+
+    Must be the first of a server's interceptors.
+    """
 
     def __init__(self, metrics: Metrics, log: LogConfig, tracing: Tracing | None = None) -> None:
         self._observer = CallObserver(metrics, log, tracing)
@@ -135,23 +136,27 @@ class ObservationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc] 
             with self._observer.observe(scope, full_method, headers, "grpc") as call:
                 call.code = grpc.StatusCode.UNIMPLEMENTED.name
             return None
-        return self._wrapped(handler, scope, full_method, headers)
-
-    def _wrapped(
-        self, handler: Handler, scope: CallScope, full_method: str, headers: dict[str, str]
-    ) -> Handler:
         kind = _kind(handler)
         behaviour = getattr(handler, kind)
-        streams = kind.startswith("stream_")
 
         async def observed(request: Any, context: Any) -> Any:
             scope.peer = host_of(str(context.peer()))
             with self._observer.observe(scope, full_method, headers, "grpc") as call:
-                if self._observer.wants_queries:
-                    request = _noting(request, call) if streams else _noted(request, call)
-                return await _ended(_answered(behaviour, request, context), context, call)
+                take = partial(self._taken, call)
+                answering = _answered(behaviour, request, context, kind.startswith("stream_"), take)
+                return await _ended(answering, context, call)
 
-        return handler._replace(**{kind: observed})
+        parse = handler.request_deserializer
+        tolerant = None if parse is None else _tolerant(parse, path)
+        return handler._replace(request_deserializer=tolerant, **{kind: observed})
+
+    def _taken(self, call: ObservedCall, request: Any) -> Any:
+        """Return a request after noting its queries; raises MalformedMessageError if it did not parse."""
+        if isinstance(request, MalformedMessageError):
+            raise request
+        if self._observer.wants_queries:
+            call.note_queries(queries_of(request))
+        return request
 
 
 def host_of(peer: str) -> str:
@@ -179,9 +184,26 @@ def _kind(handler: Handler) -> str:
     return f"{sides[bool(handler.request_streaming)]}_{sides[bool(handler.response_streaming)]}"
 
 
-async def _answered(behaviour: Behaviour, request: Any, context: Any) -> Any:
-    """Run the behaviour of any kind of method: return its reply, or write its replies as they come."""
-    answering = behaviour(request, context)
+def _tolerant(parse: Callable[[bytes], Any], method: str) -> Callable[[bytes], Any]:
+    """Return a parser that returns the error instead of a message that does not parse."""
+
+    def deserialize(raw: bytes) -> Any:
+        try:
+            return parse(raw)
+        except Exception:  # protobuf's backends raise different types for the same bytes
+            return MalformedMessageError(f"the bytes are not a valid request of {method}")
+
+    return deserialize
+
+
+async def _answered(
+    behaviour: Behaviour, request: Any, context: Any, streams: bool, take: Callable[[Any], Any]
+) -> Any:
+    """Run the behaviour of any kind of method: return its reply, or write its replies as they come.
+
+    A method that `streams` gets an iterator of requests; `take` is called for each one.
+    """
+    answering = behaviour(_each(request, take) if streams else take(request), context)
     if not hasattr(answering, "__aiter__"):
         return await answering
     async with aclosing(answering):
@@ -203,7 +225,7 @@ async def _ended(running: Awaitable[Any], context: Any, call: ObservedCall) -> A
         call.code = _code_name(context)
         raise
     except Exception as error:
-        call.code = grpc.StatusCode.INTERNAL.name
+        call.code = failure_of(error, "").code.name
         await refuse(context, error, call.scope.request_id)
     call.code = _code_name(context)
     call.note_index(*index_of(response))
@@ -212,17 +234,12 @@ async def _ended(running: Awaitable[Any], context: Any, call: ObservedCall) -> A
 
 def _code_name(context: Any) -> str:
     code = context.code() or 0  # None if it was not set
-    return str(code.name) if isinstance(code, grpc.StatusCode) else _CODE_NAMES[code]
+    return str(code.name) if isinstance(code, grpc.StatusCode) else CODE_NAMES[code]
 
 
-def _noted(request: Any, call: ObservedCall) -> Any:
-    call.note_queries(queries_of(request))
-    return request
-
-
-async def _noting(requests: AsyncIterator[Any], call: ObservedCall) -> AsyncIterator[Any]:
+async def _each(requests: AsyncIterator[Any], take: Callable[[Any], Any]) -> AsyncIterator[Any]:
     async for request in requests:
-        yield _noted(request, call)
+        yield take(request)
 
 
 _LOG = logging.getLogger(__name__)
@@ -276,56 +293,3 @@ def _refusing(method: str, error: ServiceError) -> Handler:
         await refuse(context, error, request_id)
 
     return grpc.stream_stream_rpc_method_handler(end)
-
-
-class MalformedMessageInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is untyped
-    """Refuses requests that do not parse, before their method gets them."""
-
-    async def intercept_service(
-        self, continuation: Continuation, handler_call_details: Any
-    ) -> Handler | None:
-        """Wrap the handler of one call."""
-        handler = await continuation(handler_call_details)
-        if handler is None or handler.request_deserializer is None:
-            return handler
-        method, kind = str(handler_call_details.method), _kind(handler)
-        wrapped = {kind: _refusing_malformed(getattr(handler, kind), streams=kind.startswith("stream_"))}
-        return handler._replace(
-            request_deserializer=_tolerant(handler.request_deserializer, method), **wrapped
-        )
-
-
-def _tolerant(parse: Callable[[bytes], Any], method: str) -> Callable[[bytes], Any]:
-    """Return a parser that returns the error instead of a message that does not parse."""
-
-    def deserialize(raw: bytes) -> Any:
-        try:
-            return parse(raw)
-        except Exception:  # protobuf's backends raise different types for the same bytes
-            return MalformedMessageError(f"the bytes are not a valid request of {method}")
-
-    return deserialize
-
-
-def _refusing_malformed(behaviour: Behaviour, streams: bool) -> Behaviour:
-    """Wrap the behaviour of a method that takes one message or, if it `streams`, several."""
-
-    async def call(request: Any, context: Any) -> Any:
-        try:
-            if streams:
-                request = _checked(request)
-            elif isinstance(request, MalformedMessageError):
-                raise request
-            return await _answered(behaviour, request, context)
-        except MalformedMessageError as error:  # unless the method refuses it itself
-            await refuse(context, error, call_of(context, max_seconds=0.0).request_id)
-
-    return call
-
-
-async def _checked(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
-    """Yield the requests of a stream; the first that could not be parsed raises MalformedMessageError."""
-    async for request in requests:
-        if isinstance(request, MalformedMessageError):
-            raise request
-        yield request

@@ -166,6 +166,11 @@ TABLE: tuple[Row, ...] = (
 )
 
 
+def told(error: Exception | None) -> str:
+    """Return the text of an error that clients may see, its own may name a path; empty without one."""
+    return "" if error is None else failure_of(error, "").message
+
+
 def failure_of(error: BaseException, request_id: str) -> Failure:
     """Return the status that `error` gives a request.
 

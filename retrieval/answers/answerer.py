@@ -37,9 +37,15 @@ from genret.retrieval.errors import GenretError, InputError, ModelError
 from genret.retrieval.filters.entity_filter import FilterStore
 from genret.retrieval.index.owners import title_owners
 from genret.retrieval.index.reader import Index
-from genret.retrieval.kv_memory import ChainMeter, KvMeter, PrefixStore
-from genret.retrieval.loaded_model import DEFAULT_BATCH_SIZE, Limits, PromptEncoder
-from genret.retrieval.methods.scoring import owners_best_first
+from genret.retrieval.loaded_model import (
+    DEFAULT_BATCH_SIZE,
+    ChainMeter,
+    KvMeter,
+    Limits,
+    PrefixStore,
+    PromptEncoder,
+)
+from genret.retrieval.methods.decoded_methods import owners_best_first
 from genret.retrieval.prompts import JSON_ANSWER, JSON_BRIEF, CheckpointConfig, PromptTemplate
 from genret.retrieval.text import TextTokenizer
 from genret.retrieval.types import Timings

@@ -25,10 +25,10 @@ from genret.decoding.grammar.holes.text_places import spelled
 from genret.decoding.grammar.leaves.leaf import TitleSlotError, TitleSlotName
 from genret.decoding.grammar.leaves.leaf_factory import Leaves
 from genret.decoding.sorted_texts import SortedTexts
+from genret.retrieval.arguments import Restriction
 from genret.retrieval.errors import InputError
 from genret.retrieval.filters.entity_filter import EntityFilter, FilterStore
 from genret.retrieval.filters.predicate import canonical, parse
-from genret.retrieval.filters.restriction import Restriction
 from genret.retrieval.index.entities import title_batches
 from genret.retrieval.index.layout import TITLE
 from genret.retrieval.index.reader import Index

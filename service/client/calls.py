@@ -34,7 +34,6 @@ from genret.service.wire.replies import (
     answer_from_proto,
     batch_reply_from_proto,
     index_from_proto,
-    indexes_from_proto,
     outcome_from_proto,
     reload_from_proto,
     reply_from_proto,
@@ -46,7 +45,7 @@ from genret.service.wire.requests import (
     request_to_proto,
     score_request_to_proto,
 )
-from genret.service.wire.rpc_status import error_from_status, status_from_bytes
+from genret.service.wire.rpc_status import DETAILS_KEY, error_from_status, status_from_bytes
 
 READINESS = "genret.v1.RetrievalService"
 LIVENESS = ""
@@ -225,17 +224,10 @@ class Client:
         index: str = "",
         **call: Unpack[CallOptions],
     ) -> UnaryCall[ScoreReply]:
-        """Score given titles for one query, in order: to rerank what another engine has found.
+        """Score 1 to 10,000 titles for one query, in order: to rerank what another engine has found.
 
-        Args:
-            subject: The query, or a mention in its context.
-            titles: From 1 to 10,000 texts, in the catalogue or not.
-            prompt: Name of the prompt template; None: the model's default one. Not with a mention.
-            index: Name of the index whose model scores; empty for the default one.
-            **call: See `CallOptions`.
-
-        Raises:
-            InputError: the query or a title cannot be used.
+        They may be in the catalogue or not. A mention has its own `prompt`; None is the model's default one.
+        InputError: the query or a title cannot be used.
         """
         query = subject.mention if isinstance(subject, Mention) else subject
         message = score_request_to_proto(subject, titles, prompt, index)
@@ -245,7 +237,13 @@ class Client:
     def list_indexes(self, **call: Unpack[CallOptions]) -> UnaryCall[list[IndexInfo]]:
         """Return the served indexes, the default index first."""
         message = index_pb.ListIndexesRequest()
-        return UnaryCall(self, call, self._indexes.ListIndexes, message, indexes_from_proto)
+        return UnaryCall(
+            self,
+            call,
+            self._indexes.ListIndexes,
+            message,
+            lambda reply: [*map(index_from_proto, reply.indexes)],
+        )
 
     @_call
     def get_index(self, name: str = "", **call: Unpack[CallOptions]) -> UnaryCall[IndexInfo]:
@@ -261,10 +259,7 @@ class Client:
     ) -> UnaryCall[ReloadReply]:
         """Have the live version of an index served; returns when it is, which may take minutes.
 
-        Args:
-            name: Name of the index; empty for the default one.
-            force: Whether to load a version that is served already.
-            **call: See `CallOptions`.
+        With `force` it is loaded even if it is served already.
         """
         message = index_pb.ReloadIndexRequest(name=name, force=force)
         return UnaryCall(self, call, self._indexes.ReloadIndex, message, reload_from_proto)
@@ -306,7 +301,6 @@ class Stream:
             raise InputError("max_in_flight", f"must be at least 1, got {max_in_flight}")
         self._client = client
         self._index = index
-        self._max_in_flight = max_in_flight
         self._timeout_s = seconds_of(options.get("timeout_s"))
         self._request_id = request_id_of(options.get("request_id", ""))
         self._count = 0
@@ -343,8 +337,7 @@ class Stream:
     def end(self, failure: CallError | None) -> Iterator[Answered]:
         """Yield every unanswered query with the error that ended the stream, then raise it.
 
-        Args:
-            failure: Error of the call; None if the server ended it without one.
+        `failure` is the call's error; None if the server ended it without one.
         """
         if self._unanswered and failure is None:
             failure = self._broken("the server ended the stream without answering everything")
@@ -388,10 +381,9 @@ def status_name(message: Any) -> str:
     return str(health_pb2.HealthCheckResponse.ServingStatus.Name(message.status))
 
 
-_DETAILS_KEY = "grpc-status-details-bin"
 # grpc.aio's text for a stream that the server ended while a message was on its way; the server's own status
 # is lost then.
-_SEND_FAILED = "Internal error from Core"
+SEND_FAILED = "Internal error from Core"
 # Beginnings of gRPC's texts about a message above a limit, on the way in and on the way out.
 _TOO_LARGE = ("message larger than max", "message exceeds")
 
@@ -402,12 +394,12 @@ def failed_call(error: Any, address: str, timeout_s: float | None, request_id: s
     `timeout_s` is the call's deadline, seconds; None without one.
     """
     for key, value in error.trailing_metadata() or ():
-        status = status_from_bytes(value) if key == _DETAILS_KEY else None
+        status = status_from_bytes(value) if key == DETAILS_KEY else None
         if status is not None:
             return error_from_status(status, request_id)
     code, details = error.code().name, str(error.details() or error.code().name)
     reason = ""
-    if code == "INTERNAL" and details.startswith(_SEND_FAILED):
+    if code == "INTERNAL" and details.startswith(SEND_FAILED):
         # Another try gets the reason.
         code, message = "UNAVAILABLE", f"{address} ended the stream while queries were being sent"
     elif code == "UNAVAILABLE":

@@ -14,6 +14,7 @@ import grpc
 from genret.retrieval.types import RetrieveRequest
 from genret.service.client.calls import (
     ASK_AGAIN_S,
+    SEND_FAILED,
     Answered,
     Client,
     Stream,
@@ -27,7 +28,6 @@ from genret.service.errors import CallError
 T = TypeVar("T")
 Requests = Iterable[RetrieveRequest] | AsyncIterable[RetrieveRequest]
 _END: Any = object()
-_OWN_INTERNAL = "Internal error from Core"  # what grpc.aio calls a failed write
 
 
 def _ask(prepare: Callable[..., UnaryCall[T]]) -> Callable[..., T]:
@@ -115,7 +115,8 @@ class _BlockingStream(Stream):
 
     def __init__(self, client: Client, index: str, max_in_flight: int, options: CallOptions) -> None:
         super().__init__(client, index, max_in_flight, options)
-        self._changed = threading.Condition()
+        self._slots = threading.Semaphore(max_in_flight)
+        self._lock = threading.Lock()
         self._stopped = False
 
     def answers(self, requests: Iterable[RetrieveRequest]) -> Iterator[Answered]:
@@ -123,29 +124,27 @@ class _BlockingStream(Stream):
         call = self.start(self._messages(requests))
         try:
             for message in call:
-                with self._changed:
+                with self._lock:
                     answered = self.answer(message)
-                    self._changed.notify_all()
+                self._slots.release()
                 yield answered
         except grpc.RpcError as error:
             failure = self.failed(error)
         finally:
             call.cancel()
-            with self._changed:
+            with self._lock:
                 self._stopped = True
-                self._changed.notify_all()
+            self._slots.release()
         yield from self.end(failure)
 
     def _messages(self, requests: Iterable[RetrieveRequest]) -> Iterator[Any]:
         """Yield the messages to send. An error of the iterable ends the sending and is kept."""
         try:
             queries = iter(requests)
-            while self._wait():
+            while self._slots.acquire() and not self._stopped:
                 request = next(queries, _END)
-                if request is _END:
-                    return
-                with self._changed:
-                    if self._stopped:
+                with self._lock:
+                    if request is _END or self._stopped:
                         return
                     message = self.ask(request)
                 yield message
@@ -153,12 +152,6 @@ class _BlockingStream(Stream):
             raise
         except BaseException as error:  # gRPC would log it and cancel the call without saying why
             self.error = error
-
-    def _wait(self) -> bool:
-        """Wait until one more query may be sent; returns whether any may."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._stopped or len(self._unanswered) < self._max_in_flight)
-            return not self._stopped
 
 
 def _ask_async(prepare: Callable[..., UnaryCall[T]]) -> Callable[..., Coroutine[Any, Any, T]]:
@@ -271,7 +264,7 @@ class _FirstStatus:
 
     def of(self, error: grpc.aio.AioRpcError) -> grpc.aio.AioRpcError:
         """Return the server's error if `error` has replaced it, else `error`."""
-        return error if self._error is None or error.details() != _OWN_INTERNAL else self._error
+        return error if self._error is None or error.details() != SEND_FAILED else self._error
 
     def _note(self, call: Any) -> None:
         if self._error is None:

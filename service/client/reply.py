@@ -1,4 +1,4 @@
-"""Replies of a server, as a client sees them."""
+"""Replies of a server as a client sees them, and descriptions of indexes, which servers make."""
 
 from __future__ import annotations
 
@@ -77,9 +77,9 @@ class VectorsInfo:
     dimensions: int
     count: int
     bytes: int
-    recall: float | None
-    usable: bool
-    problem: str
+    recall: float | None = None
+    usable: bool = True
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class EvidenceInfo:
     kind: str
     count: int
     bytes: int
-    problem: str
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +113,9 @@ class RankingInfo:
 
     fitted: bool
     fitted_with_model: bool
-    queries: str
-    num_queries: int
-    problem: str
+    queries: str = ""
+    num_queries: int = 0
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +146,10 @@ class IndexInfo:
     num_entities: int
     model: str
     device: str
-    is_default: bool
-    loaded_at: float | None
-    columns: tuple[tuple[str, str], ...]
-    max_title_tokens: int
+    is_default: bool = False
+    loaded_at: float | None = None
+    columns: tuple[tuple[str, str], ...] = ()
+    max_title_tokens: int = 0
     vectors: VectorsInfo | None = None
     evidence: tuple[EvidenceInfo, ...] = ()
     ranking: RankingInfo | None = None

@@ -25,7 +25,7 @@ from genret.service.commands.connection import (
     json_option,
 )
 from genret.service.commands.query import batches
-from genret.service.commands.render import below, shared, show
+from genret.service.commands.render import FOLDED, below, shared, show, table
 from genret.service.configuration.server_config import read_schema
 from genret.service.errors import CallError
 
@@ -168,19 +168,17 @@ def _as_line(reply: AnswerReply) -> str:
 def _as_panel(reply: AnswerReply) -> RenderableType:
     """Return the document, indented, with its entities and what it took below it."""
     from rich.json import JSON
-    from rich.table import Table
     from rich.text import Text
 
     result = reply.result
     parts: list[RenderableType] = [JSON(result.text, ensure_ascii=False)]
     if result.entities:
-        table = Table(title=Text("Entities"), title_justify="left")
-        for column in ("Where", "Title", "Entity", "Index"):
-            table.add_column(column, overflow="fold")
+        columns = [(name, FOLDED) for name in ("Where", "Title", "Entity", "Index")]
+        rows = []
         for found in result.entities:
             ids = shared(tuple(entity.entity_id for entity in found.entities), found.shares)
-            table.add_row(*(Text(cell) for cell in (found.pointer or "/", found.title, ids, found.index)))
-        parts.append(table)
+            rows.append((found.pointer or "/", found.title, ids, found.index))
+        parts.append(table(columns, rows, title=Text("Entities")))
     return below(*parts, caption=_caption(reply))
 
 
@@ -202,6 +200,9 @@ def _caption(reply: AnswerReply) -> str:
     return "; ".join(parts)
 
 
+_TOKENS = ("forced", "drafted", "accepted", "forwards")
+
+
 def _document(reply: AnswerReply | CallError) -> dict[str, Any]:
     if isinstance(reply, CallError):
         return {"error": {"code": reply.code, "message": str(reply), "retry_after_s": reply.retry_after_s}}
@@ -214,10 +215,7 @@ def _document(reply: AnswerReply | CallError) -> dict[str, Any]:
         "logprob": result.logprob,
         "tokens": {
             "total": result.num_tokens,
-            "forced": result.num_forced,
-            "drafted": result.num_drafted,
-            "accepted": result.num_accepted,
-            "forwards": result.num_forwards,
+            **{name: getattr(result, f"num_{name}") for name in _TOKENS},
         },
         **{name: getattr(result, name) for name in ("mass", "mass_stderr", "seed", "schema_digest")},
         "timings_ms": {

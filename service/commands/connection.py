@@ -60,9 +60,7 @@ class Connection:
 def connection_options(timeout_s: float, waits_for: str = "an answer") -> Callable[[_F], _F]:
     """Add the options of a server to a command, which takes them as one argument `connection`.
 
-    Args:
-        timeout_s: Default of --timeout, seconds.
-        waits_for: Name of the operation that the timeout limits.
+    `timeout_s` is the default of --timeout, seconds, and `waits_for` what it limits.
     """
 
     def add(command: _F) -> _F:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from genret.retrieval.arguments import options_of
+from genret.retrieval.arguments import options_of, read_ids
 from genret.retrieval.command_options import (
     encoder_option,
     model_options,
@@ -25,7 +25,6 @@ from genret.retrieval.command_options import (
     together,
 )
 from genret.retrieval.errors import InputError, SourceError
-from genret.retrieval.filters.restriction import read_ids
 from genret.retrieval.interruption import surely_interrupted
 from genret.retrieval.types import DEFAULT_NUM_SAMPLES, RetrieveRequest
 from genret.service.client.reply import IndexRef, Reply
@@ -71,9 +70,9 @@ def arrivals(stream: BinaryIO) -> Iterator[list[str]]:
     number, rest = 0, b""
     while piece := _read_some(stream):
         *lines, rest = (rest + piece).split(b"\n")
-        yield from _decoded(lines, number)
+        yield from decoded(lines, number)
         number += len(lines)
-    yield from _decoded([rest], number)
+    yield from decoded([rest], number)
 
 
 def _read_some(stream: BinaryIO) -> bytes:
@@ -88,15 +87,15 @@ def _read_some(stream: BinaryIO) -> bytes:
     return read_some(_STDIN_BYTES)
 
 
-def _decoded(lines: Iterable[bytes], number: int) -> Iterator[list[str]]:
-    """Yield the texts of the lines after line `number`, without the blank ones."""
+def decoded(lines: Iterable[bytes], number: int = 0, source: str = "standard input") -> Iterator[list[str]]:
+    """Yield the texts of the lines after line `number`, without blank ones; ClickException: not UTF-8."""
     texts: list[str] = []
     for place, line in enumerate(lines, start=number + 1):
         try:
             text = line.decode("utf-8-sig" if place == 1 else "utf-8").strip()
         except UnicodeDecodeError:
             yield texts
-            raise click.ClickException(f"standard input, line {place}: not valid UTF-8") from None
+            raise click.ClickException(f"{source}, line {place}: not valid UTF-8") from None
         if text:
             texts.append(text)
     yield texts
@@ -129,11 +128,7 @@ _FLAGS.insert(2, shown_option("--json", "json", is_flag=True, help="One JSON obj
 
 
 def question_options(example: str) -> Callable[[_F], _F]:
-    """Add the options of a request to a command with an argument `queries`; it gets all as `question`.
-
-    Args:
-        example: A call of the command with a query.
-    """
+    """Add the options of a request to a command with an argument `queries`; it gets all as `question`."""
 
     def add(command: _F) -> _F:
         @functools.wraps(command)

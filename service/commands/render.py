@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.table import Table
     from rich.text import Text
 
     from genret.retrieval.explanation import Explanation, ExplanationDraw, ExplanationNode
@@ -33,6 +34,24 @@ def show(renderable: RenderableType, *, on_stderr: bool = False) -> None:
     from rich.console import Console
 
     Console(stderr=on_stderr).print(renderable)
+
+
+FOLDED, RIGHT = {"overflow": "fold"}, {"justify": "right"}
+
+
+def table(
+    columns: Iterable[tuple[str, Mapping[str, Any]]], rows: Iterable[Sequence[str]] = (), **settings: Any
+) -> Table:
+    """Return a rich table of columns with their settings; neither names nor cells are read as markup."""
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(title_justify="left", **settings)
+    for name, about in columns:
+        made.add_column(Text(name), **about)
+    for cells in rows:
+        made.add_row(*map(Text, cells))
+    return made
 
 
 def below(*parts: RenderableType, caption: str) -> RenderableType:
@@ -74,29 +93,24 @@ def as_lines(query: str, reply: Reply) -> Iterator[str]:
 
 def as_table(query: str, reply: Reply, min_mass: float | None = None) -> RenderableType:
     """Return a rich table of one query's candidates, with facts about the answer below it."""
-    from rich.table import Table
     from rich.text import Text
 
     result = reply.result
-    columns = _figures(result)
-    table = Table(title=Text(query, style="bold"), title_justify="left")
-    table.add_column("#", justify="right")
-    table.add_column("Title", overflow="fold")
-    table.add_column("Entity", overflow="fold")
-    for name in columns:
-        table.add_column(name, justify="left" if name == "Why" else "right")
+    figures = _figures(result)
     metadata = sorted({name for candidate in result.candidates for name in candidate.metadata})
-    for name in metadata:
-        table.add_column(Text(name), overflow="fold")
+    columns: list[tuple[str, Mapping[str, Any]]] = [("#", RIGHT), ("Title", FOLDED), ("Entity", FOLDED)]
+    columns += [(name, {} if name == "Why" else RIGHT) for name in figures]
+    columns += [(name, FOLDED) for name in metadata]
+    rows = []
     for rank, candidate in enumerate(result.candidates, start=1):
         written = candidate.title
         if candidate.surface != candidate.title:
             written += f"  ({candidate.surface})"
-        figures = [tell(candidate) for tell in columns.values()]
+        told = [tell(candidate) for tell in figures.values()]
         cells = ["" if (v := candidate.metadata.get(name)) is None else str(v) for name in metadata]
-        # Text, so that brackets in a title are not read as markup.
-        table.add_row(*(Text(c) for c in (str(rank), written, candidate.entity_id, *figures, *cells)))
-    return below(table, caption=_caption(reply, min_mass))
+        rows.append((str(rank), written, candidate.entity_id, *told, *cells))
+    title = Text(query, style="bold")
+    return below(table(columns, rows, title=title), caption=_caption(reply, min_mass))
 
 
 def _figures(result: RetrievalResult) -> dict[str, Callable[[Candidate], str]]:
@@ -226,6 +240,9 @@ _RESULT_FIELDS = (
 )
 
 
+_STAGES = ("prefill", "decode", "shortlist", "score")
+
+
 def _candidate(candidate: Candidate) -> dict[str, Any]:
     told = {name: getattr(candidate, name) for name in _CANDIDATE_FIELDS}
     if math.isnan(candidate.logprob):
@@ -257,10 +274,7 @@ def _document(reply: Reply | CallError) -> dict[str, Any]:
         "index": asdict(reply.index),
         "timings_ms": {
             "queue": round(reply.queue_ms, 3),
-            "prefill": round(result.timings.prefill_ms, 3),
-            "decode": round(result.timings.decode_ms, 3),
-            "shortlist": round(result.timings.shortlist_ms, 3),
-            "score": round(result.timings.score_ms, 3),
+            **{name: round(getattr(result.timings, f"{name}_ms"), 3) for name in _STAGES},
             "total": round(reply.total_ms, 3),
         },
         **explanation,
@@ -345,30 +359,25 @@ def _label(node: ExplanationNode) -> Text:
 
 def _draws(explanation: Explanation) -> RenderableType:
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=Text("Draws"), title_justify="left")
-    for column in ("Sample", "Draw"):
-        table.add_column(column, justify="right")
-    table.add_column("Written", overflow="fold")
-    for column in ("Valid mass", "Accepted with"):
-        table.add_column(column, justify="right")
-    table.add_column("Outcome")
+    columns: list[tuple[str, Mapping[str, Any]]] = [("Sample", RIGHT), ("Draw", RIGHT), ("Written", FOLDED)]
+    columns += [("Valid mass", RIGHT), ("Accepted with", RIGHT), ("Outcome", {})]
+    made = table(columns, title=Text("Draws"))
     shown = explanation.draws[:_DRAWS_SHOWN]
     for draw in shown:
         cells = (
-            str(draw.sample),
-            str(draw.draw),
+            f"{draw.sample}",
+            f"{draw.draw}",
             json.dumps(_written(explanation, draw.node), ensure_ascii=False),
             _percent(draw.valid_mass),
             _percent(draw.acceptance_probability) if _is_judged(draw) else "",
             _outcome(draw),
         )
-        table.add_row(*(Text(cell) for cell in cells), style="bold" if draw.chosen else "")
+        made.add_row(*map(Text, cells), style="bold" if draw.chosen else "")
     if len(shown) == len(explanation.draws):
-        return table
-    return Group(table, Text(f"… {len(explanation.draws) - len(shown):,} more draws; --json has them all"))
+        return made
+    return Group(made, Text(f"… {len(explanation.draws) - len(shown):,} more draws; --json has them all"))
 
 
 def _written(explanation: Explanation, place: int) -> str:

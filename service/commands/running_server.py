@@ -13,7 +13,7 @@ import click
 
 from genret.retrieval.command_options import shown_option
 from genret.service.commands.connection import Connection, connection_options, json_option
-from genret.service.commands.render import show
+from genret.service.commands.render import FOLDED, RIGHT, show, table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -147,19 +147,10 @@ def _ranking_text(index: IndexInfo) -> str:
 
 
 def _as_line(index: IndexInfo) -> str:
-    """Return one line for one index."""
-    cells = (
-        index.name,
-        index.version,
-        str(index.num_entities),
-        str(index.num_rows),
-        index.model,
-        index.device,
-        _loaded_at(index),
-        "default" if index.is_default else "",
-        _kinds(index),
-    )
-    return "\t".join(cells)
+    counts = (str(index.num_entities), str(index.num_rows))
+    default = "default" if index.is_default else ""
+    cells = (index.name, index.version, *counts, index.model, index.device, _loaded_at(index), default)
+    return "\t".join((*cells, _kinds(index)))
 
 
 def _kinds(index: IndexInfo) -> str:
@@ -168,38 +159,19 @@ def _kinds(index: IndexInfo) -> str:
 
 
 def _as_table(indexes: Sequence[IndexInfo]) -> RenderableType:
-    """Return a rich table with a row per index."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table()
-    for name in ("Index", "Version", "Entities", "Surface forms", "Evidence", "Model", "Device", "Loaded"):
-        is_number = name in ("Entities", "Surface forms")
-        table.add_column(name, justify="right" if is_number else "left", overflow="fold")
-    for index in indexes:
-        cells = (
-            index.name + (" (default)" if index.is_default else ""),
-            index.version,
-            f"{index.num_entities:,}",
-            f"{index.num_rows:,}",
-            _kinds(index),
-            index.model,
-            index.device,
-            _loaded_at(index),
-        )
-        table.add_row(*(Text(cell) for cell in cells))  # Text, so that brackets are not read as markup
-    return table
+    rows = [{**_facts(index), "Evidence": _kinds(index), "Loaded": _loaded_at(index)} for index in indexes]
+    names = ("Index", "Version", "Entities", "Surface forms", "Evidence", "Model", "Device", "Loaded")
+    numbers = ("Entities", "Surface forms")
+    columns = [(name, FOLDED | RIGHT if name in numbers else FOLDED) for name in names]
+    return table(columns, [[row[name] for name in names] for row in rows])
 
 
 def _as_details(index: IndexInfo) -> RenderableType:
-    """Return a rich table with all facts of one index."""
-    from rich.table import Table
-    from rich.text import Text
+    return table([("", {"style": "bold"}), ("", FOLDED)], _facts(index).items(), show_header=False)
 
-    table = Table(show_header=False)
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    rows = {
+
+def _facts(index: IndexInfo) -> dict[str, str]:
+    return {
         "Index": index.name + (" (default)" if index.is_default else ""),
         "Version": index.version,
         "Digest": index.digest,
@@ -214,6 +186,3 @@ def _as_details(index: IndexInfo) -> RenderableType:
         "Device": index.device,
         "Loaded": _loaded_at(index) or "unknown",
     }
-    for name, value in rows.items():
-        table.add_row(name, Text(value))
-    return table

@@ -9,6 +9,7 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,8 @@ from genret.retrieval.errors import InputError
 from genret.retrieval.score_types import ScoreRequest
 from genret.service.commands import usage_error
 from genret.service.commands.connection import Connection, connection_options, index_option, json_option
-from genret.service.commands.render import WHITESPACE, below, shared, show
+from genret.service.commands.query import decoded
+from genret.service.commands.render import FOLDED, RIGHT, WHITESPACE, below, shared, show, table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -103,15 +105,7 @@ def read_titles(path: str) -> list[str]:
         raise click.ClickException(
             f"{name}: larger than {_MAX_BYTES // 2**20} MiB, which is no list of titles"
         )
-    titles = []
-    for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
-        try:
-            text = line.decode().strip()
-        except UnicodeDecodeError:
-            raise click.ClickException(f"{name}, line {number}: not valid UTF-8") from None
-        if text:
-            titles.append(text)
-    return titles
+    return list(chain.from_iterable(decoded(data.split(b"\n"), source=name)))
 
 
 def in_order(reply: ScoreReply) -> ScoreReply:
@@ -138,21 +132,17 @@ def as_json(reply: ScoreReply) -> Iterator[str]:
 
 def as_table(reply: ScoreReply) -> RenderableType:
     """Return a rich table of the titles, with what it took below it."""
-    from rich.table import Table
     from rich.text import Text
 
     result = reply.result
-    table = Table(title=Text(result.query, style="bold"), title_justify="left")
-    table.add_column("Title", overflow="fold")
-    for name in ("log P", "Among these", "Tokens"):
-        table.add_column(name, justify="right")
-    table.add_column("Entity", overflow="fold")
+    numbers = [(name, RIGHT) for name in ("log P", "Among these", "Tokens")]
+    rows = []
     for score in result.scores:
         is_scored = score.logprob is not None
         figures = (f"{score.logprob:.2f}", f"{score.probability:.1%}") if is_scored else ("too long", "")
         ids = shared(score.entity_ids, score.entity_shares) or "none"
-        cells = (score.title, *figures, str(score.num_tokens), ids)
-        table.add_row(*(Text(cell) for cell in cells))  # Text, so that brackets are not read as markup
+        rows.append((score.title, *figures, str(score.num_tokens), ids))
     took = f"{reply.total_ms:.0f} ms, {reply.queue_ms:.0f} of them waiting"
     caption = f"{result.num_nodes:,} tokens computed behind the prompt; {took}; index {reply.index.name}"
-    return below(table, caption=caption)
+    columns = [("Title", FOLDED), *numbers, ("Entity", FOLDED)]
+    return below(table(columns, rows, title=Text(result.query, style="bold")), caption=caption)

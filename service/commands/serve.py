@@ -21,7 +21,7 @@ from click.core import ParameterSource
 from genret.retrieval.command_options import shown_option, together
 from genret.retrieval.errors import InputError
 from genret.service.commands import usage_error
-from genret.service.configuration.kinds import Word
+from genret.service.configuration.kinds import OneOf
 from genret.service.configuration.resolve import ConfigurationError, resolve
 from genret.service.configuration.server_config import ServerConfig
 from genret.service.configuration.settings import SETTINGS, Setting
@@ -76,7 +76,7 @@ def _option(setting: Setting) -> Callable[[_F], _F]:
     if setting.negation is not None:
         names = (f"{setting.flag}/{setting.negation}", setting.parameter)
         return click.option(*names, default=setting.default, **shown)
-    if isinstance(setting.kind, Word):
+    if isinstance(setting.kind.rule, OneOf):
         shown |= {"type": _UnreadChoice(setting.kind.rule.words), "default": setting.default}
     elif setting.repeated:
         shown |= {"type": str, "metavar": setting.metavar, "multiple": True, "show_default": setting.unset}
@@ -147,17 +147,18 @@ def _serve(config: ServerConfig) -> None:
     # grpc's C core writes its own lines about errors that are reported here in words.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     say = partial(announce, config.log)
-    with _signals_before_the_server(say) as early:
+    with _signals_before_the_server(say) as stop_if_asked:
         from genret.service.observability.tracing import start as start_tracing
         from genret.service.serving.models import IndexOpener
         from genret.service.serving.server import Server, serve_until_signalled
+        from genret.service.status import told
         from genret.service.version import version
 
         async def run() -> signal.Signals | None:
             tracing = start_tracing(config.tracing, version())
             try:
-                server = Server(config, IndexOpener.of(config), tracing)
-                early.stop_if_asked()
+                server = Server(config, IndexOpener(config, told), tracing)
+                stop_if_asked()
                 return await serve_until_signalled(server, lambda server: say(_readiness(server)))
             finally:
                 if tracing is not None:
@@ -169,35 +170,27 @@ def _serve(config: ServerConfig) -> None:
         raise click.exceptions.Exit(_EXIT_OF_SIGNAL + stopped_early)
 
 
-class _EarlyStop:
-    """A signal that came before the server took signals itself.
+@contextmanager
+def _signals_before_the_server(say: Callable[[str], None]) -> Iterator[Callable[[], None]]:
+    """Take signals as an early stop until the server takes them itself, which is after heavy imports.
 
     Ending the process where the signal arrives is not enough: that may be inside an import whose code goes on
-    after whatever it tried has failed.
+    after whatever it tried has failed. So the block calls what is yielded, which raises SystemExit once more.
     """
+    came: list[int] = []
 
-    def __init__(self) -> None:
-        self._number: int | None = None
+    def stop_if_asked() -> None:
+        if came:
+            raise SystemExit(_EXIT_OF_SIGNAL + came[-1])
 
-    def on_signal(self, number: int, frame: object) -> None:
-        """Note a signal, and stop."""
-        self._number = number
-        self.stop_if_asked()
+    def on_signal(number: int, frame: object) -> None:
+        came.append(number)
+        stop_if_asked()
 
-    def stop_if_asked(self) -> None:
-        """Raise `SystemExit` if a signal has come."""
-        if self._number is not None:
-            raise SystemExit(_EXIT_OF_SIGNAL + self._number)
-
-
-@contextmanager
-def _signals_before_the_server(say: Callable[[str], None]) -> Iterator[_EarlyStop]:
-    """Take signals as an early stop until the server takes them itself, which is after heavy imports."""
-    early = _EarlyStop()
-    before = {number: signal.signal(number, early.on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
     before[signal.SIGHUP] = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # there is nothing to reload yet
     try:
-        yield early
+        yield stop_if_asked
     except SystemExit:
         say(_STOPPED)
         raise
@@ -211,9 +204,8 @@ def _readiness(server: Server) -> str:
     described = server.indexes.describe()
     words = [f"index {i.name!r} ({i.num_entities:,} entities, {i.num_rows:,} rows)" for i in described]
     words += dict.fromkeys(f"model {i.model} on {i.device}" for i in described)
-    listeners = server.listeners
-    if listeners.http is not None:
-        words.append(f"HTTP on {listeners.http.address}")
-    if listeners.monitoring is not None:
-        words.append(f"metrics on {listeners.monitoring.address}")
+    if server.http is not None:
+        words.append(f"HTTP on {server.http.address}")
+    if server.monitoring is not None:
+        words.append(f"metrics on {server.monitoring.address}")
     return f"ready on {server.address}: {'; '.join(words)}"

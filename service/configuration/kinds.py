@@ -1,15 +1,15 @@
 """The kinds of values that settings have: their bounds, and how they are read from text and TOML.
 
 Bounds stand beside the field, as `Annotated[int, Bounds(1, 9)]`. The dataclasses check themselves by them,
-and the table of settings uses them for flags, files and the manual. A kind's `parse` takes the text of a
-flag or variable, `read` a value from tomllib. Both raise `WrongValueError`.
+and the table of settings uses them for flags, files and the manual. `Kind.parse` takes the text of a flag or
+variable, `read` a value from tomllib. Both raise `WrongValueError`.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -55,221 +55,122 @@ class OneOf:
 
 
 Rule = Bounds | OneOf
-
-
-@dataclass(frozen=True, slots=True)
-class FieldType:
-    """The declaration of a field: its type without None, whether it may be None, and its rule, if any."""
-
-    type: Any
-    optional: bool
-    rule: Rule | None
-
-
-@cache
-def fields_of(owner: type) -> Mapping[str, FieldType]:
-    """Return the declarations of a dataclass's fields, by name."""
-    hints = get_type_hints(owner, include_extras=True)
-    return MappingProxyType({name: _read(hint) for name, hint in hints.items()})
-
-
-def check_fields(instance: Any) -> None:
-    """Check every field of a dataclass; raises InputError for the first that breaks its rule."""
-    owner: Any = type(instance)
-    for name, declared in fields_of(owner).items():
-        value = getattr(instance, name)
-        if declared.rule is None or (value is None and declared.optional):
-            continue
-        complaint = declared.rule.complaint(value)
-        if complaint is None and declared.type is int and not isinstance(value, int):
-            complaint = f"must be a whole number, got {value!r}"
-        if complaint is not None:
-            raise InputError(declared.rule.name or name, complaint)
-
-
-def _read(hint: Any) -> FieldType:
-    rule: Rule | None = None
-    if get_origin(hint) is Annotated:
-        hint, *extras = get_args(hint)
-        rule = next((extra for extra in extras if isinstance(extra, Rule)), None)
-    members = get_args(hint) if type(None) in get_args(hint) else ()
-    if members:
-        (hint,) = (member for member in members if member is not type(None))
-    return FieldType(hint, bool(members), rule)
+# A directory or file with a model, or its id on a hub. In a file of settings it is a path relative to that
+# file if something is there, or if it begins with a dot.
+Checkpoint = Annotated[str, "checkpoint"]
 
 
 class WrongValueError(ValueError):
     """A value is not of its kind; the text has what was expected and what was got."""
 
 
+# By type: the placeholder in the help of a flag, and what a value must be, in the manual's words.
+_WORDS: Mapping[Any, tuple[str, str]] = {
+    bool: ("BOOLEAN", "true or false"),
+    int: ("INTEGER", "a whole number"),
+    float: ("FLOAT", "a number"),
+    str: ("TEXT", "text"),
+    Path: ("FILE", "a path"),
+    Checkpoint: ("CHECKPOINT", "a checkpoint directory or hub id"),
+}
+_SWITCH = dict.fromkeys(("1", "true", "t", "yes", "y", "on"), True)
+_SWITCH |= dict.fromkeys(("0", "false", "f", "no", "n", "off"), False)
+
+
+@dataclass(frozen=True, slots=True)
 class Kind:
-    """Base of the kinds of values that settings have.
+    """The values of a field: their type without None, whether None is one, and their rule, if any."""
 
-    Attributes:
-        metavar: Placeholder of the value in the help of a flag.
-        expected: Requirement on a value, in the manual's words.
-    """
+    type: Any
+    optional: bool = False
+    rule: Rule | None = None
 
-    metavar: str
-    expected: str
+    @property
+    def metavar(self) -> str:
+        """Placeholder of the value in the help of a flag."""
+        return "WORD" if isinstance(self.rule, OneOf) else _WORDS[self.type][0]
+
+    @property
+    def expected(self) -> str:
+        """Requirement on a value, in the manual's words."""
+        if isinstance(self.rule, OneOf):
+            return str(self.rule)
+        noun = _WORDS[self.type][1]
+        return f"{noun} in {self.rule}" if self.rule else noun
 
     def parse(self, text: str) -> Any:
         """Return the value that a flag or an environment variable names."""
-        raise NotImplementedError
+        if self.type is bool:
+            return self._converted(lambda: _SWITCH[text.strip().lower()], text)
+        if self.type in (int, float):
+            return self.read(self._converted(lambda: self.type(text), text))
+        if isinstance(self.rule, OneOf):
+            _check(self.rule, text)
+        elif not (text if self.type is Path else text.strip()):
+            raise WrongValueError("must not be empty")
+        elif self.type is str and not text.isprintable():
+            raise WrongValueError(f"must be printable text, got {text!r}")
+        elif "\0" in text:
+            raise WrongValueError(f"a path has no NUL character, got {text!r}")
+        return Path(text) if self.type is Path else text
 
     def read(self, value: object) -> Any:
-        """Return the value that stands in a file, by default as text."""
-        if not isinstance(value, str):
+        """Return the value that stands in a file: a boolean, a number, or what a text names."""
+        accepted = {bool: bool, int: int, float: int | float}.get(self.type, str)
+        if not isinstance(value, accepted) or (isinstance(value, bool) and self.type is not bool):
             raise WrongValueError(f"must be {self.expected}, got {described(value)}")
-        return self.parse(value)
+        if isinstance(value, str):
+            return self.parse(value)
+        if self.rule is not None:
+            _check(self.rule, value)
+        return self.type(value)
 
+    def _converted(self, convert: Callable[[], Any], text: str) -> Any:
+        try:
+            return convert()
+        except (KeyError, ValueError):
+            raise WrongValueError(f"must be {self.expected}, got {text!r}") from None
 
-class Switch(Kind):
-    """True or false; as text also yes, no, on, off, 1, 0."""
-
-    metavar = "BOOLEAN"
-    expected = "true or false"
-
-    def parse(self, text: str) -> bool:
-        """Return the value of a word."""
-        word = text.strip().lower()
-        if word in ("1", "true", "t", "yes", "y", "on"):
-            return True
-        if word in ("0", "false", "f", "no", "n", "off"):
-            return False
-        raise WrongValueError(f"must be true or false, got {text!r}")
-
-    def read(self, value: object) -> bool:
-        """Return a boolean."""
-        if not isinstance(value, bool):
-            raise WrongValueError(f"must be true or false, got {described(value)}")
+    def located(self, value: Any, folder: Path) -> Any:
+        """Return a value with a relative path in it joined to a folder."""
+        if self.type is Path:
+            return folder / value
+        if self.type == Checkpoint:
+            dotted = value.split(os.sep, 1)[0] in (os.curdir, os.pardir)
+            return str(folder / value) if dotted or (folder / value).exists() else value
         return value
 
 
-class Number(Kind):
-    """A number within bounds, whole or not."""
-
-    metavar = "FLOAT"
-    _noun = "a number"
-    _type: type[int] | type[float] = float
-    _accepted: tuple[type, ...] = (int, float)
-
-    def __init__(self, bounds: Bounds) -> None:
-        self.bounds = bounds
-        self.expected = f"{self._noun} in {bounds}"
-
-    def parse(self, text: str) -> float:
-        """Return the number that a text writes."""
-        try:
-            value = self._type(text)
-        except ValueError:
-            raise WrongValueError(f"must be {self.expected}, got {text!r}") from None
-        return self.read(value)
-
-    def read(self, value: object) -> float:
-        """Return a number within the bounds."""
-        if isinstance(value, bool) or not isinstance(value, self._accepted):
-            raise WrongValueError(f"must be {self.expected}, got {described(value)}")
-        _check(self.bounds, value)
-        number: Any = value
-        return self._type(number)
+@cache
+def fields_of(owner: type) -> Mapping[str, Kind]:
+    """Return the kinds of a dataclass's fields, by name."""
+    hints = get_type_hints(owner, include_extras=True)
+    return MappingProxyType({name: _kind(hint) for name, hint in hints.items()})
 
 
-class Whole(Number):
-    """A whole number within bounds."""
-
-    metavar = "INTEGER"
-    _noun = "a whole number"
-    _type = int
-    _accepted = (int,)
-
-
-class Text(Kind):
-    """Printable text that is not empty."""
-
-    metavar = "TEXT"
-    expected = "text"
-
-    def parse(self, text: str) -> str:
-        """Return the text."""
-        if not text.strip():
-            raise WrongValueError("must not be empty")
-        if not text.isprintable():
-            raise WrongValueError(f"must be printable text, got {text!r}")
-        return text
+def check_fields(instance: Any) -> None:
+    """Check every field of a dataclass; raises InputError for the first that breaks its rule."""
+    owner: Any = type(instance)
+    for name, kind in fields_of(owner).items():
+        value = getattr(instance, name)
+        if kind.rule is None or (value is None and kind.optional):
+            continue
+        complaint = kind.rule.complaint(value)
+        if complaint is None and kind.type is int and not isinstance(value, int):
+            complaint = f"must be a whole number, got {value!r}"
+        if complaint is not None:
+            raise InputError(kind.rule.name or name, complaint)
 
 
-class Word(Kind):
-    """One of a few words."""
-
-    metavar = "WORD"
-
-    def __init__(self, rule: OneOf) -> None:
-        self.rule = rule
-        self.expected = str(rule)
-
-    def parse(self, text: str) -> str:
-        """Return the word."""
-        _check(self.rule, text)
-        return text
-
-
-class FilePath(Kind):
-    """A path, in a file of settings relative to that file. Whether anything is there is not checked."""
-
-    metavar = "PATH"
-    expected = "a path"
-
-    def parse(self, text: str) -> Path:
-        """Return the path."""
-        if not text:
-            raise WrongValueError("must not be empty")
-        _check_no_nul(text)
-        return Path(text)
-
-
-class CheckpointName(Kind):
-    """A directory or file with a model, or its id on a hub.
-
-    In a file of settings it is a path relative to that file if something is there, or if it begins with a
-    dot.
-    """
-
-    metavar = "CHECKPOINT"
-    expected = "a checkpoint directory or hub id"
-
-    def parse(self, text: str) -> str:
-        """Return the text."""
-        _check_no_nul(text)
-        if not text.strip():
-            raise WrongValueError("must not be empty")
-        return text
-
-
-def kind_of(declared: FieldType) -> Kind:
-    """Return the kind of values that a field holds."""
-    if isinstance(declared.rule, OneOf):
-        return Word(declared.rule)
-    if declared.type is bool:
-        return Switch()
-    if declared.type is Path:
-        return FilePath()
-    if isinstance(declared.rule, Bounds):
-        return Whole(declared.rule) if declared.type is int else Number(declared.rule)
-    if declared.type is str:
-        return Text()
-    raise TypeError(f"no kind of setting holds {declared}: numbers need Bounds, words OneOf")
-
-
-def locate(kind: Kind, value: Any, folder: Path) -> Any:
-    """Return a value with a relative path in it joined to a folder."""
-    if isinstance(kind, FilePath):
-        return folder / value
-    if isinstance(kind, CheckpointName):
-        place = folder / value
-        dotted = value.split(os.sep, 1)[0] in (os.curdir, os.pardir)
-        return str(place) if dotted or place.exists() else value
-    return value
+def _kind(hint: Any) -> Kind:
+    rule: Rule | None = None
+    if get_origin(hint) is Annotated and hint != Checkpoint:
+        hint, *extras = get_args(hint)
+        rule = next((extra for extra in extras if isinstance(extra, Rule)), None)
+    members = get_args(hint) if type(None) in get_args(hint) else ()
+    if members:
+        (hint,) = (member for member in members if member is not type(None))
+    return Kind(hint, bool(members), rule)
 
 
 def described(value: object) -> str:
@@ -289,12 +190,7 @@ def described(value: object) -> str:
             return f"the date or time {value}"
 
 
-def _check(rule: Bounds | OneOf, value: object) -> None:
+def _check(rule: Rule, value: object) -> None:
     complaint = rule.complaint(value)
     if complaint is not None:
         raise WrongValueError(complaint)
-
-
-def _check_no_nul(text: str) -> None:
-    if "\0" in text:
-        raise WrongValueError(f"a path has no NUL character, got {text!r}")

@@ -18,7 +18,14 @@ from genret.service.configuration.server_config import (
     SchemaSpec,
     ServerConfig,
 )
-from genret.service.configuration.settings import BY_PARAMETER, DEFAULT_MODEL, NAMED_TABLES, SETTINGS, Key
+from genret.service.configuration.settings import (
+    BY_PARAMETER,
+    DEFAULT_MODEL,
+    NAMED_TABLES,
+    SETTINGS,
+    Key,
+    settings_of,
+)
 from genret.service.configuration.sources import Layer, Origin, environment, flags, read_config_file
 
 _INHERITED = ("device", "dtype", "threads")  # settings that a model of --add-model shares with the default
@@ -69,7 +76,7 @@ def _merge(layers: Sequence[Layer]) -> Layer:
     """Lay later layers over earlier ones, key by key; new names of a layer come last."""
 
     def lay(below: Layer, above: Layer) -> Layer:
-        return Layer(below.values | above.values, below.names | above.names)
+        return Layer(below.values | above.values, below.origins | above.origins, below.names | above.names)
 
     merged = reduce(lay, layers, Layer())
     order = [name for layer in layers for name in layer.names]
@@ -84,15 +91,14 @@ def _place_added_models(merged: Layer, from_file: Layer) -> None:
         if table != "models" or name == DEFAULT_MODEL or (table, name) in from_file.names:
             continue
         for part in _INHERITED:
-            like = merged.values.get((table, DEFAULT_MODEL, part))
-            if like is not None:
-                merged.values.setdefault((table, name, part), like)
+            like, key = (table, DEFAULT_MODEL, part), (table, name, part)
+            if like in merged.values and key not in merged.values:
+                merged.put(key, merged.values[like], merged.origins[like])
 
 
 class _Builder:
     def __init__(self, merged: Layer) -> None:
-        self._values = {key: given.value for key, given in merged.values.items()}
-        self._origins = {key: given.origin for key, given in merged.values.items()}
+        self._values, self._origins = merged.values, merged.origins
         self._names = merged.names
         self._problems: list[str] = []
 
@@ -106,12 +112,9 @@ class _Builder:
             )
         if not self._problems:
             try:
-                return Resolved(
-                    ServerConfig(
-                        indexes=indexes, models=self._models(indexes), schemas=self._schemas(), **parts
-                    ),
-                    self._origins,
-                )
+                models, schemas = self._models(indexes), self._schemas()
+                config = ServerConfig(indexes=indexes, models=models, schemas=schemas, **parts)
+                return Resolved(config, self._origins)
             except RulesError as error:
                 self._problems += [self._told(broken) for broken in error.broken]
         raise ConfigurationError(self._problems)
@@ -134,18 +137,21 @@ class _Builder:
     def _named(self, table: str) -> list[str]:
         return [name for of, name in self._names if of == table]
 
+    def _parts(self, table: str, name: str) -> dict[str, Any]:
+        """Return the attributes that are given for one index, model or schema."""
+        keys = settings_of(table, name)
+        return {one.attribute[0]: self._values[key] for key, one in keys if key in self._values}
+
     def _indexes(self) -> tuple[IndexSpec, ...]:
         names = self._named("indexes")
         specs = []
         for name in names:
-            path = self._values.get(("indexes", name, "path"))
-            if path is None:
+            parts = self._parts("indexes", name)
+            if "path" in parts:
+                specs.append(IndexSpec(name, **parts))
+            else:
                 origin = self._names["indexes", name]
                 self._problems.append(f'{origin.label}: the path of the index is missing, as path = "..."')
-                continue
-            model = self._values.get(("indexes", name, "model"), DEFAULT_MODEL)
-            encoder = self._values.get(("indexes", name, "encoder"))
-            specs.append(IndexSpec(name, path, model, encoder))
         for key, origin in self._origins.items():
             if key[0] == "indexes" and key[1] not in names:
                 known = ", ".join(repr(name) for name in names) or "none"
@@ -157,18 +163,10 @@ class _Builder:
         names = self._named("models")
         if DEFAULT_MODEL not in names and (not names or any(spec.model == DEFAULT_MODEL for spec in indexes)):
             names = [DEFAULT_MODEL, *names]
-        specs = []
-        for name in names:
-            parts = {}
-            for setting in SETTINGS:
-                key = ("models", name, setting.key[-1])
-                if setting.key[:2] == ("models", DEFAULT_MODEL) and key in self._values:
-                    parts[setting.attribute[0]] = self._values[key]
-            specs.append(ModelSpec(name=name, **parts))
-        return tuple(specs)
+        return tuple(ModelSpec(name, **self._parts("models", name)) for name in names)
 
     def _schemas(self) -> tuple[SchemaSpec, ...]:
-        return tuple(SchemaSpec(name, self._values["schemas", name]) for name in self._named("schemas"))
+        return tuple(SchemaSpec(name, **self._parts("schemas", name)) for name in self._named("schemas"))
 
     def _told(self, broken: RuleError) -> str:
         """Return a broken rule with the place of the value to blame."""

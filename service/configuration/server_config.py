@@ -7,14 +7,14 @@ Each part validates its own fields; `violations` finds errors between parts. The
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from genret.retrieval.errors import InputError, SourceError
-from genret.service.configuration.kinds import Bounds, OneOf, check_fields
+from genret.service.configuration.kinds import Bounds, Checkpoint, OneOf, check_fields
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 50051
@@ -57,34 +57,22 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 def check_name(field: str, name: str) -> None:
-    """Refuse a name of an index, a model or a schema that messages and command lines could not show.
-
-    Raises:
-        InputError: under `field`: it is empty, not printable, or begins or ends with blanks.
-    """
+    """Refuse, by InputError under `field`, a name that messages and command lines could not show."""
     if not name or not name.isprintable() or name != name.strip():
         raise InputError(field, f"a name must be printable text without outer blanks, got {name!r}")
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A checkpoint with its device.
-
-    Attributes:
-        name: Name by which indexes refer to it.
-        checkpoint: Checkpoint directory or hub id; None: the shipped one of the first index.
-        device: "auto", "cpu", "cuda", "cuda:1", ...
-        prompt: Template of requests that name none; None: the checkpoint's default.
-        draft: Checkpoint that proposes tokens of JSON answers, if any.
-    """
+    """A checkpoint with its device; None as checkpoint: the shipped one of the first index."""
 
     name: str = "default"
-    checkpoint: str | None = None
+    checkpoint: Checkpoint | None = None
     device: str = "auto"
     dtype: Annotated[str, OneOf(DTYPES)] = "auto"
     num_threads: Annotated[int, Bounds(1, 4096, "threads")] = 1
     prompt: str | None = None
-    draft: str | None = None
+    draft: Checkpoint | None = None
     trust_remote_code: bool = False
 
     def __post_init__(self) -> None:
@@ -165,33 +153,17 @@ class TracingConfig(_Checked):
     sample_ratio: Annotated[float, Bounds(0, 1, "tracing_sample_ratio")] = 1.0
 
 
-DEFAULT_FILTER_CACHE_MIB = 256
-DEFAULT_GRAMMAR_CACHE_MIB = 256
-
-
 @dataclass(frozen=True, slots=True)
 class IndexSpec:
-    """An index to serve.
-
-    Attributes:
-        name: Name that requests use.
-        path: Its directory.
-        model: Name of the model that answers.
-        encoder: Directory or hub id of the encoder that made its vectors; None: where it was then.
-    """
+    """An index to serve, the name of its model, and its encoder; None as encoder: where it was then."""
 
     name: str
     path: Path
     model: str = "default"
-    encoder: str | None = None
+    encoder: Checkpoint | None = None
 
     def __post_init__(self) -> None:
         check_name("index", self.name)
-
-    @classmethod
-    def parse(cls, text: str) -> IndexSpec:
-        """Read `NAME=PATH`, or `PATH`, which is named after its last component; raises InputError."""
-        return cls(*_name_and_path("index", "PATH", text, lambda path: path.resolve().name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,21 +175,6 @@ class SchemaSpec:
 
     def __post_init__(self) -> None:
         check_name("schema", self.name)
-
-    @classmethod
-    def parse(cls, text: str) -> SchemaSpec:
-        """Read `NAME=FILE`, or `FILE`, which is named after its stem; raises InputError."""
-        return cls(*_name_and_path("schema", "FILE", text, lambda path: path.stem))
-
-
-def _name_and_path(field_name: str, place: str, text: str, named: Callable[[Path], str]) -> tuple[str, Path]:
-    """Read `NAME=PATH`, or a path alone, from which `named` makes the name."""
-    name, separator, path = text.partition("=")
-    if not separator:
-        name, path = named(Path(text)), text
-    if not path:
-        raise InputError(field_name, f"expected NAME={place} or {place}, got {text!r}")
-    return name, Path(path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +223,7 @@ class ServerConfig:
     max_request_bytes: Annotated[int, Bounds(1024, 2**31 - 1)] = 4 * 2**20
     max_batch_items: Annotated[int, Bounds(1, 10**6)] = 256
     accept_gzip: bool = False
-    filter_cache_mib: Annotated[int, Bounds(0, 2**24, "filter_cache")] = DEFAULT_FILTER_CACHE_MIB
+    filter_cache_mib: Annotated[int, Bounds(0, 2**24, "filter_cache")] = 256
     models: tuple[ModelSpec, ...] = (ModelSpec(),)
     tls: TlsConfig = field(default_factory=TlsConfig)
     auth: AuthConfig = field(default_factory=AuthConfig)
@@ -275,7 +232,7 @@ class ServerConfig:
     log: LogConfig = field(default_factory=LogConfig)
     tracing: TracingConfig = field(default_factory=TracingConfig)
     schemas: tuple[SchemaSpec, ...] = ()
-    grammar_cache_mib: Annotated[int, Bounds(0, 2**24, "grammar_cache")] = DEFAULT_GRAMMAR_CACHE_MIB
+    grammar_cache_mib: Annotated[int, Bounds(0, 2**24, "grammar_cache")] = 256
     max_request_seconds: Annotated[float, Bounds(0.001, 86_400)] = 120.0
     lame_duck_seconds: Annotated[float, Bounds(0, 3600)] = 0.0
     drain_seconds: Annotated[float, Bounds(0, 3600)] = 30.0
@@ -332,9 +289,9 @@ def _names(config: ServerConfig) -> Iterator[RuleError]:
     if not config.models:
         yield RuleError("add_model", "at least one model is needed")
     models = [spec.name for spec in config.models]
-    yield from _distinct("index", "indexes", "PATH", [spec.name for spec in config.indexes])
-    yield from _distinct("add_model", "models", "CHECKPOINT", models)
-    yield from _distinct("schema", "schemas", "FILE", [spec.name for spec in config.schemas])
+    yield from _distinct("index", "indexes", [spec.name for spec in config.indexes])
+    yield from _distinct("add_model", "models", models)
+    yield from _distinct("schema", "schemas", [spec.name for spec in config.schemas])
     for spec in config.indexes:
         if spec.model not in models:
             known = ", ".join(repr(name) for name in models) or "none"
@@ -342,9 +299,17 @@ def _names(config: ServerConfig) -> Iterator[RuleError]:
             yield RuleError("use_model", message, spec.name)
 
 
-def _distinct(field: str, things: str, place: str, names: Sequence[str]) -> Iterator[RuleError]:
+_PLACES = {"indexes": "PATH", "models": "CHECKPOINT", "schemas": "FILE"}
+
+
+def named_twice(things: str, name: str) -> str:
+    """Return what is wrong with two "indexes", "models" or "schemas" of one name."""
+    return f"two {things} are named {name!r}; tell them apart with NAME={_PLACES[things]}"
+
+
+def _distinct(field: str, things: str, names: Sequence[str]) -> Iterator[RuleError]:
     for name in dict.fromkeys(name for name in names if names.count(name) > 1):
-        yield RuleError(field, f"two {things} are named {name!r}; tell them apart with NAME={place}", name)
+        yield RuleError(field, named_twice(things, name), name)
 
 
 def _addresses(config: ServerConfig) -> Iterator[RuleError]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from genret.retrieval.arguments import PROMPT
-from genret.service.configuration.kinds import CheckpointName, Kind, Switch, fields_of, kind_of
+from genret.service.configuration.kinds import Kind, fields_of
 from genret.service.configuration.server_config import IndexSpec, ModelSpec, SchemaSpec, ServerConfig
 
 NAME = "NAME"  # stands for any name in a key
@@ -65,7 +65,7 @@ class Setting:
     @property
     def negation(self) -> str | None:
         """The flag that switches it off, if it is a switch."""
-        return f"--no-{self.flag.removeprefix('--')}" if isinstance(self.kind, Switch) else None
+        return f"--no-{self.flag.removeprefix('--')}" if self.kind.type is bool else None
 
     def named(self, name: str) -> Key:
         """Return the key with a name in it."""
@@ -75,17 +75,14 @@ class Setting:
 _SPECS: dict[str, Any] = {"indexes": IndexSpec, "models": ModelSpec, "schemas": SchemaSpec}
 
 
+# Flags of settings in these tables are named as the key alone, others with the table before it.
+_PLAIN = ("models", "server", "auth", "limits", "shutdown")
+
+
 def _setting(
-    key: str,
-    flag: str,
-    text: str,
-    *,
-    at: str = "",
-    unset: str = "",
-    metavar: str = "",
-    kind: Kind | None = None,
+    key: str, text: str, flag: str = "", *, at: str = "", unset: str = "", metavar: str = ""
 ) -> Setting:
-    """Return a setting; `at` is its attribute if that is not named as the key."""
+    """Return a setting; `flag` and `at`, its attribute, are given where they are not named as the key."""
     parts = tuple(key.split("."))
     owner = _SPECS.get(parts[0], ServerConfig)
     # Tables such as [server] and [limits] stand for the server itself.
@@ -93,10 +90,11 @@ def _setting(
     attribute = parts if is_section else (at or parts[-1],)
     for part in attribute[:-1]:
         owner = fields_of(owner)[part].type
-    declared = fields_of(owner)[attribute[-1]]
+    kind = fields_of(owner)[attribute[-1]]
     (found,) = (one for one in fields(owner) if one.name == attribute[-1])
     default = None if found.default is MISSING else found.default
-    kind = kind or kind_of(declared)
+    named = parts[-1:] if parts[0] in _PLAIN else parts
+    flag = flag or f"--{'-'.join(named).replace('_', '-')}"
     repeated = NAME in parts
     unset = "none" if repeated else unset
     return Setting(parts, flag, text, kind, default, attribute, unset, metavar or kind.metavar, repeated)
@@ -105,157 +103,123 @@ def _setting(
 SETTINGS: tuple[Setting, ...] = (
     _setting(
         "indexes.NAME.path",
-        "--index",
         "A further index and the name requests use for it. May be given several times.",
+        "--index",
         metavar="NAME=PATH",
     ),
     _setting(
         "indexes.NAME.model",
-        "--use-model",
         "Which model answers from an index. May be given several times.",
+        "--use-model",
         metavar="INDEX=MODEL",
     ),
     _setting(
         "indexes.NAME.encoder",
-        "--encoder",
         "Where the encoder that made an index's vectors lies now, if not where it lay then. May be given "
         "several times.",
+        "--encoder",
         metavar="INDEX=ENCODER",
-        kind=CheckpointName(),
     ),
     _setting(
-        "models.default.checkpoint",
-        "--model",
-        "Checkpoint directory or hub id.",
-        unset="the default model",
-        kind=CheckpointName(),
+        "models.default.checkpoint", "Checkpoint directory or hub id.", "--model", unset="the default model"
     ),
-    _setting("models.default.device", "--device", "auto, cpu, cuda, cuda:1, ..."),
-    _setting("models.default.dtype", "--dtype", "Number type of the model."),
-    _setting("models.default.threads", "--threads", "Torch threads on a CPU.", at="num_threads"),
-    _setting("models.default.prompt", "--prompt", PROMPT.help, unset=PROMPT.unset),
+    _setting("models.default.device", "auto, cpu, cuda, cuda:1, ..."),
+    _setting("models.default.dtype", "Number type of the model."),
+    _setting("models.default.threads", "Torch threads on a CPU.", at="num_threads"),
+    _setting("models.default.prompt", PROMPT.help, unset=PROMPT.unset),
     _setting(
         "models.default.draft",
-        "--draft-model",
         "Checkpoint directory or hub id of a smaller model with the same tokenizer that proposes tokens of "
         "JSON answers.",
+        "--draft-model",
         unset="none",
-        kind=CheckpointName(),
     ),
     _setting(
-        "models.default.trust_remote_code",
-        "--trust-remote-code",
-        "Run the Python code that comes with a checkpoint of a hub.",
+        "models.default.trust_remote_code", "Run the Python code that comes with a checkpoint of a hub."
     ),
     _setting(
         "models.NAME.checkpoint",
-        "--add-model",
         "A further model and the name that --use-model and files use for it; on the device, with the number "
         "type and the threads of the default model. May be given several times.",
+        "--add-model",
         metavar="NAME=CHECKPOINT",
-        kind=CheckpointName(),
     ),
-    _setting("server.host", "--host", "Name or address to listen on."),
-    _setting("server.port", "--port", "Port; 0 picks a free one."),
-    _setting("server.insecure", "--insecure", "Listen beyond this machine without encryption."),
-    _setting(
-        "tls.certificate",
-        "--tls-certificate",
-        "PEM file with the server's certificate chain.",
-        unset="no encryption",
-        metavar="FILE",
-    ),
-    _setting("tls.key", "--tls-key", "PEM file with its private key.", unset="none", metavar="FILE"),
+    _setting("server.host", "Name or address to listen on."),
+    _setting("server.port", "Port; 0 picks a free one."),
+    _setting("server.insecure", "Listen beyond this machine without encryption."),
+    _setting("tls.certificate", "PEM file with the server's certificate chain.", unset="no encryption"),
+    _setting("tls.key", "PEM file with its private key.", unset="none"),
     _setting(
         "tls.client_ca",
-        "--tls-client-ca",
         "PEM file with the authorities of client certificates, which are then required.",
         unset="clients show none",
-        metavar="FILE",
     ),
     _setting(
-        "auth.token_file",
-        "--token-file",
-        "File of bearer tokens with their scopes.",
-        unset="nobody is asked for a token",
-        metavar="FILE",
+        "auth.token_file", "File of bearer tokens with their scopes.", unset="nobody is asked for a token"
     ),
-    _setting("http.host", "--http-host", "Name or address to listen on for JSON over HTTP."),
-    _setting(
-        "http.port", "--http-port", "Port for JSON over HTTP; 0 picks a free one.", unset="no JSON over HTTP"
-    ),
-    _setting("http.explorer", "--http-explorer", "Serve the page to explore with, at / of the HTTP port."),
-    _setting(
-        "metrics.host", "--metrics-host", "Name or address to listen on for /metrics, /livez and /readyz."
-    ),
+    _setting("http.host", "Name or address to listen on for JSON over HTTP."),
+    _setting("http.port", "Port for JSON over HTTP; 0 picks a free one.", unset="no JSON over HTTP"),
+    _setting("http.explorer", "Serve the page to explore with, at / of the HTTP port."),
+    _setting("metrics.host", "Name or address to listen on for /metrics, /livez and /readyz."),
     _setting(
         "metrics.port",
-        "--metrics-port",
         "Port of its own for /metrics, /livez and /readyz, which ask for no token; 0 picks a free one.",
         unset="no port of their own",
     ),
-    _setting("log.level", "--log-level", "What is logged to stderr."),
-    _setting("log.format", "--log-format", "Lines for people, or one JSON object a line."),
-    _setting("log.requests", "--log-requests", "Log a line for every call, whatever the level is."),
-    _setting(
-        "log.queries", "--log-queries", "Log the text of queries with it, which is in no log otherwise."
-    ),
+    _setting("log.level", "What is logged to stderr."),
+    _setting("log.format", "Lines for people, or one JSON object a line."),
+    _setting("log.requests", "Log a line for every call, whatever the level is."),
+    _setting("log.queries", "Log the text of queries with it, which is in no log otherwise."),
     _setting(
         "tracing.endpoint",
-        "--tracing-endpoint",
         "OTLP/gRPC collector of OpenTelemetry traces, as http://host:4317 (extra otel).",
         unset="no traces",
         metavar="URL",
     ),
-    _setting(
-        "tracing.sample_ratio", "--tracing-sample-ratio", "Share of the traces begun here that are kept."
-    ),
-    _setting("batch.max_size", "--max-batch-size", "Requests per batch."),
-    _setting("batch.max_tokens", "--max-batch-tokens", "Work per batch, tokens."),
-    _setting("batch.max_delay_ms", "--max-delay-ms", "Longest wait of an idle device for more requests."),
-    _setting("queue.max_requests", "--max-queue-size", "Unfinished requests held."),
+    _setting("tracing.sample_ratio", "Share of the traces begun here that are kept."),
+    _setting("batch.max_size", "Requests per batch.", "--max-batch-size"),
+    _setting("batch.max_tokens", "Work per batch, tokens.", "--max-batch-tokens"),
+    _setting("batch.max_delay_ms", "Longest wait of an idle device for more requests.", "--max-delay-ms"),
+    _setting("queue.max_requests", "Unfinished requests held.", "--max-queue-size"),
     _setting(
         "queue.max_tokens",
-        "--max-queue-tokens",
         "Unfinished work held, tokens; beyond it requests are refused.",
+        "--max-queue-tokens",
     ),
     _setting(
         "queue.max_wait_seconds",
-        "--max-wait-seconds",
         "Time that work beyond two full batches may be expected to take; what is more is refused.",
+        "--max-wait-seconds",
     ),
-    _setting("limits.max_request_bytes", "--max-request-bytes", "Largest message accepted."),
-    _setting("limits.max_batch_items", "--max-batch-items", "Requests in one BatchRetrieve."),
+    _setting("limits.max_request_bytes", "Largest message accepted."),
+    _setting("limits.max_batch_items", "Requests in one BatchRetrieve."),
     _setting(
-        "limits.accept_gzip",
-        "--accept-gzip",
-        "Take compressed requests over gRPC, which may grow a thousandfold in memory.",
+        "limits.accept_gzip", "Take compressed requests over gRPC, which may grow a thousandfold in memory."
     ),
-    _setting("limits.max_request_seconds", "--max-request-seconds", "Longest a request may take."),
+    _setting("limits.max_request_seconds", "Longest a request may take."),
     _setting(
         "caches.filter_mib",
-        "--filter-cache",
         "Memory for filters kept, MiB for each index; 0 keeps none.",
+        "--filter-cache",
         at="filter_cache_mib",
         metavar="MIB",
     ),
     _setting(
         "caches.grammar_mib",
-        "--grammar-cache",
         "Memory for compiled schemas kept, MiB; 0 keeps none.",
+        "--grammar-cache",
         at="grammar_cache_mib",
         metavar="MIB",
     ),
     _setting(
         "shutdown.lame_duck_seconds",
-        "--lame-duck-seconds",
         "After SIGTERM: how long requests are still taken while health says NOT_SERVING.",
     ),
-    _setting("shutdown.drain_seconds", "--drain-seconds", "After that: how long running requests have."),
+    _setting("shutdown.drain_seconds", "After that: how long running requests have."),
     _setting(
         "schemas.NAME",
-        "--schema",
         "A JSON Schema that requests may name; compiled at the start. May be given several times.",
+        "--schema",
         at="path",
         metavar="NAME=FILE",
     ),
@@ -277,6 +241,12 @@ def find(key: Key) -> Setting | None:
     return None
 
 
+def settings_of(table: str, name: str) -> list[tuple[Key, Setting]]:
+    """Return the settings of one index, model or schema, with their keys."""
+    place = DEFAULT_MODEL if table == "models" else NAME
+    return [((table, name, *one.key[2:]), one) for one in SETTINGS if one.key[:2] == (table, place)]
+
+
 BEGIN = "<!-- Made by `python -m genret.service.configuration.settings docs/configuration.md`. -->"
 END = "<!-- End of what is made. -->"
 
@@ -288,11 +258,7 @@ def settings_table() -> str:
 
 
 def renewed(page: str) -> str:
-    """Return a page with the table between its marks renewed.
-
-    Raises:
-        ValueError: the page does not have the two marks.
-    """
+    """Return a page with the table between its marks renewed; ValueError if it does not have the two."""
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
@@ -319,7 +285,7 @@ def _row(setting: Setting) -> str:
 def _default(setting: Setting) -> str:
     if setting.default is None:
         return setting.unset
-    if isinstance(setting.kind, Switch):
+    if setting.kind.type is bool:
         return f"`{str(setting.default).lower()}`"
     return f"`{setting.default}`"
 

@@ -17,24 +17,17 @@ from typing import Any
 import tomli_w
 
 from genret.retrieval.errors import InputError, SourceError
-from genret.service.configuration.kinds import CheckpointName, WrongValueError, described, locate
-from genret.service.configuration.server_config import (
-    IndexSpec,
-    SchemaSpec,
-    ServerConfig,
-    check_name,
-    read_text,
-)
+from genret.service.configuration.kinds import Checkpoint, WrongValueError, described
+from genret.service.configuration.server_config import ServerConfig, check_name, named_twice, read_text
 from genret.service.configuration.settings import (
     BY_KEY,
     BY_PARAMETER,
-    DEFAULT_MODEL,
-    NAME,
     NAMED_TABLES,
     SETTINGS,
     Key,
     Setting,
     find,
+    settings_of,
 )
 
 
@@ -46,28 +39,23 @@ class Origin:
     short: str
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
-    """A value with its origin."""
-
-    value: Any
-    origin: Origin
-
-
 @dataclass(slots=True)
 class Layer:
-    """The settings of one source: values by key, names as (table, name) in its order, and its errors."""
+    """The settings of one source: values and origins by key, names (table, name) in order, and its errors."""
 
-    values: dict[Key, Given] = field(default_factory=dict)
+    values: dict[Key, Any] = field(default_factory=dict)
+    origins: dict[Key, Origin] = field(default_factory=dict)
     names: dict[tuple[str, str], Origin] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
     def put(self, key: Key, value: Any, origin: Origin) -> None:
         """Add a value; a second one for a key is a problem."""
         if key in self.values:
-            self.problems.append(f"{origin.label}: {_twice(key)}")
-            return
-        self.values[key] = Given(value, origin)
+            is_name = key[0] in NAMED_TABLES and key[-1] not in ("model", "encoder")
+            twice = named_twice(key[0], key[1]) if is_name else f"{'.'.join(key)} is given twice"
+            self.problems.append(f"{origin.label}: {twice}")
+        else:
+            self.values[key], self.origins[key] = value, origin
 
     def put_name(self, table: str, name: str, origin: Origin) -> None:
         """Add the name of an index, a model or a schema, after checking it."""
@@ -117,7 +105,7 @@ def _put_text(layer: Layer, setting: Setting, text: str, origin: Origin) -> None
     key = setting.key
     try:
         if setting.repeated:
-            name, text = _PAIRS[setting.parameter](text)
+            name, text = _name_and_value(setting, text)
             key = setting.named(name)
             if setting.parameter not in _OF_INDEXES:
                 layer.put_name(key[0], name, origin)
@@ -130,45 +118,30 @@ def _put_text(layer: Layer, setting: Setting, text: str, origin: Origin) -> None
         layer.problems.append(f"{origin.label}: {error}")
 
 
-def _spec_pair(spec: type[IndexSpec] | type[SchemaSpec]) -> Callable[[str], tuple[str, str]]:
-    def parse(text: str) -> tuple[str, str]:
-        found = spec.parse(text)
-        return found.name, str(found.path)
-
-    return parse
-
-
-def _pair(field_name: str, form: str) -> Callable[[str], tuple[str, str]]:
-    def parse(text: str) -> tuple[str, str]:
-        name, separator, value = text.partition("=")
-        if not (separator and name and value):
-            raise InputError(field_name, f"expected {form}, got {text!r}")
-        return name, value
-
-    return parse
-
-
-_PAIRS: dict[str, Callable[[str], tuple[str, str]]] = {
-    "index": _spec_pair(IndexSpec),
-    "schema": _spec_pair(SchemaSpec),
-    "use_model": _pair("use_model", "INDEX=MODEL"),
-    "encoder": _pair("encoder", "INDEX=ENCODER"),
-    "add_model": _pair("add_model", "NAME=CHECKPOINT"),
+# The last part of a path alone names an index or a schema.
+_NAME_OF: Mapping[str, Callable[[Path], str]] = {
+    "index": lambda path: path.resolve().name,
+    "schema": lambda path: path.stem,
 }
+
+
+def _name_and_value(setting: Setting, text: str) -> tuple[str, str]:
+    """Read NAME=VALUE, of an index or a schema also VALUE alone; raises InputError."""
+    name, separator, value = text.partition("=")
+    name_of, forms = _NAME_OF.get(setting.parameter), setting.metavar
+    if name_of is not None:
+        forms += f" or {setting.metavar.removeprefix('NAME=')}"
+        if not separator:
+            name, value = name_of(Path(text)), text
+    if not value or not (name or name_of):
+        raise InputError(setting.parameter, f"expected {forms}, got {text!r}")
+    if name_of is not None:
+        check_name(setting.parameter, name)
+    return name, value
+
+
 # They concern an index that is named elsewhere.
 _OF_INDEXES = ("use_model", "encoder")
-
-
-def _twice(key: Key) -> str:
-    things = {
-        "indexes": ("indexes", "PATH"),
-        "schemas": ("schemas", "FILE"),
-        "models": ("models", "CHECKPOINT"),
-    }
-    if len(key) >= 2 and key[-1] not in ("model", "encoder") and key[0] in things:
-        many, place = things[key[0]]
-        return f"two {many} are named {key[1]!r}; tell them apart with NAME={place}"
-    return f"{'.'.join(key)} is given twice"
 
 
 # More than any configuration; a wrong file must not fill the memory.
@@ -191,7 +164,7 @@ def read_config_file(file: Path) -> Layer:
             layer.problems.append(f"{origin.label}: {_unknown(key, value)}")
             continue
         try:
-            layer.put(key, locate(setting.kind, setting.kind.read(value), folder), origin)
+            layer.put(key, setting.kind.located(setting.kind.read(value), folder), origin)
         except WrongValueError as error:
             layer.problems.append(f"{origin.label}: {error}")
     return layer
@@ -253,16 +226,11 @@ def _dotted(key: Key) -> str:
     return ".".join(part if part.replace("-", "").replace("_", "").isalnum() else repr(part) for part in key)
 
 
-_Entry = tuple[Key, Setting, Any]
-
-
 def config_text(config: ServerConfig, origins: Mapping[Key, Origin]) -> str:
     """Write a configuration as TOML, each value with its origin as a comment; others are called defaults.
 
-    Paths are written absolute, so that the text means the same wherever it is saved.
-
-    Raises:
-        InputError: a path is not Unicode text, which TOML needs.
+    Paths are written absolute, so that the text means the same wherever it is saved; InputError for one that
+    is not Unicode text, which TOML needs.
     """
     lines = ["# The settings of this server; genret serve --config FILE takes them back."]
     table: Key = ()
@@ -279,21 +247,15 @@ def config_text(config: ServerConfig, origins: Mapping[Key, Origin]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _entries(config: ServerConfig) -> Iterator[_Entry]:
+def _entries(config: ServerConfig) -> Iterator[tuple[Key, Setting, Any]]:
     """Yield every value with its key, table by table."""
     for setting in SETTINGS:
         if setting.key[0] not in NAMED_TABLES:
             yield setting.key, setting, _value(config, setting)
-    for table, specs in (("models", config.models), ("indexes", config.indexes)):
-        of_table = [one for one in SETTINGS if one.key[0] == table]
-        place = DEFAULT_MODEL if table == "models" else NAME
+    for table, specs in (("models", config.models), ("indexes", config.indexes), ("schemas", config.schemas)):
         for spec in specs:
-            for setting in of_table:
-                if setting.key[1] == place:
-                    yield (table, spec.name, setting.key[2]), setting, _value(spec, setting)
-    (schema,) = (setting for setting in SETTINGS if setting.key[0] == "schemas")
-    for named in config.schemas:
-        yield ("schemas", named.name), schema, named.path
+            for key, setting in settings_of(table, spec.name):
+                yield key, setting, _value(spec, setting)
 
 
 def _value(holder: Any, setting: Setting) -> Any:
@@ -310,7 +272,7 @@ def _header(table: Key) -> str:
 
 
 def _assignment(key: Key, value: Any, setting: Setting) -> str:
-    is_local = isinstance(setting.kind, CheckpointName) and Path(value).exists()
+    is_local = setting.kind.type == Checkpoint and Path(value).exists()
     if isinstance(value, Path) or is_local:
         value = os.path.abspath(value)
     try:

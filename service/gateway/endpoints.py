@@ -19,7 +19,6 @@ from starlette.responses import Response
 from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
 
-from genret.decoding.errors import DecodingCancelledError
 from genret.retrieval.errors import InputError
 from genret.service.call import REQUEST_ID_KEY, Call, CallScope, enter
 from genret.service.errors import MalformedMessageError, NotReadyError
@@ -31,6 +30,7 @@ from genret.service.gateway.http_calls import (
     error_response,
     off_the_loop,
     read_message,
+    until_gone,
     with_deadline,
     write_message,
 )
@@ -38,7 +38,6 @@ from genret.service.methods import METHODS, Method, Methods
 from genret.service.observability.observations import CallObserver, ObservedCall
 from genret.service.security.authority import PRINCIPAL, Authority, refuse_cross_site, refuse_foreign_host
 from genret.service.security.bearer_tokens import METHOD_SCOPES, Scope
-from genret.service.serving.readiness import State
 from genret.service.wire.json import message_from_json
 from genret.service.wire.replies import index_of
 from genret.service.wire.requests import queries_of
@@ -138,7 +137,7 @@ def finished(response: Response, request_id: str) -> Response:
 def refusal(error: BaseException, call: Call, observed: ObservedCall) -> Response:
     """Return the reply to a failed call, and note its status; a cancelled call is one that a drain ended."""
     if isinstance(error, asyncio.CancelledError):
-        error = NotReadyError(State.DRAINING.value, retry_after_s=1.0)
+        error = NotReadyError()
     if not isinstance(error, Exception):
         raise error
     response, code = error_response(error, call.request_id)
@@ -158,7 +157,8 @@ def unary(endpoint: Endpoint, methods: Methods, gate: Gate) -> Handler:
                 message = await _message_of(request, message_type(), endpoint, gate.max_bytes)
                 if gate.observer.wants_queries:
                     observed.note_queries(queries_of(message))
-                reply = await attended(request, methods.call(endpoint.row, message, call), call.deadline)
+                answering = methods.call(endpoint.row, message, call)
+                reply = await attended(until_gone(request), answering, call.deadline)
                 observed.note_index(*index_of(reply))
                 response = Response(await write_message(reply), media_type=JSON_TYPE)
             except (Exception, asyncio.CancelledError) as error:
@@ -237,17 +237,8 @@ class _Exchange(Response):
         async def write(answer: Message) -> None:
             await self._write(await write_message(answer), send)
 
-        working = asyncio.ensure_future(self._methods.call(self._endpoint.row, messages(), call, write))
-        leaving = asyncio.create_task(lines.read_until_client_gone())
-        try:
-            await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if not working.done():
-                raise DecodingCancelledError("the client left")
-            working.result()
-        finally:
-            working.cancel()
-            leaving.cancel()
-            await asyncio.gather(working, leaving, return_exceptions=True)
+        answering = self._methods.call(self._endpoint.row, messages(), call, write)
+        await attended(lines.read_until_client_gone(), answering)
 
     async def _begin(self, send: Send) -> None:
         if not self._begun:

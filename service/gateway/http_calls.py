@@ -94,33 +94,34 @@ async def off_the_loop(size: int, work: Callable[P, R], *args: P.args, **kwargs:
     return work(*args, **kwargs)
 
 
-async def attended(request: Request, work: Coroutine[Any, Any, R], deadline: float) -> R:
+async def attended(
+    leaving: Coroutine[Any, Any, None], work: Coroutine[Any, Any, R], deadline: float = math.inf
+) -> R:
     """Wait for `work` until `deadline` (`time.monotonic()`, seconds), while the client waits for it.
 
+    `leaving` returns when the client has left.
+
     Raises:
-        DecodingCancelledError: the client left; its body must have been read.
+        DecodingCancelledError: the client left.
         DeadlineExceededError: the deadline passed.
     """
-    working = asyncio.create_task(work)
-    leaving = asyncio.create_task(_until_gone(request))
+    tasks = (asyncio.create_task(work), asyncio.create_task(leaving))
+    working, gone = tasks
     try:
-        await asyncio.wait(
-            {working, leaving},
-            timeout=None if math.isinf(deadline) else max(0.0, deadline - time.monotonic()),
-            return_when=asyncio.FIRST_COMPLETED,
-        )
+        left = None if math.isinf(deadline) else max(0.0, deadline - time.monotonic())
+        await asyncio.wait(tasks, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         if working.done():
             return working.result()
-        if leaving.done():
+        if gone.done():
             raise DecodingCancelledError("the client left")
         raise DeadlineExceededError("the deadline passed")
     finally:
         working.cancel()
-        leaving.cancel()
-        await asyncio.gather(working, leaving, return_exceptions=True)
+        gone.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _until_gone(request: Request) -> None:
+async def until_gone(request: Request) -> None:
     """Return when the client of a request, whose body has been read, has left."""
     while (await request.receive())["type"] != "http.disconnect":
         pass

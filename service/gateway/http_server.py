@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -75,7 +76,7 @@ class HttpServer:
         self._config.load()
         self._config.ssl = ssl_context(self._tls) if self._tls.enabled else None
         try:
-            sockets = _listen(self._host, self.port)
+            sockets = listen(self._host, self.port)
         except OSError as error:
             raise BindError(f"cannot listen on {self.address}: {error.strerror or error}") from error
         self.port = sockets[0].getsockname()[1]
@@ -112,33 +113,23 @@ class HttpServer:
         self._uvicorn.force_exit = True
 
 
-def _listen(host: str, port: int) -> list[socket.socket]:
+def listen(host: str, port: int) -> list[socket.socket]:
     """Return listening sockets on every address of `host`, all on the same port; raises OSError."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     sockets: list[socket.socket] = []
     try:
         for family, address in dict.fromkeys((family, address) for family, _, _, _, address in found):
-            sockets.append(_listen_on(family, (address[0], port, *address[2:])))
-            port = sockets[0].getsockname()[1]
-    except OSError:
+            both = family == socket.AF_INET6 and address[0] == "::"
+            place: Any = (address[0], port, *address[2:])
+            made = socket.create_server(place, family=family, backlog=_BACKLOG, dualstack_ipv6=both)
+            sockets.append(made)
+            port = made.getsockname()[1]
+    except OSError as error:
         for opened in sockets:
             opened.close()
-        raise
+        # Without the address, which the caller names.
+        raise OSError(error.errno, os.strerror(error.errno or 0)) from error
     return sockets
-
-
-def _listen_on(family: socket.AddressFamily, address: tuple[Any, ...]) -> socket.socket:
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if address[0] == "::" else 1)
-        listener.bind(address)
-        listener.listen(_BACKLOG)
-    except OSError:
-        listener.close()
-        raise
-    return listener
 
 
 class _Uvicorn(uvicorn.Server):

@@ -27,24 +27,21 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from genret.service.client.reply import IndexInfo
 from genret.service.serving.batching import DeviceQueues
 from genret.service.serving.readiness import Readiness, State
 from genret.service.serving.served import (
     REJECTIONS,
     STAGES,
     CacheCounts,
-    CachingRetriever,
     IndexTable,
-    ServedIndex,
 )
 
 _DIGITS = 6
 
 
 def geometric(first: float, factor: float, count: int) -> tuple[float, ...]:
-    """Return `count` upper bounds, each `factor` times the one before; ValueError if they would not grow."""
-    if first <= 0 or factor <= 1 or count < 1:
-        raise ValueError(f"first > 0, factor > 1 and count >= 1 are expected, got {first}, {factor}, {count}")
+    """Return `count` upper bounds, each `factor` times the one before."""
     # Rounded, so that the text shows 0.0032 and not 0.0032000000000000006.
     return tuple(float(f"{first * factor**i:.{_DIGITS}g}") for i in range(count))
 
@@ -69,73 +66,67 @@ class Metrics:
         self.registry = CollectorRegistry(auto_describe=True)
         ProcessCollector(registry=self.registry)
         GCCollector(registry=self.registry)
-        self._add_calls()
-        self._add_queues()
-        self._add_batches()
-        self.reloads = self._counter(
-            "genret_reloads", "Attempts to replace an index by its newest version.", "index", "outcome"
-        )
-
-    def _add_calls(self) -> None:
         self.requests = self._counter(
-            "genret_requests", "Calls that ended, by the gRPC status they ended with.", "method", "code"
+            "requests", "Calls that ended, by the gRPC status they ended with.", "method", "code"
         )
         self.request_seconds = self._histogram(
-            "genret_request_seconds", "Time from a call's arrival to its end, seconds.", _SECONDS, "method"
+            "request_seconds", "Time from a call's arrival to its end, seconds.", _SECONDS, "method"
         )
-        self.in_flight = Gauge(
-            "genret_requests_in_flight", "Calls that have not ended.", ["method"], registry=self.registry
-        )
+        in_flight = "Calls that have not ended."
+        self.in_flight = Gauge("genret_requests_in_flight", in_flight, ["method"], registry=self.registry)
         self.results = self._counter(
-            "genret_results",
+            "results",
             "Answers given, by the way they were decoded and whether they hold anything.",
             "method",
             "finish_reason",
         )
+        self._add_queues()
+        self._add_batches()
+        self.reloads = self._counter(
+            "reloads", "Attempts to replace an index by its newest version.", "index", "outcome"
+        )
 
     def _add_queues(self) -> None:
-        self.rejected = self._counter("genret_rejected", "Requests refused for lack of room.", "reason")
+        self.rejected = self._counter("rejected", "Requests refused for lack of room.", "reason")
         self.cancelled = self._counter(
-            "genret_cancelled", "Requests whose client went away, by where they were then.", "stage"
+            "cancelled", "Requests whose client went away, by where they were then.", "stage"
         )
         self.deadline_exceeded = self._counter(
-            "genret_deadline_exceeded",
+            "deadline_exceeded",
             "Requests whose deadline passed or could not be met, by where they were then.",
             "stage",
         )
         self.queue_wait_seconds = self._histogram(
-            "genret_queue_wait_seconds", "Time a request waited for its batch, seconds.", _SECONDS
+            "queue_wait_seconds", "Time a request waited for its batch, seconds.", _SECONDS
         )
 
     def _add_batches(self) -> None:
-        self.batch_size = self._histogram("genret_batch_size", "Requests in a batch.", _REQUESTS)
+        self.batch_size = self._histogram("batch_size", "Requests in a batch.", _REQUESTS)
         self.batch_tokens = self._histogram(
-            "genret_batch_tokens", "Work of a batch as estimated before it ran, tokens.", _TOKENS
+            "batch_tokens", "Work of a batch as estimated before it ran, tokens.", _TOKENS
         )
         self.batch_seconds = self._histogram(
-            "genret_batch_seconds", "Time a device was at a batch, seconds.", _SECONDS, "device"
+            "batch_seconds", "Time a device was at a batch, seconds.", _SECONDS, "device"
         )
         self.prefill_seconds = self._histogram(
-            "genret_prefill_seconds", "Time an answer's prompts were computed, seconds.", _SECONDS
+            "prefill_seconds", "Time an answer's prompts were computed, seconds.", _SECONDS
         )
         self.decode_seconds = self._histogram(
-            "genret_decode_seconds", "Time an answer was decoded behind its prompt, seconds.", _SECONDS
+            "decode_seconds", "Time an answer was decoded behind its prompt, seconds.", _SECONDS
         )
         self.shortlist_seconds = self._histogram(
-            "genret_shortlist_seconds", "Time the vectors were asked for an answer, seconds.", _SECONDS
+            "shortlist_seconds", "Time the vectors were asked for an answer, seconds.", _SECONDS
         )
         self.score_seconds = self._histogram(
-            "genret_score_seconds", "Time the titles of an answer were scored, seconds.", _SECONDS
+            "score_seconds", "Time the titles of an answer were scored, seconds.", _SECONDS
         )
         self.scored_titles = self._counter(
-            "genret_scored_titles", "Titles scored that shortlists or clients proposed."
+            "scored_titles", "Titles scored that shortlists or clients proposed."
         )
-        self.decode_steps = self._counter(
-            "genret_decode_steps", "Decode steps, those of each answer added up."
-        )
-        self.model_tokens = self._counter("genret_model_tokens", "Tokens computed behind prompts.")
+        self.decode_steps = self._counter("decode_steps", "Decode steps, those of each answer added up.")
+        self.model_tokens = self._counter("model_tokens", "Tokens computed behind prompts.")
         self.kv_peak_bytes = self._histogram(
-            "genret_kv_peak_bytes", "Most key/value memory a batch held at any time, bytes.", _BYTES
+            "kv_peak_bytes", "Most key/value memory a batch held at any time, bytes.", _BYTES
         )
 
     def expect(self, methods: Iterable[str], indexes: Iterable[str]) -> None:
@@ -161,23 +152,19 @@ class Metrics:
         """Count the end of a reload; `outcome` is one of RELOAD_OUTCOMES."""
         self.reloads.labels(index, outcome).inc()
 
-    def watch(self, state: Collector) -> None:
-        """Have a server's state read at every scrape."""
-        self.registry.register(state)
-
     def render(self) -> tuple[bytes, str]:
         """Return the Prometheus text format and its content type."""
         return generate_latest(self.registry), CONTENT_TYPE_LATEST
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(name, text, labels, registry=self.registry)
+        return Counter(name, text, labels, namespace="genret", registry=self.registry)
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
-        return Histogram(name, text, labels, buckets=buckets, registry=self.registry)
+        return Histogram(name, text, labels, namespace="genret", buckets=buckets, registry=self.registry)
 
 
 class ServerState(Collector):
-    """Reads a server's state for `Metrics.watch`. Must be scraped on the server's event loop."""
+    """Reads a server's state at every scrape, which must be on the server's event loop."""
 
     def __init__(self, version: str, readiness: Readiness, lanes: DeviceQueues, indexes: IndexTable) -> None:
         self._version = version
@@ -191,76 +178,75 @@ class ServerState(Collector):
         ready = GaugeMetricFamily("genret_ready", "1 while requests are taken, 0 while warming or draining.")
         ready.add_metric([], float(self._readiness.state is State.READY))
         yield ready
-        yield from self._queues()
-        served = [self._indexes.resolve(index.name) for index in self._indexes.describe()]
-        yield from _indexes(served)
-        filters = {name: retriever.filter_cache() for name, _, retriever in _caching(served)}
-        yield from _cache_families("genret_filter_cache", "filters kept of an index", "index", filters)
-        # Indexes of one model share its grammars.
-        grammars = {model: retriever.grammar_cache() for _, model, retriever in _caching(served)}
-        yield from _cache_families("genret_grammar_cache", "grammars kept of a model", "model", grammars)
-
-    def _queues(self) -> Iterable[Metric]:
-        depth = GaugeMetricFamily("genret_queue_depth", "Requests that wait for a batch.", labels=["device"])
-        tokens = GaugeMetricFamily(
-            "genret_queue_tokens",
-            "Work accepted and not finished, running batches included, tokens.",
-            labels=["device"],
+        lanes = self._lanes.all()
+        yield _gauge(
+            "genret_queue_depth",
+            "Requests that wait for a batch.",
+            "device",
+            [(lane.device, lane.batcher.num_waiting) for lane in lanes],
         )
-        patient = GaugeMetricFamily(
+        yield _gauge(
             "genret_queue_patient",
             "Items of batches and streams that wait for room in the queue.",
-            labels=["device"],
+            "device",
+            [(lane.device, lane.fair_queue.num_waiting) for lane in lanes],
         )
-        for lane in self._lanes.all():
-            depth.add_metric([lane.device], lane.batcher.num_waiting)
-            patient.add_metric([lane.device], lane.fair_queue.num_waiting)
-            tokens.add_metric([lane.device], lane.admission.num_tokens)
-        return depth, patient, tokens
+        yield _gauge(
+            "genret_queue_tokens",
+            "Work accepted and not finished, running batches included, tokens.",
+            "device",
+            [(lane.device, lane.admission.num_tokens) for lane in lanes],
+        )
+        served = [self._indexes.resolve(index.name) for index in self._indexes.describe()]
+        yield from _indexes([one.description for one in served])
+        filters = {one.description.name: one.retriever.filter_cache() for one in served}
+        yield from _cache("genret_filter_cache", "filters kept of an index", "index", filters)
+        # Indexes of one model share its grammars.
+        grammars = {one.description.model: one.retriever.grammar_cache() for one in served}
+        yield from _cache("genret_grammar_cache", "grammars kept of a model", "model", grammars)
 
 
-def _indexes(served: list[ServedIndex]) -> Iterable[Metric]:
-    info = InfoMetricFamily(
-        "genret_index",
-        "The index versions that are served.",
-        labels=["name", "version", "digest", "model", "device"],
-    )
-    rows = GaugeMetricFamily("genret_index_rows", "Titles of an index, as it stores them.", labels=["name"])
-    entities = GaugeMetricFamily("genret_index_entities", "Entities of an index.", labels=["name"])
-    loaded = GaugeMetricFamily(
-        "genret_index_loaded_timestamp_seconds",
-        "When the served version of an index was opened, seconds since 1970.",
-        labels=["name"],
-    )
-    for index in served:
-        d = index.description
+def _gauge(
+    name: str,
+    text: str,
+    label: str,
+    values: Iterable[tuple[str, float]],
+    kind: type[GaugeMetricFamily | CounterMetricFamily] = GaugeMetricFamily,
+) -> Metric:
+    family = kind(name, text, labels=[label])
+    for key, value in values:
+        family.add_metric([key], value)
+    return family
+
+
+def _indexes(served: list[IndexInfo]) -> Iterator[Metric]:
+    labels = ["name", "version", "digest", "model", "device"]
+    info = InfoMetricFamily("genret_index", "The index versions that are served.", labels=labels)
+    for d in served:
         info.add_metric([d.name, d.version, d.digest, d.model, d.device], {})
-        rows.add_metric([d.name], d.num_rows)
-        entities.add_metric([d.name], d.num_entities)
-        loaded.add_metric([d.name], d.loaded_at)
-    return info, rows, entities, loaded
+    yield info
+    rows = [(d.name, d.num_rows) for d in served]
+    yield _gauge("genret_index_rows", "Titles of an index, as it stores them.", "name", rows)
+    entities = [(d.name, d.num_entities) for d in served]
+    yield _gauge("genret_index_entities", "Entities of an index.", "name", entities)
+    text = "When the served version of an index was opened, seconds since 1970."
+    loaded = [(d.name, d.loaded_at or 0.0) for d in served]
+    yield _gauge("genret_index_loaded_timestamp_seconds", text, "name", loaded)
 
 
-def _caching(served: list[ServedIndex]) -> Iterator[tuple[str, str, CachingRetriever]]:
-    """Yield name, model and retriever of every index whose retriever has caches."""
-    for index in served:
-        if isinstance(index.retriever, CachingRetriever):
-            yield index.description.name, index.description.model, index.retriever
+def _cache(name: str, what: str, label: str, counts: dict[str, CacheCounts]) -> Iterator[Metric]:
+    for event, text in _CACHE_EVENTS.items():
+        values = [(key, getattr(count, event)) for key, count in counts.items()]
+        yield _gauge(f"{name}_{event}", f"{text} the {what}.", label, values, CounterMetricFamily)
+    held = [(key, count.held_bytes) for key, count in counts.items()]
+    yield _gauge(f"{name}_held_bytes", f"Memory of the {what}, bytes.", label, held)
 
 
-def _cache_families(name: str, what: str, label: str, counts: dict[str, CacheCounts]) -> Iterable[Metric]:
-    hits = CounterMetricFamily(f"{name}_hits", f"Requests answered by the {what}.", labels=[label])
-    misses = CounterMetricFamily(f"{name}_misses", f"Requests not answered by the {what}.", labels=[label])
-    evictions = CounterMetricFamily(f"{name}_evictions", f"Given up of the {what}.", labels=[label])
-    held = GaugeMetricFamily(f"{name}_held_bytes", f"Memory of the {what}, bytes.", labels=[label])
-    for key, count in counts.items():
-        hits.add_metric([key], count.hits)
-        misses.add_metric([key], count.misses)
-        evictions.add_metric([key], count.evictions)
-        held.add_metric([key], count.held_bytes)
-    return hits, misses, evictions, held
-
-
+_CACHE_EVENTS = {
+    "hits": "Requests answered by",
+    "misses": "Requests not answered by",
+    "evictions": "Given up of",
+}
 _RETRY_AFTER_S = "1"
 _FRESH = {"cache-control": "no-store"}
 

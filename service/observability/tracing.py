@@ -20,7 +20,7 @@ from genret.service.configuration.server_config import TracingConfig
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
-    from opentelemetry.trace import Span
+    from opentelemetry.trace import Span, Tracer
 
 _LOG = logging.getLogger(__name__)
 _SERVICE = "genret"
@@ -34,15 +34,19 @@ _SERVER_ERRORS = frozenset(
 class ServerSpan:
     """The span of a call (a `service.call.CallSpan`)."""
 
-    def __init__(self, tracing: Tracing, span: Span) -> None:
-        self._tracing = tracing
+    def __init__(self, tracer: Tracer, span: Span) -> None:
+        self._tracer = tracer
         self._span = span
         # Stages are timed by the monotonic clock; both clocks are read together once.
         self._epoch_ns = time.time_ns() - time.monotonic_ns()
 
     def stage(self, name: str, begin_s: float, end_s: float, attributes: Mapping[str, Attribute]) -> None:
         """Add a finished child span; times are `time.monotonic()`, seconds."""
-        self._tracing.add_child(self._span, name, self._ns(begin_s), self._ns(end_s), attributes)
+        from opentelemetry.trace import set_span_in_context
+
+        context = set_span_in_context(self._span)
+        child = self._tracer.start_span(name, context, attributes=attributes, start_time=self._ns(begin_s))
+        child.end(self._ns(end_s))
 
     def end(self, code: str, scope: CallScope) -> None:
         """End the span of a call with the gRPC status `code`."""
@@ -97,16 +101,7 @@ class Tracing:
             },
             start_time=time.time_ns() - int((time.monotonic() - scope.begun) * 1e9),
         )
-        return ServerSpan(self, span) if span.is_recording() else None
-
-    def add_child(
-        self, parent: Span, name: str, begin_ns: int, end_ns: int, attributes: Mapping[str, Attribute]
-    ) -> None:
-        """Add a finished child span; times are nanoseconds since the epoch."""
-        from opentelemetry.trace import set_span_in_context
-
-        context = set_span_in_context(parent)
-        self._tracer.start_span(name, context, attributes=attributes, start_time=begin_ns).end(end_ns)
+        return ServerSpan(self._tracer, span) if span.is_recording() else None
 
     async def stop(self, timeout_s: float = _EXPORT_TIMEOUT_S) -> None:
         """Export what is left, for `timeout_s` seconds at most, and stop. Idempotent."""

@@ -1,6 +1,7 @@
 """Regenerates the stubs under `service/pb` from the sources under `proto/`.
 
     python -m genret.service.pb.regenerate [--proto DIR] [--out DIR]
+    python -m genret.service.pb.regenerate [--proto DIR] --descriptors FILE  (for buf)
 
 The compiler is the *oldest* supported grpcio-tools (`GRPCIO_TOOLS_VERSION`), because generated code refuses
 to run on an older grpcio or protobuf. It runs with plain `-Iproto`, so that the stubs register the same file
@@ -45,6 +46,16 @@ def generate(proto_root: Path, out: Path) -> list[Path]:
     return written
 
 
+def descriptor_set(proto_root: Path) -> bytes:
+    """Return the serialised FileDescriptorSet, with comments, of the sources and all their imports."""
+    command, sources = compiler(proto_root)
+    with tempfile.TemporaryDirectory() as staging:
+        out = Path(staging) / "set.binpb"
+        options = [f"--descriptor_set_out={out}", "--include_imports", "--include_source_info"]
+        subprocess.run([*command, *options, *sources], check=True)
+        return out.read_bytes()
+
+
 def compiler(proto_root: Path) -> tuple[list[str], list[str]]:
     """Return the command that compiles, with its include directories, and the sources."""
     # google.rpc is a namespace package without its own directory: look for one of its modules.
@@ -66,7 +77,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--proto", type=Path, default=_REPOSITORY / "proto")
     parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parent)
+    parser.add_argument("--descriptors", type=Path, help="Write the API as a descriptor set here instead.")
     arguments = parser.parse_args()
+    if arguments.descriptors is not None:
+        arguments.descriptors.write_bytes(descriptor_set(arguments.proto))
+        return
     installed = importlib.metadata.version("grpcio-tools")
     if installed != GRPCIO_TOOLS_VERSION:
         parser.error(f"grpcio-tools {GRPCIO_TOOLS_VERSION} is needed, {installed} is installed")

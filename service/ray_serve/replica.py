@@ -13,12 +13,13 @@ from functools import partial
 from typing import Any, NoReturn
 
 import grpc
+from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2
 
 from genret.retrieval.errors import GenretError
 from genret.service.configuration.server_config import ServerConfig
-from genret.service.methods import METHODS, Method
+from genret.service.methods import METHODS
 from genret.service.observability.logs import configure as configure_logs
 from genret.service.observability.tracing import start as start_tracing
 from genret.service.ray_serve.deployment import REFUSAL
@@ -27,15 +28,14 @@ from genret.service.serving.batching import keep_freed_memory
 from genret.service.serving.models import IndexOpener
 from genret.service.serving.readiness import State
 from genret.service.serving.server import SWITCH_INTERVAL_S, Server
+from genret.service.status import told
 from genret.service.version import version
-
-_HEALTH = "/grpc.health.v1.Health/"
 
 
 class GenretReplica:
     """Opens the indexes and answers calls as `genret serve` does; Ray Serve makes one per replica.
 
-    Each has the models, queues, caches and limits of a whole server. Methods of the API come from `METHODS`;
+    Each has the models, queues, caches and limits of a whole server. Methods come from `METHODS`;
     ReloadIndex is refused, as it would reach one replica alone.
     """
 
@@ -47,46 +47,37 @@ class GenretReplica:
         config = replace(config, host="0.0.0.0", insecure=True)
         try:
             tracing = start_tracing(config.tracing, version())
-            self._server = Server(config, IndexOpener.of(config), tracing)
+            self._server = Server(config, IndexOpener(config, told), tracing)
             await self._server.load()
         except GenretError as error:
             raise RuntimeError(f"{REFUSAL}{error}") from error
         registry = MethodRegistry()
-        listeners = self._server.listeners
-        listeners.add_services(registry)
-        self._calls = Dispatcher(registry.methods, listeners.interceptors, config.max_request_bytes)
+        self._server.add_services(registry)
+        self._calls = Dispatcher(registry.methods, self._server.interceptors, config.max_request_bytes)
 
     def check_health(self) -> None:
         """Raise RuntimeError unless this replica is ready; Ray then replaces it."""
         if self._server.readiness.state is not State.READY:
             raise RuntimeError(self._server.readiness.state.value)
 
-    async def Check(self, request: Any, grpc_context: Any) -> Any:  # noqa: N802
-        """Answer a health check."""
-        method = f"{_HEALTH}Check"
-        return await self._calls.answer(method, request, grpc_context, health_pb2.HealthCheckResponse)
 
-    async def Watch(self, request: Any, grpc_context: Any) -> AsyncIterator[Any]:  # noqa: N802
-        """Send the state of this replica now, and whenever it changes."""
-        async for message in self._calls.stream(f"{_HEALTH}Watch", request, grpc_context):
-            yield message
-
-
-def _proxied(method: Method) -> Callable[..., Any]:
-    """Return the method of a replica that answers a method of the API."""
-    empty = GetMessageClass(method.descriptor.output_type)
+def _proxied(method: MethodDescriptor) -> Callable[..., Any]:
+    """Return the method of a replica that answers a method of the API, or of health checks."""
+    name = f"/{method.containing_service.full_name}/{method.name}"
+    empty = GetMessageClass(method.output_type)
 
     async def answer(self: GenretReplica, request: Any, grpc_context: Any) -> Any:
-        return await self._calls.answer(method.full_name, request, grpc_context, empty)
+        return await self._calls.answer(name, request, grpc_context, empty)
 
     async def stream(self: GenretReplica, request: Any, grpc_context: Any) -> AsyncIterator[Any]:
-        async for message in self._calls.stream(method.full_name, request, grpc_context):
+        async for message in self._calls.stream(name, request, grpc_context):
             yield message
 
-    return stream if method.is_stream else answer
+    return stream if method.server_streaming else answer
 
 
-for _method in METHODS.values():
+_HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].methods_by_name
+for _method in (*(row.descriptor for row in METHODS.values()), _HEALTH["Check"], _HEALTH["Watch"]):
     setattr(GenretReplica, _method.name, _proxied(_method))
 
 RELOAD = METHODS["ReloadIndex"].full_name

@@ -112,7 +112,7 @@ _SOON_S = 7 * 86_400
 _NOT_YET_VALID, _EXPIRED = 9, 10
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)  # the key must not get into a log or a traceback
 class CertificateSet:
     """The chain and key of a TLS listener, and the authorities of required client certificates, as PEM."""
 
@@ -120,20 +120,16 @@ class CertificateSet:
     key: bytes
     client_ca: bytes | None
 
-    def __repr__(self) -> str:
-        return "CertificateSet(...)"  # the key must not get into a log or a traceback
-
 
 def load_certificates(tls: TlsConfig) -> CertificateSet:
     """Read and check the files of `tls`; InputError names the setting that is wrong."""
-    certificate, key = paths_of(tls)
     for _ in range(_READ_TRIES):
-        found = _read(certificate, key, tls.client_ca)
-        _check(found, certificate, key, tls.client_ca)
+        found = _read(tls)
+        _check(found, tls)
         # `ssl` checks files, not bytes: read again, so that the bytes used are those checked.
-        if _read(certificate, key, tls.client_ca) == found:
+        if _read(tls) == found:
             return found
-    raise InputError(CERTIFICATE, f"{certificate} and {key} keep changing while they are read")
+    raise InputError(CERTIFICATE, f"{tls.certificate} and {tls.key} keep changing while they are read")
 
 
 def warn_of_doubts(tls: TlsConfig) -> None:
@@ -168,24 +164,21 @@ def require_clients(context: ssl.SSLContext, client_ca: bytes, source: Path) -> 
 
 
 def paths_of(tls: TlsConfig) -> tuple[Path, Path]:
-    """Return the files of certificate and key; InputError if one is not named."""
-    if tls.certificate is None:
-        given = KEY if tls.key is not None else CLIENT_CA
-        raise InputError(CERTIFICATE, f"is needed with {given}: without it nothing is encrypted")
-    if tls.key is None:
-        raise InputError(KEY, f"is needed with {CERTIFICATE}: the PEM file of the certificate's private key")
+    """Return the files of certificate and key, which a server's configuration names together."""
+    assert tls.certificate is not None
+    assert tls.key is not None
     return tls.certificate, tls.key
 
 
-def _read(certificate: Path, key: Path, client_ca: Path | None) -> CertificateSet:
-    return CertificateSet(
-        read_file(CERTIFICATE, certificate),
-        read_file(KEY, key),
-        None if client_ca is None else read_file(CLIENT_CA, client_ca),
-    )
+def _read(tls: TlsConfig) -> CertificateSet:
+    certificate, key = paths_of(tls)
+    chain, private = read_file(CERTIFICATE, certificate), read_file(KEY, key)
+    client_ca = None if tls.client_ca is None else read_file(CLIENT_CA, tls.client_ca)
+    return CertificateSet(chain, private, client_ca)
 
 
-def _check(found: CertificateSet, certificate: Path, key: Path, client_ca: Path | None) -> None:
+def _check(found: CertificateSet, tls: TlsConfig) -> None:
+    certificate, key = paths_of(tls)
     _check_marked(CERTIFICATE, certificate, found.chain)
     if b"PRIVATE KEY-----" not in found.key:
         raise InputError(KEY, f"{key} is not a PEM file with a private key")
@@ -193,9 +186,9 @@ def _check(found: CertificateSet, certificate: Path, key: Path, client_ca: Path 
         raise InputError(KEY, f"{key} is protected by a passphrase; give a key without one")
     context = server_context(certificate, key)
     _check_key_type(found.chain, certificate)
-    if client_ca is not None and found.client_ca is not None:
-        _check_marked(CLIENT_CA, client_ca, found.client_ca)
-        require_clients(context, found.client_ca, client_ca)
+    if tls.client_ca is not None and found.client_ca is not None:
+        _check_marked(CLIENT_CA, tls.client_ca, found.client_ca)
+        require_clients(context, found.client_ca, tls.client_ca)
 
 
 def _check_key_type(chain: bytes, path: Path) -> None:

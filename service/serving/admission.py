@@ -34,12 +34,8 @@ def estimate_tokens(request: Request, prompt_tokens: int, scored_forms: int = 0)
     """Return the tokens a model must process for a request, at most if its length is not known.
 
     Counted are the prompt, the branches to a title's end with the budget of the proof (or the longest JSON
-    answer), and the titles that are scored, as if they shared nothing.
-
-    Args:
-        request: The request.
-        prompt_tokens: Length of its prompt.
-        scored_forms: Surface forms of a shortlist; see `IndexDescription.scored_forms`.
+    answer), and the titles that are scored, as if they shared nothing; for `scored_forms`, those of a
+    shortlist, see `served.scored_forms`.
     """
     if isinstance(request, ScoreRequest):
         return prompt_tokens + title_tokens(request)
@@ -271,13 +267,8 @@ class OverloadGuard:
     When calls come four times as fast as they can be answered, the first to come during a batch would take
     all places of the next, and wait for two batches. Callers at the batch's end fill the places as well, and
     wait little more than half as long. Nobody is refused this way before a limit was passed: the rate of
-    clients that all find room says nothing of when they come.
-
-    Args:
-        batch: Limits of a batch.
-        max_wait_s: Wait that every caller may be asked for, seconds; if two batches take less, nothing is
-            refused here.
-        clock: Returns the time, seconds.
+    clients that all find room says nothing of when they come. Nor is anybody if two batches take less than
+    `max_wait_s`, the wait that every caller may be asked for.
     """
 
     def __init__(

@@ -124,13 +124,7 @@ class _Job:
 
 
 class Batcher:
-    """Collects requests into batches for one device. Lives on one event loop.
-
-    executor: The device's thread.
-    limits: Limits of a batch.
-    admission: Refuses work above the queue's limits.
-    observer: Notified of the fate of requests.
-    """
+    """Collects requests into batches for one device. Lives on one event loop."""
 
     def __init__(
         self,
@@ -227,7 +221,7 @@ class Batcher:
         self._closed = True
         for job in self._queue:
             self._observer.rejected("shutting_down")
-            self._fail(job, NotReadyError("the server is shutting down", retry_after_s=1.0))
+            self._fail(job, NotReadyError())
             self._admission.release(job.share)
         self._queue.clear()
         runner, self._runner = self._runner, None
@@ -238,7 +232,7 @@ class Batcher:
     def _let_in(self, tokens: int, cancel: CancelToken, has_waited: bool) -> None:
         if self._closed:
             self._observer.rejected("shutting_down")
-            raise NotReadyError("the server is shutting down", retry_after_s=1.0)
+            raise NotReadyError()
         try:
             self._check_deadline(cancel)
             self._admission.admit(tokens, has_waited)
@@ -348,7 +342,7 @@ class Batcher:
                 job.cancel.cancel()
                 if not job.future.done():
                     self._observer.rejected("shutting_down")
-                self._fail(job, NotReadyError("the server is shutting down", retry_after_s=1.0))
+                self._fail(job, NotReadyError())
             raise
         finally:
             self._admission.end()

@@ -21,9 +21,8 @@ from genret.retrieval.index.reader import read_manifest
 from genret.retrieval.index.summary import evidence_facts
 from genret.retrieval.index.versions import read_version, version_dir
 from genret.retrieval.types import RetrieveRequest
+from genret.service.client.reply import EvidenceInfo, IndexInfo, RankingInfo, VectorsInfo
 from genret.service.configuration.server_config import (
-    DEFAULT_FILTER_CACHE_MIB,
-    DEFAULT_GRAMMAR_CACHE_MIB,
     IndexSpec,
     ModelSpec,
     SchemaSpec,
@@ -34,12 +33,8 @@ from genret.service.errors import UnservableIndexError
 from genret.service.serving.admission import estimate_tokens
 from genret.service.serving.served import (
     CacheCounts,
-    EvidenceDescription,
-    IndexDescription,
     Outcome,
-    RankingDescription,
     ServedIndex,
-    VectorsDescription,
 )
 
 if TYPE_CHECKING:
@@ -49,6 +44,8 @@ if TYPE_CHECKING:
 
 
 _LOG = logging.getLogger(__name__)
+# The text of an error that clients may see, which names no path of the server; empty without an error.
+Told = Callable[[Exception | None], str]
 
 
 class ServedModel:
@@ -58,8 +55,11 @@ class ServedModel:
     index is replaced, the others get new retrievers that know the new version; running requests keep theirs.
     """
 
-    def __init__(self, spec: ModelSpec, filter_cache_bytes: int, grammar_cache_bytes: int) -> None:
+    def __init__(
+        self, spec: ModelSpec, filter_cache_bytes: int, grammar_cache_bytes: int, told: Told
+    ) -> None:
         self.spec = spec
+        self._told = told
         self._filter_cache_bytes = filter_cache_bytes
         self._grammar_cache_bytes = grammar_cache_bytes
         self._loaded: Retriever | None = None  # of any index; further ones are opened from it
@@ -169,9 +169,9 @@ class ServedModel:
         )
         return self._loaded
 
-    def _describe(self, spec: IndexSpec, retriever: Retriever) -> IndexDescription:
+    def _describe(self, spec: IndexSpec, retriever: Retriever) -> IndexInfo:
         index = retriever.index
-        return IndexDescription(
+        return IndexInfo(
             name=spec.name,
             version=index.version,
             digest=index.digest,
@@ -182,11 +182,11 @@ class ServedModel:
             loaded_at=time.time(),
             columns=tuple((name, index.metadata_types[name]) for name in index.metadata_columns),
             max_title_tokens=index.max_row_tokens,
-            **_described_evidence(retriever),
+            **_described_evidence(retriever, self._told),
         )
 
 
-def _described_evidence(retriever: Retriever) -> dict[str, Any]:
+def _described_evidence(retriever: Retriever, told: Told) -> dict[str, Any]:
     """Return the fields `evidence`, `ranking` and `vectors` of a description."""
     ranker, entry = retriever.ranker, retriever.index.vectors
     facts = evidence_facts(retriever.index.manifest)
@@ -194,28 +194,29 @@ def _described_evidence(retriever: Retriever) -> dict[str, Any]:
     if entry is not None:
         counts["vectors"] = facts["vectors"]
     evidence = [
-        EvidenceDescription(kind, told["count"], told["bytes"], ranker.problems.get(kind))
-        for kind, told in counts.items()
+        EvidenceInfo(kind, count["count"], count["bytes"], told(ranker.problems.get(kind)))
+        for kind, count in counts.items()
     ]
     described: dict[str, Any] = {"evidence": tuple(evidence)}
     if evidence:
-        told = ranker.ranking.provenance
-        described["ranking"] = RankingDescription(
-            fitted=told is not None,
+        fitted = ranker.ranking.provenance
+        described["ranking"] = RankingInfo(
+            fitted=fitted is not None,
             fitted_with_model=ranker.is_weighed,
-            queries="" if told is None else told.queries,
-            num_queries=0 if told is None else told.num_queries,
-            problem=ranker.problems.get("ranking") or ranker.problems.get("prior"),
+            queries="" if fitted is None else fitted.queries,
+            num_queries=0 if fitted is None else fitted.num_queries,
+            problem=told(ranker.problems.get("ranking") or ranker.problems.get("prior")),
         )
     if entry is not None:
-        described["vectors"] = VectorsDescription(
+        described["vectors"] = VectorsInfo(
             method=entry.method,
             kind=entry.kind,
             dimensions=entry.dimensions,
             count=entry.count,
             bytes=counts["vectors"]["bytes"],
             recall=entry.recall if entry.recall_queries or entry.kind == "flat" else None,
-            problem=ranker.problems.get("vectors"),
+            usable="vectors" not in ranker.problems,
+            problem=told(ranker.problems.get("vectors")),
         )
     return described
 
@@ -288,28 +289,11 @@ class IndexOpener:
     another model do not know its name. Filters are kept for each index, grammars for each model.
     """
 
-    def __init__(
-        self,
-        *models: ModelSpec,
-        filter_cache_bytes: int = DEFAULT_FILTER_CACHE_MIB * 2**20,
-        grammar_cache_bytes: int = DEFAULT_GRAMMAR_CACHE_MIB * 2**20,
-        schemas: Sequence[SchemaSpec] = (),
-    ) -> None:
-        self._models = {
-            spec.name: ServedModel(spec, filter_cache_bytes, grammar_cache_bytes) for spec in models
-        }
-        self._schemas = tuple(schemas)
+    def __init__(self, config: ServerConfig, told: Told) -> None:
+        filters, grammars = config.filter_cache_mib * 2**20, config.grammar_cache_mib * 2**20
+        self._models = {spec.name: ServedModel(spec, filters, grammars, told) for spec in config.models}
+        self._schemas = config.schemas
         self._model_of: dict[str, ServedModel] = {}
-
-    @classmethod
-    def of(cls, config: ServerConfig) -> IndexOpener:
-        """Return the opener of a server."""
-        return cls(
-            *config.models,
-            filter_cache_bytes=config.filter_cache_mib * 2**20,
-            grammar_cache_bytes=config.grammar_cache_mib * 2**20,
-            schemas=config.schemas,
-        )
 
     def live_version(self, spec: IndexSpec) -> str:
         """Return the live version of an index's directory."""
@@ -317,10 +301,7 @@ class IndexOpener:
 
     def open(self, spec: IndexSpec) -> ServedIndex:
         """Open an index and check that it fits its model; see `Opener.open`."""
-        model = self._models.get(spec.model)
-        if model is None:
-            known = ", ".join(map(repr, self._models)) or "none"
-            raise InputError("index", f"{spec.name!r} names the model {spec.model!r}; known: {known}")
+        model = self._models[spec.model]
         counts = read_version(spec.path, lambda folder: read_manifest(folder)[0].counts)
         if not counts.rows or not counts.entities:
             raise UnservableIndexError(f"the index {spec.name!r} is empty: no title can be found in it")

@@ -17,8 +17,6 @@ from grpc_health.v1 import health, health_pb2
 
 from genret.service.errors import NotReadyError
 
-_RETRY_AFTER_S = 1.0
-
 
 class State(Enum):
     """The states of a server's life."""
@@ -57,10 +55,10 @@ class Readiness:
         Until then a draining server still answers: balancers need time to notice.
         """
         if self.state is State.WARMING:
-            raise NotReadyError(State.WARMING.value, _RETRY_AFTER_S)
+            raise NotReadyError(State.WARMING.value)
         if self._quiet is not None:
             self._quiet.broken()
-            raise NotReadyError(State.DRAINING.value, _RETRY_AFTER_S)
+            raise NotReadyError
 
     async def refuse(self, hurry: asyncio.Event) -> None:
         """Refuse all further calls; return when hardly any come, or at once when `hurry` is set.

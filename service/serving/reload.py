@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from genret.retrieval.errors import GenretError
+from genret.service.client.reply import IndexInfo
 from genret.service.configuration.server_config import IndexSpec
 from genret.service.errors import NotReadyError
 from genret.service.serving.batching import DeviceExecutor, DeviceQueues, give_back_memory
-from genret.service.serving.served import IndexDescription, IndexTable, Opener, ServedIndex
+from genret.service.serving.served import IndexTable, Opener, ServedIndex
 
 _LOG = logging.getLogger(__name__)
 _TRIALS = (1, 8)  # requests in a batch
@@ -27,7 +28,7 @@ class Reloaded:
     It is not if the live version was served already. Opening includes checking the version.
     """
 
-    description: IndexDescription
+    description: IndexInfo
     previous_version: str
     reloaded: bool = False
     open_ms: float = 0.0
@@ -84,7 +85,7 @@ class Reloader:
         """
         name = self._indexes.resolve(name).description.name
         if self._closed:
-            raise NotReadyError("the server is shutting down", retry_after_s=1.0)
+            raise NotReadyError()
         running = self._running.get(name)
         if running is not None:
             joined = await self._outcome(running)
@@ -120,7 +121,7 @@ class Reloader:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
             if running.cancelled():  # and not this waiter
-                raise NotReadyError("the server is shutting down", retry_after_s=1.0) from None
+                raise NotReadyError() from None
             raise
 
     async def _reload(self, spec: IndexSpec, force: bool) -> Reloaded:

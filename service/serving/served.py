@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, get_args, runtime_checkable
+from typing import Any, Literal, Protocol, get_args
 
 from genret.decoding.cancellation import CancelToken
 from genret.decoding.errors import DecodingError
@@ -15,6 +15,7 @@ from genret.retrieval.answers.answer_types import AnswerRequest, AnswerResult
 from genret.retrieval.errors import GenretError
 from genret.retrieval.score_types import ScoreRequest, ScoreResult
 from genret.retrieval.types import Mention, RetrievalResult, RetrieveRequest
+from genret.service.client.reply import IndexInfo
 from genret.service.configuration.server_config import IndexSpec
 from genret.service.errors import UnknownIndexError
 
@@ -47,9 +48,7 @@ class ServedRetriever(Protocol):
     def mention_request(self, mention: Mention, asked: RetrieveRequest) -> RetrieveRequest:
         """Return the request that links a mention with the model's template; raises InputError if blank.
 
-        Args:
-            mention: The mention and its context.
-            asked: Further options; its query is a placeholder.
+        `asked` has further options; its query is a placeholder.
         """
 
     def prepare_answer(self, request: AnswerRequest) -> int:
@@ -67,95 +66,32 @@ class ServedRetriever(Protocol):
     def trial(self, num_requests: int) -> tuple[int, float]:
         """Answer that many plain requests; return their work, tokens, and the time, seconds. Blocks."""
 
+    def filter_cache(self) -> CacheCounts:
+        """Return the counts of the filters kept of the index; cheap, from any thread."""
 
-@dataclass(frozen=True, slots=True)
-class VectorsDescription:
-    """The vectors of an index version; attributes as in `service.client.reply.VectorsInfo`.
+    def grammar_cache(self) -> CacheCounts:
+        """Return the counts of the grammars kept of the model; cheap, from any thread."""
 
-    `problem` is why they cannot be used; None if they can.
+
+def scored_forms(index: IndexInfo, request: RetrieveRequest) -> int:
+    """Return about how many surface forms a request has scored of an index; 0 if it has no shortlist.
+
+    A filter that allows few entities has them scored without evidence, too; they are not counted.
     """
-
-    method: str
-    kind: str
-    dimensions: int
-    count: int
-    bytes: int
-    recall: float | None = None
-    problem: GenretError | None = None
-
-    @property
-    def usable(self) -> bool:
-        """Whether they can be used."""
-        return self.problem is None
-
-
-@dataclass(frozen=True, slots=True)
-class EvidenceDescription:
-    """One kind of evidence of an index version; attributes as in `service.client.reply.EvidenceInfo`.
-
-    `problem` is why it cannot be used; None if it can.
-    """
-
-    kind: str
-    count: int
-    bytes: int
-    problem: GenretError | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RankingDescription:
-    """The weights by which `auto` ranks; attributes as in `service.client.reply.RankingInfo`.
-
-    `problem` is why the index's own ranking cannot be used; None if it can.
-    """
-
-    fitted: bool
-    fitted_with_model: bool
-    queries: str = ""
-    num_queries: int = 0
-    problem: GenretError | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class IndexDescription:
-    """An index version as it is served; attributes as in `service.client.reply.IndexInfo`.
-
-    `loaded_at` is 0 if it is unknown.
-    """
-
-    name: str
-    version: str
-    digest: str
-    num_rows: int
-    num_entities: int
-    model: str
-    device: str
-    loaded_at: float = 0.0
-    columns: tuple[tuple[str, str], ...] = ()
-    max_title_tokens: int = 0
-    vectors: VectorsDescription | None = None
-    evidence: tuple[EvidenceDescription, ...] = ()
-    ranking: RankingDescription | None = None
-
-    def scored_forms(self, request: RetrieveRequest) -> int:
-        """Return about how many surface forms a request has scored; 0 if it has no shortlist.
-
-        A filter that allows few entities has them scored without evidence, too; they are not counted.
-        """
-        if not request.proposals:
-            return 0
-        can_propose = any(evidence.problem is None for evidence in self.evidence)
-        if not can_propose and self.num_entities > request.proposals:
-            return 0
-        entities = min(request.proposals, self.num_entities)
-        return math.ceil(entities * self.num_rows / max(self.num_entities, 1))
+    if not request.proposals:
+        return 0
+    can_propose = any(not evidence.problem for evidence in index.evidence)
+    if not can_propose and index.num_entities > request.proposals:
+        return 0
+    entities = min(request.proposals, index.num_entities)
+    return math.ceil(entities * index.num_rows / max(index.num_entities, 1))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServedIndex:
     """An open index with its retriever. Requests keep the object they were admitted with."""
 
-    description: IndexDescription
+    description: IndexInfo
     retriever: ServedRetriever
 
 
@@ -200,17 +136,9 @@ class IndexTable:
                 if self._served[served.description.name] is not served:
                     self._free(served)
 
-    @property
-    def num_replaced(self) -> int:
-        """Replaced indexes that requests still use."""
-        return sum(self._served[served.description.name] is not served for served in self._users)
-
-    def describe(self) -> list[IndexDescription]:
+    def describe(self) -> list[IndexInfo]:
         """Return every index, the default one first."""
         return [served.description for served in self._served.values()]
-
-    def __len__(self) -> int:
-        return len(self._served)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,17 +149,6 @@ class CacheCounts:
     misses: int
     evictions: int
     held_bytes: int
-
-
-@runtime_checkable
-class CachingRetriever(Protocol):
-    """A retriever with caches. Both calls are cheap and work from any thread."""
-
-    def filter_cache(self) -> CacheCounts:
-        """Return the counts of the filters kept of the index."""
-
-    def grammar_cache(self) -> CacheCounts:
-        """Return the counts of the grammars kept of the model."""
 
 
 class Opener(Protocol):
@@ -249,16 +166,14 @@ class Opener(Protocol):
     def publish(self, opened: ServedIndex) -> Sequence[ServedIndex]:
         """Let new requests use an index; quick, and called on the event loop.
 
-        Returns:
-            The new entries of the table: the index, and others whose schemas may name it.
+        Returns the new entries of the table: the index, and others whose schemas may name it.
         """
 
     def retire(self, served: ServedIndex) -> Callable[[], None] | None:
         """Give up an unused index; quick, and called on the event loop.
 
-        Returns:
-            A call that releases files and memory nothing else holds, to be made when no request of it can
-            be running; None if something still uses them.
+        Returns a call that releases files and memory nothing else holds, to be made when no request of it
+        can be running; None if something still uses them.
         """
 
     def finish(self) -> None:

@@ -9,7 +9,6 @@ import asyncio
 import gc
 import logging
 import signal
-import socket
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -23,17 +22,12 @@ from genret.retrieval.errors import GenretError
 from genret.service.configuration.server_config import IndexSpec, ServerConfig, TlsConfig, join_address
 from genret.service.errors import BindError, ServiceError
 from genret.service.gateway.http_app import make_app
-from genret.service.gateway.http_server import HttpServer
+from genret.service.gateway.http_server import HttpServer, listen
 from genret.service.methods import METHODS, Methods
 from genret.service.observability.metrics import Metrics, ServerState, monitoring_app
 from genret.service.observability.observations import QueueObservations
 from genret.service.observability.tracing import Tracing
-from genret.service.rpc import (
-    AuthenticationInterceptor,
-    MalformedMessageInterceptor,
-    ObservationInterceptor,
-    handlers,
-)
+from genret.service.rpc import AuthenticationInterceptor, ObservationInterceptor, handlers
 from genret.service.security.authority import Authority
 from genret.service.security.tls import server_credentials
 from genret.service.serving.batching import DeviceExecutor, DeviceQueues, give_back_memory, keep_freed_memory
@@ -48,7 +42,7 @@ _LOG = logging.getLogger(__name__)
 class Server:
     """Serves indexes over gRPC, and over HTTP if configured. Lives on one event loop.
 
-    Calls in `on_hangup` are made on SIGHUP, before indexes are reloaded; they must not block for long.
+    With port 0, `port` of gRPC is known after `start`. `interceptors` are gRPC's, the outermost first.
     """
 
     def __init__(self, config: ServerConfig, opener: Opener, tracing: Tracing | None = None) -> None:
@@ -70,19 +64,26 @@ class Server:
             self._compiler,
             self.metrics.count_reload,
         )
-        self.metrics.watch(ServerState(version(), self.readiness, self.lanes, self.indexes))
-        authority = Authority.of(config)
-        self.on_hangup: list[Callable[[], object]] = [authority.reload]
+        self.metrics.registry.register(ServerState(version(), self.readiness, self.lanes, self.indexes))
+        self._authority = authority = Authority.of(config)
         self.methods = Methods(
             self.indexes, self.lanes, self.readiness, self.reloader, config, self._compiler
         )
-        self.listeners = Listeners(config, self.methods, self.readiness, authority, self.metrics, tracing)
+        self.interceptors = [
+            ObservationInterceptor(self.metrics, config.log, tracing),
+            AuthenticationInterceptor(authority),
+        ]
+        self.port = config.port
+        self._grpc: Any = None
+        self.http: HttpServer | None = None
+        self.monitoring: HttpServer | None = None
+        if config.http.port is not None:
+            app = make_app(self.methods, self.readiness, authority, self.metrics, config, tracing)
+            self.http = HttpServer(app, config.http.host, config.http.port, config.tls)
+        if config.metrics.port is not None:
+            watched = monitoring_app(self.metrics, self.readiness)
+            self.monitoring = HttpServer(watched, config.metrics.host, config.metrics.port, TlsConfig())
         self._reloads: set[asyncio.Task[None]] = set()
-
-    @property
-    def port(self) -> int:
-        """Port of gRPC; with port 0 known after `start`."""
-        return self.listeners.port
 
     @property
     def address(self) -> str:
@@ -95,7 +96,7 @@ class Server:
         Raises BindError, or InputError for a certificate.
         """
         await self.readiness.announce(State.WARMING)
-        await self.listeners.start()
+        await self._listen()
 
     async def load(self) -> None:
         """Open and warm every index, then become ready; after a GenretError the server stays not ready."""
@@ -122,8 +123,7 @@ class Server:
         if self.readiness.state is not State.READY:
             _LOG.info("SIGHUP: %s, nothing is reloaded", self.readiness.state.value)
             return
-        for reload in self.on_hangup:
-            reload()
+        self._authority.reload()
         task = asyncio.get_running_loop().create_task(self.reloader.reload_all())
         self._reloads.add(task)
         task.add_done_callback(self._reloads.discard)
@@ -145,67 +145,16 @@ class Server:
         self.methods.stop_streams()
         await self.readiness.refuse(hurry)
         self.readiness.servicer.end_watches()
-        await self.listeners.stop(self._config.drain_seconds, hurry)
+        await self._stop_listening(hurry)
         await self.reloader.close()
         await asyncio.gather(*self._reloads)
         await self.lanes.close()
         await asyncio.to_thread(self._loading.close)
         await asyncio.to_thread(self._compiler.close)
-        await self.listeners.stop_monitoring()
+        if self.monitoring is not None:  # the last one: it reports the drain
+            await self.monitoring.stop(None)
 
-
-SERVICES = tuple(dict.fromkeys(str(method.service.full_name) for method in METHODS.values()))
-_MIN_PING_INTERVAL_MS = 5_000
-# Bits of gRPC's compressions.
-_IDENTITY, _GZIP = 1, 4
-_MIN_CALLS_PER_CONNECTION = 1024
-
-
-def max_calls_per_connection(config: ServerConfig) -> int:
-    """Return the most open calls of a connection; gRPC's clients hold back further ones.
-
-    An idle stream only costs memory, but without a limit one connection could take all of it. More than the
-    queue holds must come through: a refusal tells the client more than a wait.
-    """
-    return max(_MIN_CALLS_PER_CONNECTION, 2 * config.queue.max_requests)
-
-
-class Listeners:
-    """The transports of one server over the same methods. Used once.
-
-    With port 0, `port` is known after `start`. `interceptors` are gRPC's, the outermost first.
-    """
-
-    def __init__(
-        self,
-        config: ServerConfig,
-        methods: Methods,
-        readiness: Readiness,
-        authority: Authority,
-        metrics: Metrics,
-        tracing: Tracing | None = None,
-    ) -> None:
-        self._config = config
-        self._methods = methods
-        self._readiness = readiness
-        self.interceptors = [
-            ObservationInterceptor(metrics, config.log, tracing),
-            AuthenticationInterceptor(authority),
-            MalformedMessageInterceptor(),
-        ]
-        self._grpc: Any = None
-        self.port = config.port
-        self.http: HttpServer | None = None
-        self.monitoring: HttpServer | None = None
-        if config.http.port is not None:
-            app = make_app(methods, readiness, authority, metrics, config, tracing)
-            self.http = HttpServer(app, config.http.host, config.http.port, config.tls)
-        if config.metrics.port is not None:
-            watched = monitoring_app(metrics, readiness)
-            self.monitoring = HttpServer(watched, config.metrics.host, config.metrics.port, TlsConfig())
-
-    async def start(self) -> None:
-        """Listen everywhere; raises BindError, or InputError for a certificate."""
+    async def _listen(self) -> None:
         self._grpc = grpc.aio.server(
             interceptors=self.interceptors,
             options=[
@@ -233,19 +182,19 @@ class Listeners:
 
     def add_services(self, server: Any) -> None:
         """Add the API, health and reflection to a gRPC server or its stand-in."""
-        for service, found in handlers(self._methods, self._config.max_request_seconds).items():
+        for service, found in handlers(self.methods, self._config.max_request_seconds).items():
             server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, found),))
             server.add_registered_method_handlers(service, found)
-        health_pb2_grpc.add_HealthServicer_to_server(self._readiness.servicer, server)
+        health_pb2_grpc.add_HealthServicer_to_server(self.readiness.servicer, server)
         names = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, server)
 
-    async def stop(self, grace_seconds: float, hurry: asyncio.Event) -> None:
-        """Close the API's listeners; cancel work in flight after `grace_seconds`, or when `hurry` is set."""
+    async def _stop_listening(self, hurry: asyncio.Event) -> None:
+        """Close the API's listeners; cancel work in flight after the drain time, or when `hurry` is set."""
         stopping = [self._grpc.stop] if self._grpc is not None else []
         if self.http is not None:
             stopping.append(self.http.stop)
-        tasks = [asyncio.create_task(stop(grace_seconds)) for stop in stopping]
+        tasks = [asyncio.create_task(stop(self._config.drain_seconds)) for stop in stopping]
         if not tasks:
             return
         hurrying = asyncio.create_task(self._hurry(stopping, hurry))
@@ -258,24 +207,32 @@ class Listeners:
         await hurry.wait()
         await asyncio.gather(*(stop(None) for stop in stopping))
 
-    async def stop_monitoring(self) -> None:
-        """Close the monitoring port, the last one: it reports the drain."""
-        if self.monitoring is not None:
-            await self.monitoring.stop(None)
+
+SERVICES = tuple(dict.fromkeys(str(method.service.full_name) for method in METHODS.values()))
+_MIN_PING_INTERVAL_MS = 5_000
+# Bits of gRPC's compressions.
+_IDENTITY, _GZIP = 1, 4
+_MIN_CALLS_PER_CONNECTION = 1024
+
+
+def max_calls_per_connection(config: ServerConfig) -> int:
+    """Return the most open calls of a connection; gRPC's clients hold back further ones.
+
+    An idle stream only costs memory, but without a limit one connection could take all of it. More than the
+    queue holds must come through: a refusal tells the client more than a wait.
+    """
+    return max(_MIN_CALLS_PER_CONNECTION, 2 * config.queue.max_requests)
 
 
 def _bind_failure(host: str, port: int) -> str:
     """Return the reason why an address cannot be listened on; grpc itself gives none."""
-    address = join_address(host, port)
+    reason = "gRPC refused the address"
     try:
-        family, _, _, _, resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(resolved)
-            probe.listen()
+        for probe in listen(host, port):
+            probe.close()
     except OSError as error:
-        return f"cannot listen on {address}: {error.strerror or error}"
-    return f"cannot listen on {address}: gRPC refused the address"
+        reason = error.strerror or str(error)
+    return f"cannot listen on {join_address(host, port)}: {reason}"
 
 
 # How long a thread may hold Python's interpreter lock while another waits for it, seconds. By default it is

@@ -21,8 +21,6 @@ from genret.service.client.reply import AnswerReply, IndexInfo, IndexRef, Reload
 from genret.service.errors import CallError
 from genret.service.pb.genret.v1 import index_service_pb2 as index_pb
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
-from genret.service.serving.served import IndexDescription
-from genret.service.status import failure_of
 from genret.service.wire.requests import numbers_of, words_of
 from genret.service.wire.rpc_status import error_from_status
 
@@ -34,7 +32,7 @@ _METADATA_VALUE = pb.MetadataValue.DESCRIPTOR.full_name
 def to_proto(value: Any, kind: Any, **more: Any) -> Any:
     """Return a message of a type with the fields that a value has under their names, and with `more`.
 
-    What is None stays unset. An error becomes the text that clients may see: its own may name a path.
+    What is None stays unset.
     """
     found = {}
     for name, write in _writers(kind):
@@ -70,7 +68,7 @@ def _readers(kind: Any, owner: Any) -> Sequence[tuple[str, bool, Callable[[Any],
 def _writer(field: FieldDescriptor) -> Callable[[Any], Any]:
     """Return what converts the library's value of a field."""
     message = field.message_type
-    one: Callable[[Any], Any] = _visible
+    one: Callable[[Any], Any] = _same
     if field.enum_type is not None:
         one = numbers_of(field.enum_type).__getitem__
     elif message is not None and message.GetOptions().map_entry:
@@ -105,10 +103,6 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _visible(value: Any) -> Any:
-    return failure_of(value, "").message if isinstance(value, Exception) else value
-
-
 def _metadata_to_proto(value: MetadataValue) -> pb.MetadataValue:
     if value is None:
         return pb.MetadataValue()
@@ -129,7 +123,7 @@ def _metadata_from_proto(message: pb.MetadataValue) -> MetadataValue:
 def _answered(
     result: RetrievalResult | AnswerResult | ScoreResult,
     kind: Any,
-    index: IndexDescription,
+    index: IndexInfo,
     queue_ms: float,
     total_ms: float,
     **more: Any,
@@ -150,7 +144,7 @@ def _reply(kind: Callable[..., T], query: str, message: Any, result: Callable[..
 
 
 def reply_to_proto(
-    result: RetrievalResult, index: IndexDescription, queue_ms: float, total_ms: float
+    result: RetrievalResult, index: IndexInfo, queue_ms: float, total_ms: float
 ) -> pb.RetrieveResponse:
     """Return the wire's form of an answer; times are milliseconds."""
     message: pb.RetrieveResponse = _answered(
@@ -207,7 +201,7 @@ def batch_reply_from_proto(
 
 
 def answer_to_proto(
-    result: AnswerResult, index: IndexDescription, queue_ms: float, total_ms: float
+    result: AnswerResult, index: IndexInfo, queue_ms: float, total_ms: float
 ) -> pb.AnswerResponse:
     """Return the wire's form of a JSON answer; times are milliseconds."""
     message: pb.AnswerResponse = _answered(
@@ -223,7 +217,7 @@ def answer_from_proto(query: str, message: pb.AnswerResponse) -> AnswerReply:
 
 
 def score_reply_to_proto(
-    result: ScoreResult, index: IndexDescription, queue_ms: float, total_ms: float
+    result: ScoreResult, index: IndexInfo, queue_ms: float, total_ms: float
 ) -> pb.ScoreResponse:
     """Return the wire's form of scores; times are milliseconds."""
     message: pb.ScoreResponse = _answered(result, pb.ScoreResponse, index, queue_ms, total_ms)
@@ -239,7 +233,7 @@ def score_reply_from_proto(query: str, message: pb.ScoreResponse) -> ScoreReply:
     return _reply(ScoreReply, query, message, ScoreResult, scores=scores)
 
 
-def index_to_proto(index: IndexDescription, is_default: bool) -> index_pb.Index:
+def index_to_proto(index: IndexInfo, is_default: bool) -> index_pb.Index:
     """Return the wire's form of an index description."""
     columns = [index_pb.Column(name=name, type=kind) for name, kind in index.columns]
     message: index_pb.Index = to_proto(
@@ -256,11 +250,6 @@ def index_from_proto(message: index_pb.Index) -> IndexInfo:
     loaded_at = at.seconds + at.nanos / 1e9 if message.HasField("loaded_at") else None
     columns = tuple((column.name, column.type) for column in message.columns)
     return from_proto(message, IndexInfo, loaded_at=loaded_at, columns=columns)
-
-
-def indexes_from_proto(message: index_pb.ListIndexesResponse) -> list[IndexInfo]:
-    """Return the client's form of a list of indexes."""
-    return [index_from_proto(index) for index in message.indexes]
 
 
 def reload_from_proto(message: index_pb.ReloadIndexResponse) -> ReloadReply:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
@@ -21,6 +21,8 @@ from genret.retrieval.errors import InputError
 from genret.retrieval.score_types import ScoreRequest
 from genret.retrieval.types import Mention, RetrieveRequest
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
+
+T = TypeVar("T")
 
 
 def options_from_proto(message: Message, request: Any) -> dict[str, Any]:
@@ -100,10 +102,15 @@ def error_on_wire(error: InputError, request: Any) -> InputError:
 def request_from_proto(message: pb.RetrieveRequest) -> RetrieveRequest:
     """Return the library's form of a request; raises InputError for a field out of range."""
     options = options_from_proto(message, RetrieveRequest)
+    return _checked(message, RetrieveRequest, options)
+
+
+def _checked(message: Any, request: Callable[..., T], options: Mapping[str, Any]) -> T:
+    """Return a request of a message's query; its errors have the message's names of fields."""
     try:
-        return RetrieveRequest(message.query, **options)
+        return request(message.query, **options)
     except InputError as error:
-        raise error_on_wire(error, RetrieveRequest) from None
+        raise error_on_wire(error, request) from None
 
 
 def request_to_proto(request: RetrieveRequest, index: str = "") -> pb.RetrieveRequest:
@@ -168,10 +175,7 @@ def answer_request_from_proto(message: pb.AnswerRequest) -> AnswerRequest:
     source = message.WhichOneof("schema")
     if source is not None:
         options["schema" if source == "schema_json" else source] = getattr(message, source)
-    try:
-        return AnswerRequest(message.query, **options)
-    except InputError as error:
-        raise error_on_wire(error, AnswerRequest) from None
+    return _checked(message, AnswerRequest, options)
 
 
 def answer_request_to_proto(request: AnswerRequest, index: str = "") -> pb.AnswerRequest:

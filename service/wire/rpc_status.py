@@ -17,7 +17,8 @@ from genret.service.status import Failure
 _MAX_TEXT_CHARS = 500
 _MAX_TEXT_BYTES = 800
 _ELLIPSIS = "…"
-_CODE_NAMES = {code.value[0]: code.name for code in StatusCode}
+DETAILS_KEY = "grpc-status-details-bin"  # of the trailer
+CODE_NAMES: dict[int, str] = {code.value[0]: code.name for code in StatusCode}
 
 
 def failure_to_proto(failure: Failure) -> status_pb2.Status:
@@ -37,7 +38,7 @@ def error_from_status(status: status_pb2.Status, request_id: str = "") -> CallEr
         for detail in (retry, info, bad):
             packed.Unpack(detail)  # leaves `detail` unchanged if the type differs
     return CallError(
-        _CODE_NAMES.get(status.code, "UNKNOWN"),
+        CODE_NAMES.get(status.code, "UNKNOWN"),
         status.message,
         retry.retry_delay.ToNanoseconds() / 1e9 if retry.HasField("retry_delay") else None,
         reason=info.reason,

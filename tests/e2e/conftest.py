@@ -14,8 +14,9 @@ from genret.service.configuration.server_config import IndexSpec, ModelSpec, Ser
 from genret.service.serving.models import IndexOpener
 from genret.service.serving.served import ServedIndex
 from genret.service.serving.server import Server
+from genret.service.status import told
 from tests.service.changing_index import ChangingIndex
-from tests.service.running_server import open_all, retriever_of
+from tests.service.running_server import open_all, opener_of, retriever_of
 from tests.service.tiny_assets import make_checkpoint, make_index
 
 
@@ -38,7 +39,7 @@ async def real_server(*indexes: ChangingIndex, **options: Any) -> AsyncIterator[
     specs = tuple(IndexSpec(index.folder.name, index.path) for index in indexes)
     models = (model_of(indexes[0].checkpoint),)
     config = ServerConfig(**{"indexes": specs, "models": models, "port": 0, "drain_seconds": 10, **options})
-    server = Server(config, IndexOpener.of(config))
+    server = Server(config, IndexOpener(config, told))
     await server.start()
     try:
         await server.load()
@@ -61,6 +62,6 @@ def tiny_index(checkpoint: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def tiny(checkpoint: Path, tiny_index: Path) -> Iterator[ServedIndex]:
-    served = open_all(IndexOpener(model_of(checkpoint)), IndexSpec("tiny", tiny_index))["tiny"]
+    served = open_all(opener_of(model_of(checkpoint)), IndexSpec("tiny", tiny_index))["tiny"]
     yield served
     retriever_of(served).close()

@@ -15,7 +15,7 @@ import jsonschema
 import pytest
 
 from tests.checkpoints import make_checkpoint as make_other_checkpoint
-from tests.service.server_process import ENVIRONMENT, GENRET, ServerProcess
+from tests.service.server_process import ENVIRONMENT, GENRET, ServerProcess, genret
 
 SCHEMA = {
     "type": "object",
@@ -46,12 +46,6 @@ class Server:
 
     def answer(self, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
         return genret("answer", "--address", self.address, *arguments, stdin=stdin)
-
-
-def genret(*arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*GENRET, *arguments], input=stdin, capture_output=True, text=True, timeout=120, env=ENVIRONMENT
-    )
 
 
 def refused_to_start(assets: Assets, *options: str) -> str:
@@ -106,11 +100,6 @@ def test_json_has_the_answer_its_entities_and_figures(server: Server, method: st
     assert tokens["accepted"] <= tokens["drafted"]
     assert (said["mass"] is not None) == (method == "disc")
     assert (said["seed"] is not None) == (method in ("sample", "disc"))
-
-
-def test_a_draft_that_is_the_model_is_always_right(server: Server) -> None:
-    tokens = json.loads(server.answer("--schema-name", "entity", "--json", "metal").stdout)["tokens"]
-    assert tokens["drafted"] == tokens["accepted"] > 0
 
 
 def test_queries_come_from_arguments_and_from_standard_input(server: Server) -> None:
@@ -208,13 +197,6 @@ def test_a_schema_is_explained_without_a_server(schema: str) -> None:
     assert done.stdout.splitlines()[0] == "#/type\ttype\tenforced\t"
 
 
-def test_help_says_what_the_options_are() -> None:
-    done = genret("answer", "--help")
-    assert done.returncode == 0
-    for option in ("--schema", "--schema-name", "--explain-schema", "--max-tokens", "--method"):
-        assert option in done.stdout
-
-
 def test_interrupted_it_stops_in_silence(server: Server) -> None:
     process = subprocess.Popen(
         [*GENRET, "answer", "--address", server.address, "--schema-name", "entity", "-"],
@@ -240,12 +222,6 @@ def test_a_named_schema_that_cannot_be_used_keeps_the_server_from_starting(asset
     file = assets.file("refused.json", '{"type": "strin"}')
     said = refused_to_start(assets, "--schema", f"broken={file}")
     assert f"Error: {file}: #/type: type: expected one of" in said
-
-
-def test_two_schemas_of_one_name_are_refused(assets: Assets, schema: str) -> None:
-    said = refused_to_start(assets, "--schema", f"a={schema}", "--schema", f"a={schema}")
-    assert "'a'" in said
-    assert "--schema" in said
 
 
 def test_a_draft_with_another_tokenizer_is_refused_in_words(assets: Assets) -> None:

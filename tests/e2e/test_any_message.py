@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import grpc
 import pytest
 from google.protobuf.message_factory import GetMessageClass
 from grpc_reflection.v1alpha import reflection_pb2
@@ -158,14 +157,6 @@ def test_bytes_that_are_no_message_are_the_callers_mistake(server: Fuzzed, name:
 def test_text_that_is_not_utf8_is_the_callers_mistake(server: Fuzzed) -> None:
     raw = pb.RetrieveRequest(query="ab").SerializeToString().replace(b"ab", b"\xff\xfe")
     assert server.check("Retrieve", raw).code is Code.INVALID_ARGUMENT
-
-
-@at_the_fake
-@pytest.mark.parametrize("path", ["/genret.v1.RetrievalService/Nothing", "/no.Service/Nothing"])
-def test_unknown_methods_are_unimplemented(server: Fuzzed, path: str) -> None:
-    with pytest.raises(grpc.RpcError) as caught:
-        server.channel.unary_unary(path)(b"", timeout=60)
-    assert caught.value.code() is Code.UNIMPLEMENTED
 
 
 @at_the_fake

@@ -146,7 +146,3 @@ def test_the_library_searches_evidence_as_the_command_does(index: Path, bare: Pa
         assert isinstance(refused, Exception)
     with pytest.raises(EvidenceMissingError):
         EvidenceSearch.open(bare)
-
-
-def test_the_command_is_listed() -> None:
-    assert "Ask an index, without a server." in CliRunner().invoke(cli, ["--help"]).stdout

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import itertools
 import math
 import threading
@@ -21,20 +20,24 @@ from genret.decoding.errors import DeadlineExceededError, DecodingCancelledError
 from genret.retrieval.answers.answer_types import AnswerRequest
 from genret.retrieval.errors import GenretError, IndexChecksumError, InputError, ModelError
 from genret.retrieval.types import Mention, RetrieveRequest
-from genret.service.client import LIVENESS, AsyncRetrievalClient, CallError, Reply, RetrievalClient
+from genret.service.client import LIVENESS, CallError, Reply, RetrievalClient
 from genret.service.configuration.server_config import AuthConfig, QueueLimits
 from genret.service.errors import MESSAGE_TOO_LARGE, NotReadyError, OverloadedError, UnknownIndexError
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 from genret.service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
 from genret.service.security.bearer_tokens import Scope, line_of, new_token
 from genret.service.serving.readiness import State
-from tests.service.asynchronous import asynchronous
 from tests.service.certificates import Authority
 from tests.service.either_client import KINDS, either_client
-from tests.service.fake_retriever import FakeRetriever, served
+from tests.service.fake_retriever import FakeRetriever
 from tests.service.running_server import overtaken, running, until
+from tests.service.secured_server import tokens_in
 
-both = pytest.mark.parametrize("kind", KINDS)
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    """What holds for one client holds for the other."""
+    return str(request.param)
 
 
 async def error_of(call: Any) -> CallError:
@@ -43,8 +46,6 @@ async def error_of(call: Any) -> CallError:
     return caught.value
 
 
-@both
-@asynchronous
 async def test_every_method_is_there(kind: str) -> None:
     async with (
         running(FakeRetriever(), FakeRetriever()) as api,
@@ -83,8 +84,6 @@ async def test_every_method_is_there(kind: str) -> None:
         await client.wait_until_ready(60)
 
 
-@both
-@asynchronous
 async def test_an_index_is_reloaded(kind: str) -> None:
     async with running(FakeRetriever()) as api, either_client(kind, api.server.address) as client:
         assert not (await client.reload_index()).reloaded
@@ -95,8 +94,6 @@ async def test_an_index_is_reloaded(kind: str) -> None:
         assert (await error_of(client.reload_index("nowhere"))).code == "NOT_FOUND"
 
 
-@both
-@asynchronous
 async def test_errors_say_everything_the_server_said(kind: str) -> None:
     fake = FakeRetriever(bugs={"bug": ValueError("secret")})
     limits = QueueLimits(max_requests=1)
@@ -121,8 +118,6 @@ async def test_errors_say_everything_the_server_said(kind: str) -> None:
         assert late.code == "DEADLINE_EXCEEDED"
 
 
-@both
-@asynchronous
 async def test_a_message_above_a_limit_is_no_overload(kind: str) -> None:
     big = RetrieveRequest("x" * 100_000)
     async with running(FakeRetriever(), max_request_bytes=4096) as api:
@@ -138,8 +133,6 @@ async def test_a_message_above_a_limit_is_no_overload(kind: str) -> None:
         assert not error.is_overload
 
 
-@both
-@asynchronous
 async def test_the_request_id_reaches_the_server_and_bad_ones_do_not(kind: str) -> None:
     async with running(FakeRetriever()) as api, either_client(kind, api.server.address) as client:
         with pytest.raises(InputError, match="request_id"):
@@ -149,8 +142,6 @@ async def test_the_request_id_reaches_the_server_and_bad_ones_do_not(kind: str) 
         assert first.request_id != second.request_id
 
 
-@both
-@asynchronous
 async def test_compressed_requests_are_taken_by_a_server_that_was_told_to(kind: str) -> None:
     big = RetrieveRequest("x" * 10_000)
     async with (
@@ -166,8 +157,6 @@ async def test_compressed_requests_are_taken_by_a_server_that_was_told_to(kind: 
             assert (await client.retrieve(big)).result.candidates
 
 
-@both
-@asynchronous
 async def test_a_stream_answers_each_query_once(kind: str) -> None:
     fake = FakeRetriever()
     async with running(fake) as api, either_client(kind, api.server.address) as client:
@@ -184,8 +173,6 @@ async def test_a_stream_answers_each_query_once(kind: str) -> None:
         assert await client.stream([]) == []
 
 
-@both
-@asynchronous
 async def test_an_endless_iterable_is_read_as_far_as_answers_are_taken(kind: str) -> None:
     taken = itertools.count()
 
@@ -212,8 +199,6 @@ def take_some(client: RetrievalClient, requests: Iterator[RetrieveRequest]) -> i
     return count
 
 
-@both
-@asynchronous
 async def test_an_error_of_the_iterable_comes_behind_the_answers_before_it(kind: str) -> None:
     def breaking() -> Iterator[RetrieveRequest]:
         yield RetrieveRequest("a")
@@ -227,20 +212,6 @@ async def test_an_error_of_the_iterable_comes_behind_the_answers_before_it(kind:
     assert sorted(request.query for request, _ in seen) == ["a", "b"]
 
 
-@asynchronous
-async def test_queries_may_come_asynchronously() -> None:
-    async def slowly() -> AsyncIterator[RetrieveRequest]:
-        for i in range(3):
-            await asyncio.sleep(0.001)
-            yield RetrieveRequest(str(i))
-
-    async with running(FakeRetriever()) as api, AsyncRetrievalClient(api.server.address) as client:
-        answers = [answer async for answer in client.retrieve_stream(slowly())]
-        assert sorted(request.query for request, _ in answers) == ["0", "1", "2"]
-
-
-@both
-@asynchronous
 async def test_a_stream_that_breaks_accounts_for_every_query_it_took(kind: str) -> None:
     fake = FakeRetriever(held=True)
     seen: list[Any] = []
@@ -257,8 +228,6 @@ async def test_a_stream_that_breaks_accounts_for_every_query_it_took(kind: str) 
     assert {reply.code for _, reply in seen} == {"DEADLINE_EXCEEDED"}
 
 
-@both
-@asynchronous
 async def test_a_server_that_shuts_down_answers_what_it_took(kind: str) -> None:
     fake = FakeRetriever(held=True)
     seen: list[Any] = []
@@ -297,8 +266,6 @@ def unending(kind: str, *queries: str) -> Iterator[Any]:
         gate.set()
 
 
-@both
-@asynchronous
 async def test_a_stream_of_nothing_at_a_time_is_refused(kind: str) -> None:
     async with either_client(kind, "127.0.0.1:1") as client:
         with pytest.raises(InputError, match="max_in_flight: must be at least 1, got 0"):
@@ -321,8 +288,6 @@ class Confused(pb_grpc.RetrievalServiceServicer):
     ("answers", "message"),
     [(True, "a query it was not asked: 'other'"), (False, "without answering everything")],
 )
-@both
-@asynchronous
 async def test_a_confused_server_is_an_error(kind: str, answers: bool, message: str) -> None:
     server = grpc.aio.server()
     add: Any = pb_grpc.add_RetrievalServiceServicer_to_server
@@ -336,16 +301,12 @@ async def test_a_confused_server_is_an_error(kind: str, answers: bool, message: 
     assert message in str(error)
 
 
-@both
-@asynchronous
 async def test_tls_with_own_authorities_and_certificates_and_a_token(kind: str, tmp_path: Path) -> None:
     ca = Authority(tmp_path / "ca")
     own = Authority(tmp_path / "clients")
     mine = own.issue("client", client=True)
     read, admin = new_token(), new_token()
-    tokens = tmp_path / "tokens"
-    tokens.write_text(f"{line_of(Scope.READ, read)}\n{line_of(Scope.ADMIN, admin)}\n")
-    tokens.chmod(0o600)
+    tokens = tokens_in(tmp_path, line_of(Scope.READ, read), line_of(Scope.ADMIN, admin))
     options: dict[str, Any] = {
         "tls": ca.server_tls(client_ca=own.ca_file),
         "auth": AuthConfig(token_file=tokens),
@@ -371,8 +332,6 @@ async def test_tls_with_own_authorities_and_certificates_and_a_token(kind: str, 
             assert (await error_of(client.retrieve(request))).code == "UNAVAILABLE"
 
 
-@both
-@asynchronous
 async def test_whoever_waits_for_a_server_hears_when_it_is_ready(kind: str) -> None:
     async with running(FakeRetriever(), load=False) as api, either_client(kind, api.server.address) as client:
         late = await error_of(client.wait_until_ready(0.2))
@@ -385,18 +344,6 @@ async def test_whoever_waits_for_a_server_hears_when_it_is_ready(kind: str) -> N
         await waiting
 
 
-@both
-@asynchronous
-async def test_a_call_is_tried_again_while_a_server_warms_up(kind: str) -> None:
-    async with running(FakeRetriever(), load=False) as api, either_client(kind, api.server.address) as client:
-        asking = asyncio.create_task(client.retrieve(RetrieveRequest("hamlet")))
-        await asyncio.sleep(0.05)
-        await api.server.load()
-        assert (await asking).result.candidates
-
-
-@both
-@asynchronous
 async def test_nothing_is_tried_again_but_what_is_unavailable(kind: str) -> None:
     errors: dict[str, GenretError | DecodingError] = {
         "UNAVAILABLE": NotReadyError("elsewhere", 0.01),
@@ -416,22 +363,6 @@ async def test_nothing_is_tried_again_but_what_is_unavailable(kind: str) -> None
     assert asked == dict.fromkeys((*errors, "INTERNAL"), 1) | {"UNAVAILABLE": 4}
 
 
-@both
-@asynchronous
-async def test_descriptions_of_indexes_say_everything(kind: str) -> None:
-    index = served(FakeRetriever())
-    described = dataclasses.replace(
-        index.description, loaded_at=1_700_000_000.25, columns=(("kind", "string"),), max_title_tokens=9
-    )
-    indexes = {"fake": dataclasses.replace(index, description=described)}
-    async with running(indexes=indexes) as api, either_client(kind, api.server.address) as client:
-        found = await client.get_index()
-        assert found.loaded_at == 1_700_000_000.25
-        assert (found.columns, found.max_title_tokens) == ((("kind", "string"),), 9)
-
-
-@both
-@asynchronous
 async def test_no_time_left_is_not_the_default_of_a_minute(kind: str) -> None:
     async with running(FakeRetriever()) as s, either_client(kind, s.server.address) as client:
         for seconds in (0, 0.0, -1.0):
@@ -443,9 +374,7 @@ async def test_no_time_left_is_not_the_default_of_a_minute(kind: str) -> None:
             assert len(await client.stream([RetrieveRequest("q")], **none)) == 1
 
 
-@both
 @pytest.mark.parametrize("seconds", [math.nan, math.inf, "5", True])
-@asynchronous
 async def test_deadlines_that_are_none_are_refused(kind: str, seconds: Any) -> None:
     async with running(FakeRetriever()) as s, either_client(kind, s.server.address) as client:
         with pytest.raises(InputError, match="timeout_s: must be a finite number of seconds"):
@@ -454,9 +383,7 @@ async def test_deadlines_that_are_none_are_refused(kind: str, seconds: Any) -> N
             await client.stream([RetrieveRequest("q")], timeout_s=seconds)
 
 
-@both
 @pytest.mark.parametrize("bad", ["a text", None, 5], ids=["str", "None", "int"])
-@asynchronous
 async def test_what_is_no_query_is_told_behind_the_answers_before_it(kind: str, bad: Any) -> None:
     async with running(FakeRetriever()) as s, either_client(kind, s.server.address) as client:
         seen: list[Any] = []
@@ -468,8 +395,6 @@ async def test_what_is_no_query_is_told_behind_the_answers_before_it(kind: str, 
             await client.stream(not_iterable)
 
 
-@both
-@asynchronous
 async def test_what_cannot_be_sent_is_told(kind: str) -> None:
     async with running(FakeRetriever()) as s, either_client(kind, s.server.address) as client:
         with pytest.raises(ValueError, match="surrogates"):
@@ -487,8 +412,6 @@ class RefusingHealth(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # g
         await context.abort(grpc.StatusCode.UNAVAILABLE, "no healthy upstream")
 
 
-@both
-@asynchronous
 async def test_whoever_waits_for_a_server_does_not_besiege_it(kind: str) -> None:
     server = grpc.aio.server()
     port = server.add_insecure_port("127.0.0.1:0")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 import signal
 import subprocess
@@ -17,13 +16,15 @@ from click.testing import CliRunner, Result
 
 from genret.retrieval.errors import IndexChecksumError
 from genret.service.client import RetrievalClient
+from genret.service.client.reply import EvidenceInfo, RankingInfo, VectorsInfo
 from genret.service.configuration.server_config import AuthConfig
 from genret.service.main import cli
 from genret.service.security.bearer_tokens import Scope, line_of, new_token
-from genret.service.serving.served import EvidenceDescription, RankingDescription, VectorsDescription
+from genret.service.status import told
 from tests.service.certificates import Authority
-from tests.service.fake_retriever import FakeRetriever, served, wait_until
+from tests.service.fake_retriever import FakeRetriever, served
 from tests.service.running_server import Threaded, threaded
+from tests.service.secured_server import tokens_in
 from tests.service.server_process import GENRET
 
 COLUMNS = (("kind", "string"), ("year", "int"))
@@ -45,12 +46,12 @@ def described(name: str, **fields: Any) -> Any:
 
 DAMAGED = IndexChecksumError("vectors.faiss", "/srv/index: digest")
 EVIDENCE = {
-    "vectors": VectorsDescription("lexical", "flat", 256, 50, 51_200, 1.0, DAMAGED),
+    "vectors": VectorsInfo("lexical", "flat", 256, 50, 51_200, 1.0, False, told(DAMAGED)),
     "evidence": (
-        EvidenceDescription("names", 8094, 3 * 2**19),
-        EvidenceDescription("vectors", 50, 51_200, DAMAGED),
+        EvidenceInfo("names", 8094, 3 * 2**19),
+        EvidenceInfo("vectors", 50, 51_200, told(DAMAGED)),
     ),
-    "ranking": RankingDescription(True, False, "asked.tsv", 25_556),
+    "ranking": RankingInfo(True, False, "asked.tsv", 25_556),
 }
 
 
@@ -194,6 +195,12 @@ def test_a_query_by_shortlist_shows_probabilities(api: Threaded) -> None:
     assert (document["method"], document["num_scored"], document["shortlist_size"]) == ("auto", 3, 2)
 
 
+def test_a_withheld_answer_is_said_beside_the_lines(api: Threaded) -> None:
+    done = at(api, "query", "x", "--method", "disc", "--min-mass", "1")
+    said = "no match: 'x': in the catalogue with probability 0.25, below --min-mass 1\n"
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "", said)
+
+
 def test_a_stream_answers_all_of_stdin(api: Threaded) -> None:
     queries = [f"query {i}" for i in range(200)]
     done = at(api, "query", "-", "--stream", stdin="\n".join(queries))
@@ -316,9 +323,7 @@ def test_commands_speak_tls_and_show_tokens(tmp_path: Path) -> None:
     ca = Authority(tmp_path / "ca")
     mine = ca.issue("me", client=True)
     read, admin = new_token(), new_token()
-    tokens = tmp_path / "tokens"
-    tokens.write_text(f"{line_of(Scope.READ, read)}\n{line_of(Scope.ADMIN, admin)}\n")
-    tokens.chmod(0o600)
+    tokens = tokens_in(tmp_path, line_of(Scope.READ, read), line_of(Scope.ADMIN, admin))
     (tmp_path / "admin").write_text(admin + "\n")
     options: dict[str, Any] = {"tls": ca.server_tls(client_ca=ca.ca_file), "auth": AuthConfig(tokens)}
     with threaded(FakeRetriever(), **options) as api:
@@ -358,34 +363,3 @@ def test_a_handshake_that_fails_is_one_line_that_says_what_to_do(tmp_path: Path)
             (line,) = [line for line in said if not line.startswith("WARNING: All log messages before absl")]
             assert line.startswith(f"Error: no server answers at localhost:{api.server.port}: ")
             assert advice in line
-
-
-def test_a_stream_of_input_that_waits_is_answered_as_it_comes(
-    api: Threaded, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gate = threading.Event()
-
-    class Pipe(io.BytesIO):
-        def __init__(self) -> None:
-            super().__init__()
-            self.pieces = [b"first\n"]
-
-        def read1(self, size: int | None = -1, /) -> bytes:
-            if self.pieces:
-                return self.pieces.pop()
-            gate.wait(60)
-            return b""
-
-    printed: list[str] = []
-    monkeypatch.setattr("genret.service.commands.query.sys.stdin", io.TextIOWrapper(Pipe()))
-    monkeypatch.setattr(
-        "genret.service.commands.query.click.echo", lambda line, **_: printed.append(str(line))
-    )
-    arguments = ["query", "-", "--stream", "--address", api.server.address]
-    asking = threading.Thread(target=lambda: cli.main(arguments, standalone_mode=False))
-    asking.start()
-    wait_until(lambda: bool(printed))
-    assert printed[0].startswith("first\t1\t")
-    gate.set()
-    asking.join(60)
-    assert not asking.is_alive()

@@ -434,7 +434,7 @@ def test_a_server_that_is_gone_is_said_to_be(browser: Page, retrieval: CannedRet
 async def tiny_server(tiny: ServedIndex) -> AsyncIterator[str]:
     """A whole server with a random model over a dozen titles; gives the address of its HTTP face."""
     async with running(indexes={"tiny": tiny}, http=HttpConfig(port=0)) as server:
-        http = server.server.listeners.http
+        http = server.server.http
         assert http is not None
         yield http.address
 

@@ -17,18 +17,10 @@ import pytest
 from click.testing import CliRunner
 
 from genret.service.main import cli
-from tests.e2e.conftest import odd_checkpoint
 from tests.service.changing_index import ChangingIndex
-from tests.service.server_process import ENVIRONMENT, GENRET, ServerProcess
-from tests.service.tiny_assets import NUM_ENTITIES
+from tests.service.server_process import ENVIRONMENT, GENRET, ServerProcess, genret
 
 READY = r"^genret: ready on (\S+): index 'tiny' \(12 entities, (\d+) rows\); model (\S+) on cpu$"
-
-
-def genret(*arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*GENRET, *arguments], input=stdin, capture_output=True, text=True, timeout=120, env=ENVIRONMENT
-    )
 
 
 @pytest.fixture(scope="module")
@@ -58,62 +50,6 @@ def test_a_pipe_gets_lines(server: str) -> None:
         shares = dict(share.split("=") for share in row[8].split(" "))
         assert sum(map(float, shares.values())) == pytest.approx(float(row[7]), abs=1e-5)
     assert 0 < sum(float(row[6]) for row in rows) <= 1
-
-
-def test_json_has_everything_and_the_same_seed_the_same_answer(server: str) -> None:
-    arguments = ("query", "metal", "--method", "disc", "--seed", "4", "--json", "--address", server)
-    first, second = (json.loads(genret(*arguments).stdout) for _ in range(2))
-    assert first["seed"] == 4
-    assert first["candidates"] == second["candidates"]
-    assert sum(c["probability"] for c in first["candidates"]) == pytest.approx(1)
-    assert first["index"]["name"] == "tiny"
-
-
-def test_an_answer_below_the_least_mass_is_withheld_and_said_why(server: str) -> None:
-    sampled = ("query", "metal", "--method", "disc", "--seed", "4", "--adaptive", "--address", server)
-    answered = json.loads(genret(*sampled, "--json").stdout)
-    assert 0 < answered["mass_lower_bound"] <= answered["mass_upper_bound"] <= 1
-    assert answered["num_nodes"] > 0
-    assert not answered["abstained"]
-    withheld = json.loads(genret(*sampled, "--min-mass", "1", "--json").stdout)
-    assert (withheld["finish_reason"], withheld["abstained"], withheld["candidates"]) == (
-        "NO_MATCH",
-        True,
-        [],
-    )
-    assert withheld["mass"] == answered["mass"]
-    done = genret(*sampled, "--min-mass", "1")
-    assert (done.returncode, done.stdout) == (0, "")
-    said = r"no match: 'metal': in the catalogue with probability ([\d.e-]+), below --min-mass 1\n"
-    told = re.fullmatch(said, done.stderr)
-    assert told is not None
-    assert 0 < float(told[1]) < 1
-
-
-def test_draws_of_several_prefixes_are_asked_for(server: str) -> None:
-    done = genret("query", "metal", "--method", "disc", "--beam-size", "3", "--json", "--address", server)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["candidates"]
-
-
-def test_lists_are_proven_and_scored_as_asked(server: str) -> None:
-    method = ("--method", "beam", "--beam-size", "1")
-    asked = ("query", "metal", "-k", "4", *method, "--json", "--address", server)
-    plain = json.loads(genret(*asked).stdout)
-    exact = json.loads(genret(*asked, "--exact").stdout)
-    assert (plain["certified"], exact["certified"]) == (False, True)
-    assert (plain["num_exact_nodes"], plain["num_nodes"]) < (exact["num_exact_nodes"], exact["num_nodes"])
-    assert exact["kv"]["peak_bytes"] > 0
-    saved = exact["kv"]["per_branch_bytes"] - exact["kv"]["peak_bytes"]
-    assert exact["kv"]["saved_bytes"] == saved
-    assert all(c["score"] == c["logprob"] for c in exact["candidates"])
-    scored = json.loads(genret(*asked, "--exact", "--exact-budget", "9000", "--length-penalty", "1").stdout)
-    scores = [c["score"] for c in scored["candidates"]]
-    assert scored["certified"]
-    assert scores == sorted(scores, reverse=True)
-    assert all(c["score"] > c["logprob"] for c in scored["candidates"])
-    best = json.loads(genret(*asked, "--exact", "--aggregate", "max").stdout)
-    assert all(c["score"] <= c["logprob"] for c in best["candidates"])
 
 
 @pytest.mark.parametrize(
@@ -159,11 +95,6 @@ def test_one_bad_query_among_good_ones_fails_alone(server: str) -> None:
     assert done.stdout.startswith("good\t1\t")
     assert "too long" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_k_beyond_the_catalogue_gives_what_there_is(server: str) -> None:
-    done = genret("query", "x", "-k", "1000", "--address", server)
-    assert len(done.stdout.splitlines()) == NUM_ENTITIES
 
 
 @pytest.mark.parametrize(
@@ -216,14 +147,6 @@ def test_a_port_in_use_is_one_line(server: str, files: tuple[str, ...]) -> None:
 def test_an_index_that_is_not_there_is_one_line(checkpoint: Path, tmp_path: Path) -> None:
     said = refused_to_serve(str(tmp_path / "nope"), "--model", str(checkpoint), "--port", "0")
     assert str(tmp_path / "nope") in said
-
-
-def test_a_model_with_another_tokenizer_is_told(tiny_index: Path, tmp_path: Path) -> None:
-    other = odd_checkpoint(tmp_path / "other")
-    done = genret("serve", str(tiny_index), "--model", str(other), "--port", "0")
-    assert done.returncode == 1
-    assert "tokenizer" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def test_a_damaged_index_is_told_and_debug_shows_the_traceback(checkpoint: Path, tmp_path: Path) -> None:
@@ -292,26 +215,3 @@ def open_for_writing(pipe: Path, reader: subprocess.Popen[bytes]) -> int:
             time.sleep(0.02)
     reader.kill()
     raise AssertionError(f"nothing was read from {pipe}")
-
-
-def test_slow_input_is_answered_as_it_comes(server: str) -> None:
-    command = [*GENRET, "query", "-", "-k", "1", "--address", server]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=ENVIRONMENT) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        for query in (b"first", b"second"):
-            process.stdin.write(query + b"\n")
-            process.stdin.flush()
-            assert process.stdout.readline().startswith(query + b"\t1\t"), "before the next line is sent"
-        process.stdin.close()
-    assert process.returncode == 0
-
-
-def test_input_that_is_not_utf8_is_named_after_the_answers_before_it(server: str) -> None:
-    command = [*GENRET, "query", "-", "-k", "1", "--address", server]
-    done = subprocess.run(
-        command, input=b"good\n\xff\xfe\n", capture_output=True, timeout=120, env=ENVIRONMENT
-    )
-    assert done.returncode == 1
-    assert done.stdout.startswith(b"good\t1\t")
-    assert done.stderr == b"Error: standard input, line 2: not valid UTF-8\n"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import Any
 
 import grpc
@@ -13,12 +12,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from genret.retrieval.errors import IndexMismatchError, InputError
 from genret.service.configuration.server_config import BatchLimits, QueueLimits
 from genret.service.errors import BindError
-from genret.service.pb.genret.v1 import index_service_pb2 as index_pb
-from genret.service.pb.genret.v1 import index_service_pb2_grpc as index_grpc
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 from genret.service.serving.readiness import State
 from genret.service.serving.server import Server
-from tests.service.asynchronous import asynchronous
 from tests.service.fake_retriever import FakeRetriever, served
 from tests.service.running_server import Running, TableOpener, failure, make_config, running, unpack, until
 from tests.service.turned_clock import TurnedClock
@@ -36,25 +32,6 @@ async def health(channel: Any, service: str = READINESS) -> int:
     return int(reply.status)
 
 
-@asynchronous
-async def test_a_query_is_answered_with_everything_known_of_it() -> None:
-    async with running(FakeRetriever()) as api:
-        reply = await api.retrieve("hamlet", k=2, method=pb.RETRIEVAL_METHOD_DISC, seed=5)
-        assert [c.rank for c in reply.candidates] == [1, 2]
-        assert reply.candidates[0].title == "title of hamlet"
-        assert reply.candidates[0].metadata["year"].int_value == 1600
-        assert reply.candidates[0].metadata["note"].WhichOneof("kind") is None
-        assert reply.finish_reason == pb.FINISH_REASON_OK
-        assert (reply.mass, reply.mass_stderr, reply.num_draws, reply.seed) == (0.25, 0.01, 7, 5)
-        assert (reply.mass_lower_bound, reply.mass_upper_bound, reply.num_nodes) == (0.125, 0.5, 11)
-        assert not reply.abstained
-        assert not reply.HasField("certified")
-        assert (reply.index.name, reply.index.version, reply.index.digest) == ("fake", "v1", "d1")
-        assert reply.timings.prefill_ms == 1.0
-        assert 0 <= reply.timings.queue_ms <= reply.timings.total_ms
-
-
-@asynchronous
 async def test_what_a_proof_may_take_is_work() -> None:
     fake = FakeRetriever(held=True)
     async with running(fake, queue=QueueLimits(max_tokens=1500)) as api:
@@ -77,72 +54,6 @@ async def test_what_a_proof_may_take_is_work() -> None:
         assert all([(await call).candidates for call in more])
 
 
-@asynchronous
-async def test_options_left_out_take_the_defaults_and_zero_is_not_left_out() -> None:
-    async with running(FakeRetriever()) as api:
-        reply = await api.retrieve("hamlet")
-        assert reply.method == pb.RETRIEVAL_METHOD_AUTO
-        assert reply.certified
-        assert not reply.HasField("seed")
-        for field in ("k", "beam_size", "num_draws", "num_samples", "temperature", "top_m", "shortlist_size"):
-            error, details = await failure(api.retrieve("hamlet", **{field: 0}))
-            assert error.code() is StatusCode.INVALID_ARGUMENT
-            assert details["BadRequest"].field_violations[0].field == field
-
-
-@pytest.mark.parametrize(
-    ("fields", "field"),
-    [
-        ({"query": ""}, "query"),
-        ({"query": " \t\n"}, "query"),
-        ({"query": "word " * 101}, "query"),
-        ({"query": "word " * 100_000}, "query"),
-        ({"k": 10**6}, "k"),
-        ({"beam_size": 10**6}, "beam_size"),
-        ({"num_draws": 2**32 - 1}, "num_draws"),
-        ({"temperature": float("nan")}, "temperature"),
-        ({"temperature": float("inf")}, "temperature"),
-        ({"temperature": -1.0}, "temperature"),
-        ({"method": 77}, "method"),
-        ({"aggregation": 9}, "aggregation"),
-        ({"method": pb.RETRIEVAL_METHOD_DISC, "min_mass": float("nan")}, "min_mass"),
-        ({"method": pb.RETRIEVAL_METHOD_DISC, "min_mass": -0.5}, "min_mass"),
-        ({"method": pb.RETRIEVAL_METHOD_DISC, "adaptive": True, "beam_size": 2}, "adaptive"),
-        ({"method": pb.RETRIEVAL_METHOD_DISC, "adaptive": True, "top_m": 2}, "adaptive"),
-        ({"method": pb.RETRIEVAL_METHOD_DISC, "num_draws": 256, "beam_size": 64}, "num_samples"),
-    ],
-)
-@asynchronous
-async def test_bad_fields_are_named(fields: dict[str, Any], field: str) -> None:
-    async with running(FakeRetriever()) as api:
-        error, details = await failure(api.retrieve(**{"query": "hamlet", **fields}))
-        assert error.code() is StatusCode.INVALID_ARGUMENT
-        assert [v.field for v in details["BadRequest"].field_violations] == [field]
-        assert details["BadRequest"].field_violations[0].description in error.details()
-
-
-@asynchronous
-async def test_indexes_are_found_by_name_and_the_first_is_the_default() -> None:
-    async with running(FakeRetriever(), FakeRetriever()) as api:
-        assert (await api.retrieve()).index.name == "fake"
-        assert (await api.retrieve(index="fake1")).index.name == "fake1"
-        error, details = await failure(api.retrieve(index="other"))
-        assert error.code() is StatusCode.NOT_FOUND
-        assert details["ResourceInfo"].resource_name == "other"
-        assert "fake1" in error.details()
-        stub = index_grpc.IndexServiceStub(api.channel)
-        listed = (await stub.ListIndexes(index_pb.ListIndexesRequest())).indexes
-        assert [(i.name, i.is_default, i.num_rows) for i in listed] == [
-            ("fake", True, 30),
-            ("fake1", False, 30),
-        ]
-        assert (await stub.GetIndex(index_pb.GetIndexRequest())).index == listed[0]
-        assert (await stub.GetIndex(index_pb.GetIndexRequest(name="fake1"))).index == listed[1]
-        error, _ = await failure(stub.GetIndex(index_pb.GetIndexRequest(name="other")))
-        assert error.code() is StatusCode.NOT_FOUND
-
-
-@asynchronous
 async def test_a_batch_has_a_status_per_item() -> None:
     fake = FakeRetriever(errors={"torn": IndexMismatchError("another tokenizer")})
     async with running(fake) as api:
@@ -165,7 +76,6 @@ async def test_a_batch_has_a_status_per_item() -> None:
         assert details["BadRequest"].field_violations[0].field == "requests"
 
 
-@asynchronous
 async def test_concurrent_requests_share_batches_off_the_event_loop() -> None:
     fake = FakeRetriever(held=True)
     async with running(fake) as api:
@@ -180,7 +90,6 @@ async def test_concurrent_requests_share_batches_off_the_event_loop() -> None:
         assert fake.threads == {"genret-cpu_0"}
 
 
-@asynchronous
 async def test_health_answers_while_the_model_works() -> None:
     fake = FakeRetriever(held=True)
     async with running(fake) as api:
@@ -193,51 +102,6 @@ async def test_health_answers_while_the_model_works() -> None:
         await busy
 
 
-@asynchronous
-async def test_a_full_queue_refuses_at_once_and_says_when_to_return() -> None:
-    fake = FakeRetriever(held=True)
-    async with running(fake, queue=QueueLimits(max_requests=3)) as api:
-        first = api.retrieve("first")
-        await until(fake.running.is_set)
-        accepted = [api.retrieve("a"), api.retrieve("b")]
-        await until(lambda: api.waiting == 2)
-        error, details = await failure(api.retrieve("c"))
-        assert error.code() is StatusCode.RESOURCE_EXHAUSTED
-        assert (details["ErrorInfo"].reason, details["ErrorInfo"].domain) == ("QUEUE_FULL", "genret")
-        assert details["RetryInfo"].retry_delay.ToNanoseconds() > 0
-        assert await health(api.channel) == SERVING
-        fake.hold.set()
-        await asyncio.gather(first, *accepted)
-        await api.retrieve("c")
-
-
-@asynchronous
-async def test_a_bug_tells_the_request_id_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.ERROR, logger="genret.service")
-    fake = FakeRetriever(bugs={"bad": RuntimeError("secret path /srv/x")}, held=True)
-    async with running(fake) as api:
-        first = api.retrieve("first")
-        await until(fake.running.is_set)
-        good = api.retrieve("good")
-        await until(lambda: api.waiting == 1)
-        bad = api.stub.Retrieve(pb.RetrieveRequest(query="bad"), metadata=(("x-request-id", "abc-1"),))
-        await until(lambda: api.waiting == 2)
-        fake.hold.set()
-        await first
-        assert (await good).candidates, "a neighbour in the batch is answered all the same"
-        error, details = await failure(bad)
-        assert error.code() is StatusCode.INTERNAL
-        assert error.details() == "internal error; request id abc-1"
-        assert not details
-        assert dict(list(error.trailing_metadata()))["x-request-id"] == "abc-1"
-        assert fake.batches[1:] == [["good", "bad"], ["good"], ["bad"]]
-    (record,) = [r for r in caplog.records if r.levelno == logging.ERROR]
-    assert "abc-1" in record.getMessage()
-    assert record.exc_info is not None
-    assert "secret path" in str(record.exc_info[1])
-
-
-@asynchronous
 async def test_request_ids_are_returned_or_made() -> None:
     async with running(FakeRetriever()) as api:
         for sent, expected in (("mine-7", "mine-7"), ("no good !", None), ("x" * 200, None)):
@@ -247,7 +111,6 @@ async def test_request_ids_are_returned_or_made() -> None:
             assert got == expected if expected else len(got) == 32
 
 
-@asynchronous
 async def test_readiness_follows_the_life_of_the_server() -> None:
     fake = FakeRetriever()
     async with running(fake, load=False) as api:
@@ -268,7 +131,6 @@ async def test_readiness_follows_the_life_of_the_server() -> None:
         assert error.code() is StatusCode.NOT_FOUND
 
 
-@asynchronous
 async def test_draining_finishes_what_was_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = TurnedClock(monkeypatch)
 
@@ -301,23 +163,6 @@ async def test_draining_finishes_what_was_accepted(monkeypatch: pytest.MonkeyPat
         await asyncio.wait_for(drain, 60)
 
 
-@asynchronous
-async def test_a_hurried_drain_cancels_what_is_in_flight() -> None:
-    fake = FakeRetriever(held=True)
-    async with running(fake, lame_duck_seconds=600, drain_seconds=600) as api:
-        call = api.retrieve("never ends")
-        await until(fake.running.is_set)
-        hurry = asyncio.Event()
-        drain = asyncio.create_task(api.server.drain(hurry))
-        await until(lambda: api.server.readiness.state is State.DRAINING)
-        hurry.set()
-        await asyncio.wait_for(drain, 60)
-        error, _ = await failure(call)
-        assert error.code() in (StatusCode.UNAVAILABLE, StatusCode.CANCELLED)
-        await until(lambda: len(fake.stopped_by) == 1)
-
-
-@asynchronous
 async def test_a_host_that_does_not_exist_is_named() -> None:
     opener = TableOpener({"fake": served(FakeRetriever())})
     server = Server(make_config(host="host.invalid", insecure=True), opener)
@@ -326,7 +171,6 @@ async def test_a_host_that_does_not_exist_is_named() -> None:
     await server.drain()
 
 
-@asynchronous
 async def test_an_index_that_cannot_be_opened_leaves_the_server_not_ready() -> None:
     server = Server(make_config(), TableOpener({"fake": IndexMismatchError("another tokenizer")}))
     await server.start()
@@ -337,7 +181,6 @@ async def test_an_index_that_cannot_be_opened_leaves_the_server_not_ready() -> N
     await server.drain()
 
 
-@asynchronous
 async def test_a_batch_too_large_for_one_pass_is_cut_by_work() -> None:
     fake = FakeRetriever()
     limits = BatchLimits(max_size=100, max_tokens=250, max_delay_ms=50)
@@ -359,7 +202,6 @@ def violation(status: Any) -> tuple[str, str]:
     return found.field, found.description
 
 
-@asynchronous
 async def test_mentions_are_asked_with_the_template_for_mentions() -> None:
     fake = FakeRetriever()
     async with running(fake) as api:
@@ -371,7 +213,6 @@ async def test_mentions_are_asked_with_the_template_for_mentions() -> None:
         assert reply.results[0].response.index.name == "fake"
 
 
-@asynchronous
 async def test_options_are_those_of_every_mention() -> None:
     async with running(FakeRetriever(), FakeRetriever()) as api:
         options = pb.RetrieveRequest(k=2, method=pb.RETRIEVAL_METHOD_DISC, seed=7)
@@ -394,7 +235,6 @@ async def test_options_are_those_of_every_mention() -> None:
         (pb.RetrieveRequest(allow_entity_ids=MANY_IDS), "options.allow_entity_ids.ids"),
     ],
 )
-@asynchronous
 async def test_options_that_no_mention_can_have_fail_the_call(
     options: pb.RetrieveRequest, field: str
 ) -> None:
@@ -404,7 +244,6 @@ async def test_options_that_no_mention_can_have_fail_the_call(
         assert details["BadRequest"].field_violations[0].field == field
 
 
-@asynchronous
 async def test_calls_to_link_are_refused_as_those_to_retrieve() -> None:
     mention = pb.Mention(mention="a")
     async with running(FakeRetriever(), max_batch_items=2, load=False) as api:
@@ -421,7 +260,6 @@ async def test_calls_to_link_are_refused_as_those_to_retrieve() -> None:
         assert details["ResourceInfo"].resource_name == "nowhere"
 
 
-@asynchronous
 async def test_mentions_fail_alone_under_the_names_their_fields_have() -> None:
     errors = {"[unfit]": InputError("filter", "no such column")}
     fake = FakeRetriever(errors, bugs={"[bug]": ValueError("secret")})

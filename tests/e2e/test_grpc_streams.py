@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from genret.retrieval.errors import InputError
 from genret.service import methods as streams
@@ -17,7 +18,6 @@ from genret.service.methods import MAX_HELD_BYTES, MAX_IN_FLIGHT
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 from genret.service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
 from genret.service.serving import readiness as quiet
-from tests.service.asynchronous import asynchronous
 from tests.service.fake_retriever import FakeRetriever
 from tests.service.running_server import Running, failure, running, unpack, until
 from tests.service.turned_clock import TurnedClock
@@ -50,7 +50,6 @@ def in_flight(api: Running) -> int:
     return sum(lane.admission.num_requests for lane in api.server.lanes.all())
 
 
-@asynchronous
 async def test_every_query_is_answered_under_its_id() -> None:
     async with running(FakeRetriever()) as api:
         names = [f"n{i}" for i in range(200)]
@@ -62,7 +61,6 @@ async def test_every_query_is_answered_under_its_id() -> None:
         assert await call.code() == grpc.StatusCode.OK
 
 
-@asynchronous
 async def test_answers_come_as_they_are_ready() -> None:
     slow, fast = FakeRetriever(), FakeRetriever()
     slow.hold.clear()
@@ -79,7 +77,6 @@ async def test_answers_come_as_they_are_ready() -> None:
         assert set(await collect(call)) == {"slow", "fast"}
 
 
-@asynchronous
 async def test_what_fails_alone_is_an_answer_with_a_status() -> None:
     fake = FakeRetriever(
         errors={"broken": InputError("filter", "no such column")}, bugs={"bug": ValueError("x")}
@@ -110,19 +107,19 @@ async def test_what_fails_alone_is_an_answer_with_a_status() -> None:
         assert "ValueError" not in answers["bug"].error.message
 
 
-@asynchronous
 async def test_so_many_queries_of_a_stream_are_in_flight_and_no_more() -> None:
     fake = FakeRetriever(held=True)
     async with running(fake) as api:
         call = api.stub.RetrieveStream(iter([item(str(i)) for i in range(3 * MAX_IN_FLIGHT)]), timeout=60)
         await until(lambda: in_flight(api) == MAX_IN_FLIGHT)
-        await asyncio.sleep(0.1)
+        check = health_pb2_grpc.HealthStub(api.channel).Check
+        for _ in range(20):  # answered behind what the stream has sent
+            await check(health_pb2.HealthCheckRequest(), timeout=60)
         assert in_flight(api) == MAX_IN_FLIGHT
         fake.hold.set()
         assert len(await collect(call)) == 3 * MAX_IN_FLIGHT
 
 
-@asynchronous
 async def test_a_client_that_never_reads_holds_up_only_itself() -> None:
     fake = FakeRetriever()
     big = "big " * 20 + "x" * 200_000
@@ -163,7 +160,6 @@ async def test_a_client_that_never_reads_holds_up_only_itself() -> None:
         assert (await api.retrieve("afterwards")).candidates
 
 
-@asynchronous
 async def test_a_full_queue_makes_a_stream_wait() -> None:
     fake = FakeRetriever()
     fake.seconds = 0.005
@@ -175,7 +171,6 @@ async def test_a_full_queue_makes_a_stream_wait() -> None:
         assert all(answer.WhichOneof("outcome") == "response" for answer in answers.values())
 
 
-@asynchronous
 async def test_streams_leave_room_for_single_calls() -> None:
     fake = FakeRetriever(held=True)
     async with running(fake, queue=QueueLimits(max_requests=4)) as api:
@@ -188,7 +183,6 @@ async def test_streams_leave_room_for_single_calls() -> None:
         assert len(await collect(call)) == 40
 
 
-@asynchronous
 async def test_cancelling_a_stream_frees_the_queue_and_stops_decoding() -> None:
     fake = FakeRetriever(held=True)
     options = {"queue": QueueLimits(max_requests=8), "batch": BatchLimits(max_size=2)}
@@ -215,7 +209,6 @@ async def refused_at_the_end(call: Any) -> None:
         assert answer.error.code == grpc.StatusCode.DEADLINE_EXCEEDED.value[0]
 
 
-@asynchronous
 async def test_the_limit_on_time_is_that_of_a_query(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = TurnedClock(monkeypatch)
     fake = FakeRetriever()
@@ -239,7 +232,6 @@ async def test_the_limit_on_time_is_that_of_a_query(monkeypatch: pytest.MonkeyPa
         assert await call.code() == grpc.StatusCode.OK
 
 
-@asynchronous
 async def test_garbage_ends_the_stream_behind_what_was_asked_before_it() -> None:
     async with running(FakeRetriever()) as api:
         good = item("good").SerializeToString()
@@ -257,7 +249,6 @@ async def test_garbage_ends_the_stream_behind_what_was_asked_before_it() -> None
         assert [answer.id for answer in answers] == ["good"]
 
 
-@asynchronous
 async def test_a_server_that_is_warming_up_refuses_a_stream() -> None:
     async with running(FakeRetriever(), load=False) as api:
         # Nothing is sent: a call that writes while its server ends it may be told INTERNAL by its own side.
@@ -266,7 +257,6 @@ async def test_a_server_that_is_warming_up_refuses_a_stream() -> None:
         assert "RetryInfo" in details
 
 
-@asynchronous
 async def test_draining_ends_streams_whose_clients_send_on_as_unavailable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -291,7 +281,6 @@ async def test_draining_ends_streams_whose_clients_send_on_as_unavailable(
         assert set(await asyncio.gather(*asking)) == {grpc.StatusCode.UNAVAILABLE}
 
 
-@asynchronous
 async def test_a_stream_that_has_sent_all_before_a_drain_ends_well(monkeypatch: pytest.MonkeyPatch) -> None:
     # That it has sent all may come later than what it has sent.
     monkeypatch.setattr(streams, "IdleWait", Patient)
@@ -307,7 +296,6 @@ async def test_a_stream_that_has_sent_all_before_a_drain_ends_well(monkeypatch: 
         await draining
 
 
-@asynchronous
 async def test_idle_streams_are_so_many_a_connection_and_hold_up_nobody() -> None:
     async with running(FakeRetriever(), queue=QueueLimits(max_requests=4)) as api:
         open_streams = api.server.methods.streams
@@ -331,7 +319,6 @@ async def test_idle_streams_are_so_many_a_connection_and_hold_up_nobody() -> Non
 
 
 @pytest.mark.parametrize("names", [["same", "same"], ["", ""]])
-@asynchronous
 async def test_ids_need_not_be_unique(names: Iterable[str]) -> None:
     async with running(FakeRetriever()) as api:
 

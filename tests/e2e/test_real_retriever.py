@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -26,16 +25,14 @@ from genret.service.configuration.server_config import HttpConfig, IndexSpec
 from genret.service.gateway.http_app import OPENAPI_FILE
 from genret.service.main import cli
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
-from genret.service.serving.models import IndexOpener
 from genret.service.serving.served import ServedIndex
 from genret.service.wire.json import message_from_json, message_to_dict
 from genret.service.wire.replies import reply_from_proto
 from genret.service.wire.requests import request_to_proto
 from tests.e2e.conftest import model_of, odd_checkpoint
-from tests.service.asynchronous import asynchronous
 from tests.service.http_gateway import serving_in_a_thread
 from tests.service.openapi_cases import document, quiet
-from tests.service.running_server import failure, retriever_of, running, threaded, unpack
+from tests.service.running_server import failure, opener_of, retriever_of, running, threaded
 from tests.service.tiny_assets import MAX_POSITIONS, NUM_ENTITIES, make_index
 
 
@@ -44,7 +41,7 @@ def test_the_log_says_what_answers_for_an_index(
 ) -> None:
     monkeypatch.setattr("genret.decoding.trie.title_trie._numba_is_installed", lambda: False)
     with caplog.at_level("INFO", logger="genret.service"):
-        served = IndexOpener(model_of(checkpoint)).open(IndexSpec("tiny", tiny_index))
+        served = opener_of(model_of(checkpoint)).open(IndexSpec("tiny", tiny_index))
     retriever_of(served).close()
     said = (
         f"index 'tiny': version {served.description.version} from {tiny_index}; model checkpoint on cpu; "
@@ -61,7 +58,7 @@ def test_the_log_says_what_answers_for_an_index(
 def test_indexes_share_one_model_and_one_that_does_not_fit_is_refused(
     checkpoint: Path, tmp_path: Path
 ) -> None:
-    opener = IndexOpener(model_of(checkpoint))
+    opener = opener_of(model_of(checkpoint))
     with pytest.raises(IndexNotFoundError):  # the model is then loaded with the next one
         opener.open(IndexSpec("none", tmp_path / "none"))
     served = [opener.open(IndexSpec(n, make_index(tmp_path / n, checkpoint))) for n in ("a", "b", "c")]
@@ -83,7 +80,6 @@ def retriever(tiny: ServedIndex) -> Retriever:
     return retriever_of(tiny)
 
 
-@asynchronous
 async def test_an_index_is_described(tiny: ServedIndex, retriever: Retriever) -> None:
     described = tiny.description
     assert (described.name, described.model, described.device) == ("tiny", "checkpoint", "cpu")
@@ -114,7 +110,6 @@ async def test_an_index_is_described(tiny: ServedIndex, retriever: Retriever) ->
         {"explain": True, "method": "disc", "seed": 3, "num_samples": 5, "num_draws": 2},
     ],
 )
-@asynchronous
 async def test_the_service_says_what_the_library_says(
     tiny: ServedIndex, retriever: Retriever, options: dict[str, Any]
 ) -> None:
@@ -142,7 +137,6 @@ def disc(query: str, seed: int, **options: Any) -> pb.RetrieveRequest:
     return pb.RetrieveRequest(query=query, method=DISC, seed=seed, **options)
 
 
-@asynchronous
 async def test_requests_of_all_kinds_share_a_batch_and_agree_with_themselves_alone(tiny: ServedIndex) -> None:
     requests = [
         pb.RetrieveRequest(query="city of light", k=3),
@@ -184,16 +178,6 @@ async def test_requests_of_all_kinds_share_a_batch_and_agree_with_themselves_alo
     assert together[11].kv_usage.shared_prefix_bytes > 0
 
 
-@asynchronous
-async def test_many_clients_at_once_all_get_their_own_answer(tiny: ServedIndex, retriever: Retriever) -> None:
-    queries = [f"query number {i}" for i in range(48)]
-    expected = [r.candidates for r in retriever.retrieve(queries, k=2)]
-    async with running(indexes={"tiny": tiny}) as api:
-        replies = await asyncio.gather(*(api.retrieve(query, k=2) for query in queries))
-    for reply, candidates in zip(replies, expected, strict=True):
-        assert [c.entity_id for c in reply.candidates] == [c.entity_id for c in candidates]
-
-
 @pytest.mark.parametrize(
     ("fields", "field", "said"),
     [
@@ -208,7 +192,6 @@ async def test_many_clients_at_once_all_get_their_own_answer(tiny: ServedIndex, 
         ({"filter": "x" * 20_000}, "filter", "at most 16,384 characters"),
     ],
 )
-@asynchronous
 async def test_what_is_wrong_with_a_request_is_said_of_its_field(
     tiny: ServedIndex, fields: dict[str, Any], field: str, said: str
 ) -> None:
@@ -224,28 +207,8 @@ def ids(response: Any) -> set[str]:
     return {candidate.entity_id for candidate in response.candidates}
 
 
-@asynchronous
-async def test_what_is_wrong_in_a_batch_fails_alone(tiny: ServedIndex) -> None:
-    async with running(indexes={"tiny": tiny}) as api:
-        reply = await api.batch(
-            pb.RetrieveRequest(query="x", filter="kind = 'river'"),
-            pb.RetrieveRequest(query="x", filter="year = 3"),
-            pb.RetrieveRequest(query="x", deny_entity_ids=["Q1"] * 100_001),
-            pb.RetrieveRequest(query="x", prompt_template="poem"),
-            pb.RetrieveRequest(query="x", k=12),
-        )
-    river, *wrong, everything = reply.results
-    assert ids(river.response) == {"Q7", "Q8"}
-    assert {one.error.code for one in wrong} == {grpc.StatusCode.INVALID_ARGUMENT.value[0]}
-    fields = [unpack(one.error)["BadRequest"].field_violations[0].field for one in wrong]
-    assert fields == ["filter", "deny_entity_ids", "prompt_template"]
-    assert wrong[-1].error.message.startswith("prompt_template: unknown template 'poem'")
-    assert len(ids(everything.response)) == 12
-
-
-@asynchronous
 async def test_filters_reach_the_retriever(checkpoint: Path, tiny_index: Path) -> None:
-    opener = IndexOpener(model_of(checkpoint), filter_cache_bytes=12_345)
+    opener = opener_of(model_of(checkpoint), filter_cache_mib=3)
     served = opener.open(IndexSpec("tiny", tiny_index))
     async with running(indexes={"tiny": served}) as api:
         assert ids(await api.retrieve("x", filter="kind = 'city'")) == {"Q4", "Q5", "Q6"}
@@ -256,14 +219,13 @@ async def test_filters_reach_the_retriever(checkpoint: Path, tiny_index: Path) -
         nobody = await api.retrieve("x", allow_entity_ids=pb.EntityIds())
         assert nobody.finish_reason == pb.FINISH_REASON_NO_MATCH
     stats = retriever_of(served).filters.stats
-    assert (stats.num_filters, stats.max_bytes) == (4, 12_345)
+    assert (stats.num_filters, stats.max_bytes) == (4, 3 * 2**20)
     retriever_of(served).close()
 
 
 MENTIONS = [Mention("Lion", left="The ", right=" roared."), Mention("Paris"), Mention("metal", "a heavy ")]
 
 
-@asynchronous
 async def test_links_are_those_of_the_library(tiny: ServedIndex, retriever: Retriever) -> None:
     async with running(indexes={"tiny": tiny}) as api, AsyncRetrievalClient(api.server.address) as client:
         for k in (1, 3):
@@ -278,7 +240,6 @@ async def test_links_are_those_of_the_library(tiny: ServedIndex, retriever: Retr
             assert too_long.field_violations[0][0] == "mention"
 
 
-@asynchronous
 async def test_a_stream_gives_what_single_calls_give(tiny: ServedIndex) -> None:
     async with running(indexes={"tiny": tiny}) as api, AsyncRetrievalClient(api.server.address) as client:
         requests = [RetrieveRequest(f"query {i}", k=2 + i % 3) for i in range(20)]
@@ -373,11 +334,10 @@ ASKED: list[dict[str, Any]] = [
 ]
 
 
-@asynchronous
 async def test_both_faces_answer_alike_and_replies_fit_the_document(tiny: ServedIndex) -> None:
     async with running(indexes={"tiny": tiny}, http=HttpConfig(port=0)) as api:
-        assert api.server.listeners.http is not None
-        url = f"http://{api.server.listeners.http.address}"
+        assert api.server.http is not None
+        url = f"http://{api.server.http.address}"
         async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
             for asked in ASKED:
                 reply = (await client.post("/v1/retrieve", json=asked)).raise_for_status().json()

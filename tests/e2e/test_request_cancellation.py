@@ -34,13 +34,11 @@ from genret.service.gateway import endpoints as handlers
 from genret.service.gateway.endpoints import ENDPOINTS, NDJSON_TYPE
 from genret.service.methods import Methods, Query
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
-from genret.service.serving.models import IndexOpener
 from genret.service.serving.served import ServedIndex
 from tests.e2e.conftest import model_of
-from tests.service.asynchronous import asynchronous
 from tests.service.fuzzed_server import held_for_requests, statuses
 from tests.service.held_model import HeldModel, watch_sessions
-from tests.service.running_server import Running, open_all, retriever_of, running, until
+from tests.service.running_server import Running, open_all, opener_of, retriever_of, running, until
 from tests.service.tiny_assets import make_index
 from tests.service.turned_clock import TurnedClock
 
@@ -93,7 +91,7 @@ CODE_NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
 def tiny(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Iterator[ServedIndex]:
     wish = VectorBuildOptions(VectorMethod("encoder", str(checkpoint))) if HAS_FAISS else None
     index = make_index(tmp_path_factory.mktemp("tiny"), checkpoint, wish)
-    served = open_all(IndexOpener(model_of(checkpoint)), IndexSpec("tiny", index))["tiny"]
+    served = open_all(opener_of(model_of(checkpoint)), IndexSpec("tiny", index))["tiny"]
     yield served
     retriever_of(served).close()
 
@@ -169,7 +167,7 @@ def served(tiny: ServedIndex, monkeypatch: pytest.MonkeyPatch) -> Served:
 @asynccontextmanager
 async def serving(tiny: ServedIndex, sessions: WeakSet[TreeSession]) -> AsyncIterator[Api]:
     async with running(indexes={"tiny": tiny}, http=HttpConfig(port=0)) as api:
-        listener = api.server.listeners.http
+        listener = api.server.http
         assert listener is not None
         base_url = f"http://{listener.address}"
         async with httpx.AsyncClient(base_url=base_url, timeout=600, trust_env=False) as client:
@@ -245,7 +243,6 @@ async def passes_of(api: Api, transport: Transport, form: str) -> int:
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-@asynchronous
 async def test_a_client_leaves_the_queue(served: Served, transport: Transport) -> None:
     async with served as api:
         for form, (_, _, number) in FORMS.items():
@@ -255,7 +252,6 @@ async def test_a_client_leaves_the_queue(served: Served, transport: Transport) -
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-@asynchronous
 async def test_a_client_leaves_the_model_at_the_prompts_and_at_steps(
     served: Served, transport: Transport
 ) -> None:
@@ -278,7 +274,6 @@ async def test_a_client_leaves_the_model_at_the_prompts_and_at_steps(
         *(("grpc", "score", 0), ("grpc", "answer", 2), ("http", "beam", 1)),
     ],
 )
-@asynchronous
 async def test_the_deadline_passes_in_the_model(
     served: Served, form: str, transport: Transport, at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -292,7 +287,6 @@ async def test_the_deadline_passes_in_the_model(
 @pytest.mark.parametrize(
     ("transport", "form"), [("grpc", "beam"), ("grpc", "answer"), ("http", "disc"), ("http", "score")]
 )
-@asynchronous
 async def test_the_deadline_passes_in_the_queue(
     served: Served, form: str, transport: Transport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,7 +299,6 @@ async def test_the_deadline_passes_in_the_queue(
 
 @pytest.mark.skipif(not PROPOSED, reason="needs the extra vectors")
 @pytest.mark.parametrize("transport", TRANSPORTS)
-@asynchronous
 async def test_a_client_leaves_while_vectors_are_asked(
     served: Served, transport: Transport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -336,7 +329,6 @@ async def test_a_client_leaves_while_vectors_are_asked(
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-@asynchronous
 async def test_a_client_leaves_while_its_answer_is_converted(
     served: Served, transport: Transport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -370,7 +362,6 @@ async def test_a_client_leaves_while_its_answer_is_converted(
             await api.check_free()
 
 
-@asynchronous
 async def test_a_client_leaves_while_its_answer_is_on_its_way_out(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -399,7 +390,6 @@ async def test_a_client_leaves_while_its_answer_is_on_its_way_out(
             await api.check_free()
 
 
-@asynchronous
 async def test_a_client_hangs_up_while_its_answer_is_written_as_json(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,11 +33,10 @@ from genret.service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
 from genret.service.security.authority import Authority
 from genret.service.security.bearer_tokens import Scope, digest_of, line_of, new_token
 from tests.service import secured_server as methods
-from tests.service.asynchronous import asynchronous
 from tests.service.certificates import Authority as CertificateAuthority
 from tests.service.fake_retriever import FakeRetriever
 from tests.service.running_server import Running, failure, running
-from tests.service.secured_server import Secured, secured
+from tests.service.secured_server import Secured, secured, tokens_in
 
 READ, ADMIN, NEWER = new_token(), new_token(), new_token()
 KINDS = {
@@ -54,14 +53,7 @@ def bearer(token: str) -> tuple[str, str]:
 
 @pytest.fixture
 def token_file(tmp_path: Path) -> Path:
-    path = tmp_path / "tokens"
-    write_tokens(path, f"read {READ}", line_of(Scope.ADMIN, ADMIN))
-    return path
-
-
-def write_tokens(path: Path, *lines: str) -> None:
-    path.write_text("\n".join(lines) + "\n")
-    path.chmod(0o600)
+    return tokens_in(tmp_path, f"read {READ}", line_of(Scope.ADMIN, ADMIN))
 
 
 def authority_of(token_file: Path) -> Authority:
@@ -101,7 +93,6 @@ async def call(running: Secured, *metadata: tuple[str, str], method: str) -> Sta
         ([bearer(READ)], "/genret.v1.RetrievalService/Nothing", "UNIMPLEMENTED"),
     ],
 )
-@asynchronous
 async def test_a_call_is_allowed_by_its_token(
     token_file: Path, metadata: list[Any], method: str, code: str
 ) -> None:
@@ -110,7 +101,6 @@ async def test_a_call_is_allowed_by_its_token(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@asynchronous
 async def test_every_kind_of_method_is_refused_before_its_request_is_parsed(
     token_file: Path, kind: str
 ) -> None:
@@ -147,7 +137,6 @@ def consume(port: int, kind: str, metadata: tuple[tuple[str, str], ...]) -> list
         return list(reply) if kind.endswith("stream") else [reply]
 
 
-@asynchronous
 async def test_a_header_of_a_megabyte_is_refused_and_the_server_goes_on(token_file: Path) -> None:
     async with secured(authority_of(token_file)) as running:
         huge = await call(running, bearer("x" * 2**20), method=methods.READ_METHOD)
@@ -156,7 +145,6 @@ async def test_a_header_of_a_megabyte_is_refused_and_the_server_goes_on(token_fi
 
 
 @pytest.mark.parametrize(("trusted", "code"), [(True, StatusCode.OK), (False, StatusCode.PERMISSION_DENIED)])
-@asynchronous
 async def test_without_tokens_reading_is_free_and_the_rest_depends_on_who_can_connect(
     trusted: bool, code: StatusCode
 ) -> None:
@@ -186,7 +174,6 @@ async def serving(
             yield server, channel
 
 
-@asynchronous
 async def test_logs_tell_callers_apart_without_their_tokens(
     ca: CertificateAuthority, token_file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -214,7 +201,6 @@ async def code_of_end(answers: AsyncIterator[Any]) -> str:
     return "OK"
 
 
-@asynchronous
 async def test_a_refused_stream_says_why_whatever_is_being_sent(
     ca: CertificateAuthority, token_file: Path
 ) -> None:
@@ -226,7 +212,6 @@ async def test_a_refused_stream_says_why_whatever_is_being_sent(
                 assert await code_of_end(answers) == "UNAUTHENTICATED"
 
 
-@asynchronous
 async def test_reflection_needs_a_token(ca: CertificateAuthority, token_file: Path) -> None:
     async with serving(ca, token_file) as (_, channel):
         reflection = reflection_pb2_grpc.ServerReflectionStub(channel)
@@ -238,10 +223,9 @@ async def test_reflection_needs_a_token(ca: CertificateAuthority, token_file: Pa
         assert "genret.v1.RetrievalService" in names
 
 
-@asynchronous
 async def test_http_callers_need_encryption_and_a_token(ca: CertificateAuthority, token_file: Path) -> None:
     async with serving(ca, token_file) as (server, _):
-        http = server.server.listeners.http
+        http = server.server.http
         assert http is not None
         trusting = ssl.create_default_context(cafile=ca.ca_file)
         url = f"https://{http.address}"
@@ -264,10 +248,9 @@ async def test_http_callers_need_encryption_and_a_token(ca: CertificateAuthority
                 await plaintext.get("/readyz")
 
 
-@asynchronous
 async def test_pages_of_other_sites_do_not_reload_a_server_on_this_machine() -> None:
     async with running(FakeRetriever(), http=HttpConfig(port=0)) as server:
-        http = server.server.listeners.http
+        http = server.server.http
         assert http is not None
         async with httpx.AsyncClient(base_url=f"http://{http.address}", timeout=60) as client:
             for headers, code in (
@@ -278,26 +261,25 @@ async def test_pages_of_other_sites_do_not_reload_a_server_on_this_machine() -> 
             ):
                 reply = await client.post("/v1/indexes/fake:reload", headers=headers)
                 assert reply.status_code == code, headers
+                assert "access-control-allow-origin" not in reply.headers
 
 
-@asynchronous
 async def test_a_hangup_takes_the_changed_token_file(ca: CertificateAuthority, token_file: Path) -> None:
     async with serving(ca, token_file) as (server, channel):
         stub = pb_grpc.RetrievalServiceStub(channel)
         request = pb.RetrieveRequest(query="hamlet")
-        write_tokens(token_file, f"read {NEWER}")
+        tokens_in(token_file.parent, f"read {NEWER}")
         server.server.hang_up()
         await stub.Retrieve(request, metadata=[bearer(NEWER)], timeout=60)
         error, _ = await failure(stub.Retrieve(request, metadata=[bearer(READ)], timeout=60))
         assert error.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
-@asynchronous
 async def test_metrics_of_a_port_of_their_own_ask_for_nothing(
     ca: CertificateAuthority, token_file: Path
 ) -> None:
     async with serving(ca, token_file, metrics=MetricsConfig(port=0)) as (server, _):
-        monitoring = server.server.listeners.monitoring
+        monitoring = server.server.monitoring
         assert monitoring is not None
         async with httpx.AsyncClient(base_url=f"http://{monitoring.address}", timeout=60) as client:
             shown = await client.get("/metrics")
@@ -307,7 +289,6 @@ async def test_metrics_of_a_port_of_their_own_ask_for_nothing(
 
 
 @pytest.mark.parametrize("setting", ["tls.key", "auth.token_file"])
-@asynchronous
 async def test_what_cannot_be_used_is_told_before_anything_is_bound(
     ca: CertificateAuthority, token_file: Path, setting: str
 ) -> None:

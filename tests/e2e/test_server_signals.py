@@ -20,7 +20,6 @@ from genret.service.pb.genret.v1 import index_service_pb2_grpc as index_grpc
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 from genret.service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
 from tests.index_fixtures import files_of
-from tests.service.asynchronous import asynchronous
 from tests.service.changing_index import ChangingIndex
 from tests.service.running_server import until
 from tests.service.server_process import ServerProcess
@@ -98,7 +97,6 @@ def logged_calls(process: ServerProcess) -> Iterator[dict[str, Any]]:
             yield json.loads(line)
 
 
-@asynchronous
 async def test_sigterm_under_load_loses_no_accepted_request(index: ChangingIndex) -> None:
     with served(index, *_LOGGED) as process:
         load = Load(await asyncio.to_thread(process.address))
@@ -117,7 +115,6 @@ async def test_sigterm_under_load_loses_no_accepted_request(index: ChangingIndex
 
 
 @pytest.mark.slow
-@asynchronous
 async def test_a_second_signal_does_not_wait_for_what_is_in_flight(index: ChangingIndex) -> None:
     with served(index, "--lame-duck-seconds", "600") as process:
         load = Load(await asyncio.to_thread(process.address))
@@ -133,7 +130,6 @@ async def test_a_second_signal_does_not_wait_for_what_is_in_flight(index: Changi
 
 
 @pytest.mark.slow
-@asynchronous
 async def test_sighup_serves_new_versions_under_load_and_logs_them(
     index: ChangingIndex, tmp_path: Path
 ) -> None:
@@ -163,7 +159,6 @@ async def test_sighup_serves_new_versions_under_load_and_logs_them(
 
 
 @pytest.mark.fault
-@asynchronous
 async def test_kill_during_a_reload_leaves_the_index_intact(index: ChangingIndex) -> None:
     with served(index) as process:
         index.add("Berlin")

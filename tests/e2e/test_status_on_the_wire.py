@@ -55,10 +55,10 @@ from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 from genret.service.security.bearer_tokens import new_token
 from genret.service.serving.served import ServedIndex
 from genret.service.status import TABLE
-from tests.service.asynchronous import asynchronous
 from tests.service.changing_index import ChangingIndex
 from tests.service.fake_retriever import FakeRetriever
 from tests.service.running_server import Running, running, until
+from tests.service.secured_server import tokens_in
 from tests.service.status_wire import REQUEST_ID, Ask, Seen, ask_grpc, ask_http
 from tests.service.tiny_assets import make_checkpoint
 
@@ -80,7 +80,7 @@ async def faces(
     retriever: FakeRetriever | None = None, load: bool = True, **options: Any
 ) -> AsyncIterator[Face]:
     async with running(retriever or FakeRetriever(), load=load, http=HttpConfig(port=0), **options) as api:
-        listener = api.server.listeners.http
+        listener = api.server.http
         assert listener is not None
         base_url = f"http://{listener.address}"
         async with httpx.AsyncClient(base_url=base_url, timeout=60, trust_env=False) as client:
@@ -181,10 +181,7 @@ async def draining(folder: Path) -> AsyncIterator[tuple[Face, Ask]]:
 @asynccontextmanager
 async def guarded(folder: Path) -> AsyncIterator[tuple[Face, str]]:
     token = new_token()
-    file = folder / "tokens"
-    file.write_text(f"read {token}\n")
-    file.chmod(0o600)
-    async with faces(auth=AuthConfig(file)) as face:
+    async with faces(auth=AuthConfig(tokens_in(folder, f"read {token}"))) as face:
         yield face, token
 
 
@@ -287,7 +284,6 @@ def check(case: Case, seen: Seen) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=ids)
-@asynchronous
 async def test_a_row_on_the_wire(case: Case, tmp_path: Path) -> None:
     async with case.trigger(tmp_path) as (face, ask):
         check(case, await ask_grpc(face.api, ask))
@@ -305,7 +301,6 @@ def test_every_row_has_a_trigger() -> None:
     assert not missing
 
 
-@asynchronous
 async def test_a_bug_tells_its_request_id_alone() -> None:
     async with dies_of(RuntimeError("secret"))(Path()) as (face, ask):
         for seen in (await ask_grpc(face.api, ask), await ask_http(face.http, ask)):
@@ -314,7 +309,6 @@ async def test_a_bug_tells_its_request_id_alone() -> None:
             assert seen.http_status in (None, 500)
 
 
-@asynchronous
 async def test_a_message_beyond_the_limit_is_refused_by_the_transports() -> None:
     ask = Ask("Retrieve", pb.RetrieveRequest(query="q" * 4096))
     async with faces(max_request_bytes=1024) as face:
@@ -324,11 +318,3 @@ async def test_a_message_beyond_the_limit_is_refused_by_the_transports() -> None
         assert (over_http.http_status, over_http.code) == (413, "INVALID_ARGUMENT")
         assert over_http.request_id == REQUEST_ID
         assert (await face.api.retrieve()).candidates
-
-
-@pytest.mark.parametrize("method", ["BatchRetrieve", "Link", "Answer", "Score", "GetIndex", "ReloadIndex"])
-@asynchronous
-async def test_malformed_bytes_have_a_request_id_at_every_method(method: str) -> None:
-    case = CASES[0]
-    async with faces() as face:
-        check(case, await ask_grpc(face.api, Ask(method, pb.RetrieveRequest(), GARBAGE)))

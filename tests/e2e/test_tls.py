@@ -19,7 +19,6 @@ from grpc import StatusCode
 from genret.service.configuration.server_config import AuthConfig, TlsConfig
 from genret.service.security.authority import Authority
 from genret.service.security.tls import ssl_context
-from tests.service.asynchronous import asynchronous
 from tests.service.certificates import Authority as CertificateAuthority
 from tests.service.certificates import CertificateFiles
 from tests.service.secured_server import Secured, secured
@@ -49,7 +48,6 @@ async def code_of(
     return StatusCode.OK
 
 
-@asynchronous
 async def test_a_client_that_trusts_the_authority_gets_through_and_others_do_not(
     ca: CertificateAuthority, tmp_path: Path
 ) -> None:
@@ -62,7 +60,6 @@ async def test_a_client_that_trusts_the_authority_gets_through_and_others_do_not
         assert await code_of(running, client_of(ca)) is StatusCode.OK
 
 
-@asynchronous
 async def test_a_certificate_for_another_host_is_refused_by_the_client(ca: CertificateAuthority) -> None:
     files = ca.issue("elsewhere", hosts=("elsewhere.example",))
 
@@ -70,13 +67,11 @@ async def test_a_certificate_for_another_host_is_refused_by_the_client(ca: Certi
         assert await code_of(running, client_of(ca)) is StatusCode.UNAVAILABLE
 
 
-@asynchronous
 async def test_a_chain_with_an_intermediate_authority_is_sent_whole(ca: CertificateAuthority) -> None:
     async with secured(ANYBODY, ca.intermediate().server_tls()) as running:
         assert await code_of(running, client_of(ca)) is StatusCode.OK
 
 
-@asynchronous
 async def test_with_a_client_authority_only_its_clients_get_through(
     ca: CertificateAuthority, tmp_path: Path
 ) -> None:
@@ -145,7 +140,6 @@ async def greeting_listener(context: ssl.SSLContext) -> AsyncIterator[int]:
 
 
 @pytest.mark.parametrize("listener", [grpc_listener, http_listener])
-@asynchronous
 async def test_changed_files_serve_new_connections_and_broken_ones_do_not(
     ca: CertificateAuthority, caplog: pytest.LogCaptureFixture, listener: Listener
 ) -> None:
@@ -198,7 +192,6 @@ def negotiated(port: int, context: ssl.SSLContext) -> str | None:
 
 
 @pytest.mark.parametrize("listener", [grpc_listener, http_listener])
-@asynchronous
 async def test_tls_before_1_2_is_refused(ca: CertificateAuthority, listener: Listener) -> None:
     newest, older, too_old = (
         context_of_version(ca, version)

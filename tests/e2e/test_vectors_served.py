@@ -21,7 +21,6 @@ from genret.service.client import AsyncRetrievalClient, CallError
 from genret.service.serving.readiness import State
 from genret.service.serving.server import Server
 from tests.e2e.conftest import real_server
-from tests.service.asynchronous import asynchronous
 from tests.service.changing_index import ChangingIndex
 
 pytest.importorskip("faiss")
@@ -77,7 +76,6 @@ async def check_names_answer(client: AsyncRetrievalClient) -> None:
         assert {c.similarity for c in result.candidates} == {None}
 
 
-@asynchronous
 async def test_a_shortlist_is_proposed_scored_and_merged(index: ChangingIndex) -> None:
     async with served(index) as (_, client):
         found = (await client.retrieve(RetrieveRequest("hamlett", method="shortlist", **SHORT))).result
@@ -101,7 +99,6 @@ async def test_a_shortlist_is_proposed_scored_and_merged(index: ChangingIndex) -
         assert info.vectors.bytes > 0
 
 
-@asynchronous
 async def test_a_ranked_answer_says_what_its_scores_are_made_of(named: ChangingIndex) -> None:
     async with served(named) as (_, client):
         result = (await client.retrieve(RetrieveRequest("hamlett", **SHORT))).result
@@ -125,7 +122,6 @@ async def test_a_ranked_answer_says_what_its_scores_are_made_of(named: ChangingI
         assert info.vectors is None
 
 
-@asynchronous
 async def test_a_damaged_ranking_is_told_and_another_used(
     named: ChangingIndex, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -152,7 +148,6 @@ async def test_a_damaged_ranking_is_told_and_another_used(
         assert result.candidates[0].title == "Hamlet"
 
 
-@asynchronous
 async def test_every_entity_is_scored_where_there_are_few(plain: ChangingIndex) -> None:
     async with served(plain) as (_, client):
         for method in ("auto", "shortlist"):
@@ -164,7 +159,6 @@ async def test_every_entity_is_scored_where_there_are_few(plain: ChangingIndex) 
             assert {c.title for c in allowed.candidates} == {"Nile", "Paris"}
 
 
-@asynchronous
 async def test_without_evidence_a_shortlist_is_refused_and_auto_decodes(plain: ChangingIndex) -> None:
     async with served(plain) as (_, client):
         request = RetrieveRequest("hamlett", method="shortlist", **SHORT)
@@ -183,7 +177,6 @@ async def test_without_evidence_a_shortlist_is_refused_and_auto_decodes(plain: C
         assert (info.vectors, info.evidence, info.ranking) == (None, (), None)
 
 
-@asynchronous
 async def test_damaged_vectors_are_taken_into_service_and_told(
     index: ChangingIndex, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -216,7 +209,6 @@ async def test_damaged_vectors_are_taken_into_service_and_told(
         assert again.index.vectors.usable
 
 
-@asynchronous
 async def test_a_reload_brings_vectors_of_new_titles(index: ChangingIndex) -> None:
     async with served(index) as (_, client):
         request = RetrieveRequest("quicksilver", method="shortlist", shortlist_size=1, k=1)
@@ -231,7 +223,6 @@ async def test_a_reload_brings_vectors_of_new_titles(index: ChangingIndex) -> No
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux's list of mapped files")
-@asynchronous
 async def test_vectors_of_a_replaced_version_are_given_up(index: ChangingIndex) -> None:
     async with served(index) as (server, client):
         for number in range(4):
@@ -245,7 +236,6 @@ async def test_vectors_of_a_replaced_version_are_given_up(index: ChangingIndex) 
         assert held == {str(index.live / "vectors.faiss")}
 
 
-@asynchronous
 async def test_a_library_that_is_missing_is_named(
     index: ChangingIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:

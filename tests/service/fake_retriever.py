@@ -21,7 +21,8 @@ from genret.retrieval.types import (
     RetrieveRequest,
     Timings,
 )
-from genret.service.serving.served import IndexDescription, Outcome, Request, ServedIndex
+from genret.service.client.reply import IndexInfo
+from genret.service.serving.served import CacheCounts, Outcome, Request, ServedIndex
 
 Cancel = Sequence[CancelToken | None] | None
 MAX_PROMPT_TOKENS = 100
@@ -75,6 +76,12 @@ class FakeRetriever:
 
     def trial(self, num_requests: int) -> tuple[int, float]:
         return self.trials[num_requests]
+
+    def filter_cache(self) -> CacheCounts:
+        return CacheCounts(hits=5, misses=2, evictions=1, held_bytes=300)
+
+    def grammar_cache(self) -> CacheCounts:
+        return CacheCounts(hits=7, misses=3, evictions=0, held_bytes=4000)
 
     def _warm_up(self) -> None:
         self.num_warm_ups += 1
@@ -206,7 +213,7 @@ def fake_answer(request: AnswerRequest) -> AnswerResult:
 
 
 def served(retriever: FakeRetriever, name: str = "fake") -> ServedIndex:
-    description = IndexDescription(
+    description = IndexInfo(
         name=name, version="v1", digest="d1", num_rows=30, num_entities=20, model="fake-model", device="cpu"
     )
     return ServedIndex(description, retriever)

@@ -11,7 +11,7 @@ from genret.service.configuration.server_config import BatchLimits, QueueLimits
 from genret.service.observability.metrics import Metrics, ServerState
 from genret.service.serving.batching import DeviceQueues
 from genret.service.serving.readiness import Readiness
-from genret.service.serving.served import CacheCounts, IndexTable
+from genret.service.serving.served import IndexTable
 from tests.service.fake_retriever import FakeRetriever, served
 
 
@@ -25,21 +25,13 @@ class Family:
     help: str
 
 
-class CachingFake(FakeRetriever):
-    def filter_cache(self) -> CacheCounts:
-        return CacheCounts(hits=5, misses=2, evictions=1, held_bytes=300)
-
-    def grammar_cache(self) -> CacheCounts:
-        return CacheCounts(hits=7, misses=3, evictions=0, held_bytes=4000)
-
-
 async def full_metrics() -> tuple[Metrics, DeviceQueues]:
     """Return metrics in which every family has a sample."""
     metrics, table = Metrics(), IndexTable()
-    table.put(served(CachingFake()))
+    table.put(served(FakeRetriever()))
     lanes = DeviceQueues(BatchLimits(), QueueLimits())
     lanes.of("cpu")
-    metrics.watch(ServerState("1.2.3", Readiness([]), lanes, table))
+    metrics.registry.register(ServerState("1.2.3", Readiness([]), lanes, table))
     for metric in vars(metrics).values():
         if isinstance(metric, Counter | Gauge | Histogram) and metric._labelnames:
             metric.labels(*("x" for _ in metric._labelnames))

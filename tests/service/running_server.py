@@ -16,12 +16,13 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from genret.retrieval.retriever import Retriever
-from genret.service.configuration.server_config import IndexSpec, ServerConfig
+from genret.service.configuration.server_config import IndexSpec, ModelSpec, ServerConfig
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 from genret.service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
 from genret.service.serving.models import IndexOpener, PinnedRetriever
 from genret.service.serving.served import ServedIndex
 from genret.service.serving.server import Server
+from genret.service.status import told
 from tests.service.asynchronous import in_a_thread
 from tests.service.fake_retriever import FakeRetriever, served
 
@@ -95,6 +96,10 @@ class TableOpener:
         if isinstance(found, Exception):
             raise found
         return found
+
+
+def opener_of(model: ModelSpec, **options: Any) -> IndexOpener:
+    return IndexOpener(make_config(models=(model,), **options), told)
 
 
 def open_all(opener: IndexOpener, *specs: IndexSpec) -> dict[str, ServedIndex]:

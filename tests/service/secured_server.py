@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -21,6 +22,14 @@ SERVER_STREAM = "/genret.v1.RetrievalService/Link"
 CLIENT_STREAM = "/genret.v1.RetrievalService/Answer"
 BIDIRECTIONAL = "/genret.v1.RetrievalService/RetrieveStream"
 UNLISTED_METHOD = "/genret.v1.RetrievalService/Forgotten"
+
+
+def tokens_in(folder: Path, *lines: str) -> Path:
+    """A file of tokens that its owner alone may read."""
+    path = folder / "tokens"
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    path.chmod(0o600)
+    return path
 
 
 @dataclass

@@ -14,7 +14,15 @@ ROOT = Path(__file__).resolve().parents[2]
 GENRET = [sys.executable, "-m", "genret"]
 _OURS = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 ENVIRONMENT = {**os.environ, **_OURS}
-_SECONDS = 120
+_SECONDS = 300
+
+
+def genret(*arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    command = [*GENRET, *arguments]
+    return subprocess.run(
+        command, input=stdin, capture_output=True, text=True, timeout=_SECONDS, env=ENVIRONMENT
+    )
 
 
 class ServerProcess:

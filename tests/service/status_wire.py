@@ -54,10 +54,10 @@ async def ask_grpc(api: Running, ask: Ask) -> Seen:
     raw = ask.message.SerializeToString() if ask.raw is None else ask.raw[0]
     call: Any
     if ask.endpoint.row.is_stream:
-        call = api.channel.stream_stream(ask.endpoint.row.full_name)(iter([raw]), timeout=20)
+        call = api.channel.stream_stream(ask.endpoint.row.full_name)(iter([raw]), timeout=60)
     else:
         metadata = tuple(ask.headers.items())
-        call = api.channel.unary_unary(ask.endpoint.row.full_name)(raw, timeout=20, metadata=metadata)
+        call = api.channel.unary_unary(ask.endpoint.row.full_name)(raw, timeout=60, metadata=metadata)
     try:
         answer = await call
     except grpc.aio.AioRpcError as error:

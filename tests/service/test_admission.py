@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 
 from genret.decoding.errors import DeadlineExceededError
 from genret.retrieval.answers.answer_types import AnswerRequest, AnswerResult
-from genret.retrieval.errors import GenretError, ModelError
+from genret.retrieval.errors import ModelError
 from genret.retrieval.score_types import ScoreRequest, ScoreResult, TitleScore
 from genret.retrieval.types import RetrievalResult, RetrieveRequest
+from genret.service.client.reply import EvidenceInfo, IndexInfo
 from genret.service.configuration.server_config import BatchLimits, QueueLimits
 from genret.service.errors import OverloadedError
 from genret.service.serving.admission import (
@@ -34,8 +35,7 @@ from genret.service.serving.admission import (
     open_tokens,
     used_tokens,
 )
-from genret.service.serving.served import EvidenceDescription, IndexDescription
-from tests.service.asynchronous import asynchronous
+from genret.service.serving.served import scored_forms
 from tests.service.running_server import until
 
 
@@ -73,7 +73,7 @@ def test_given_titles_are_work_by_their_length() -> None:
     assert Admission(QueueLimits(max_tokens=40)).share(request, 29) == 29, "all of it is sure to be done"
 
 
-DESCRIBED = IndexDescription("i", "v", "d", num_rows=3000, num_entities=1000, model="m", device="cpu")
+DESCRIBED = IndexInfo("i", "v", "d", num_rows=3000, num_entities=1000, model="m", device="cpu")
 
 
 @pytest.mark.parametrize(
@@ -91,11 +91,11 @@ DESCRIBED = IndexDescription("i", "v", "d", num_rows=3000, num_entities=1000, mo
 def test_a_shortlist_has_as_many_forms_as_its_entities_have_in_the_mean(
     method: str, size: int | None, evidence: bool, forms: int
 ) -> None:
-    made = EvidenceDescription("names", 3000, 10**6, None if evidence else GenretError())
+    made = EvidenceInfo("names", 3000, 10**6, "" if evidence else "broken")
     request = RetrieveRequest("q", method=method, shortlist_size=size)
-    assert replace(DESCRIBED, evidence=(made,)).scored_forms(request) == forms
+    assert scored_forms(replace(DESCRIBED, evidence=(made,)), request) == forms
     if not evidence:
-        assert DESCRIBED.scored_forms(request) == forms, "broken evidence is none"
+        assert scored_forms(DESCRIBED, request) == forms, "broken evidence is none"
 
 
 def test_a_proof_is_work_up_to_its_budget_and_less_when_it_ended_sooner() -> None:
@@ -645,7 +645,6 @@ class Queue:
         return tasks
 
 
-@asynchronous
 async def test_it_takes_half_of_the_queue_and_the_rest_waits_in_order() -> None:
     queue, done = Queue(max_requests=4), asyncio.Event()
     tasks = await queue.begin(done, *((name, 1) for name in "01234"), waiting=3)
@@ -657,7 +656,6 @@ async def test_it_takes_half_of_the_queue_and_the_rest_waits_in_order() -> None:
     assert (queue.admission.num_requests, queue.fair_queue.num_waiting) == (0, 0)
 
 
-@asynchronous
 async def test_a_queue_full_of_calls_lets_it_in_as_soon_as_one_leaves() -> None:
     queue, done = Queue(max_requests=2), asyncio.Event()
     queue.admission.admit(1)
@@ -670,7 +668,6 @@ async def test_a_queue_full_of_calls_lets_it_in_as_soon_as_one_leaves() -> None:
     await task
 
 
-@asynchronous
 async def test_one_that_is_larger_than_the_share_is_let_in_alone() -> None:
     queue, done = Queue(max_tokens=100), asyncio.Event()
     tasks = await queue.begin(done, ("small", 10), ("large", 80), ("after", 1), waiting=2)
@@ -680,7 +677,6 @@ async def test_one_that_is_larger_than_the_share_is_let_in_alone() -> None:
     assert queue.order == ["small", "large", "after"]
 
 
-@asynchronous
 async def test_the_deadline_passes_while_it_waits() -> None:
     queue, done = Queue(max_requests=1), asyncio.Event()
     (first,) = await queue.begin(done, ("first", 1))
@@ -691,7 +687,6 @@ async def test_the_deadline_passes_while_it_waits() -> None:
     await first
 
 
-@asynchronous
 async def test_cancelling_the_first_lets_the_second_look() -> None:
     queue, done, hold = Queue(max_tokens=100), asyncio.Event(), asyncio.Event()
     (running,) = await queue.begin(hold, ("running", 40))
@@ -705,7 +700,6 @@ async def test_cancelling_the_first_lets_the_second_look() -> None:
     await asyncio.gather(running, small)
 
 
-@asynchronous
 async def test_an_error_gives_the_share_back() -> None:
     queue = Queue(max_requests=2)
     for _ in range(3):
@@ -718,7 +712,6 @@ async def test_an_error_gives_the_share_back() -> None:
     assert queue.order == ["a"]
 
 
-@asynchronous
 async def test_half_of_the_time_is_left_to_single_calls() -> None:
     limits = QueueLimits(max_wait_seconds=2)
     admission = Admission(limits, BatchLimits(max_tokens=50))
@@ -734,7 +727,6 @@ async def test_half_of_the_time_is_left_to_single_calls() -> None:
             admission.admit(60)  # and another one for single calls
 
 
-@asynchronous
 async def test_of_a_batch_no_more_waits_than_the_queue_may_hold() -> None:
     queue, done = Queue(max_requests=2), asyncio.Event()
     tasks = await queue.begin(done, *((name, 1) for name in "012"), waiting=2)

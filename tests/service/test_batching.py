@@ -19,7 +19,7 @@ import grpc
 import pytest
 
 from genret.decoding.cancellation import CancelToken
-from genret.decoding.errors import DeadlineExceededError, DecodingCancelledError
+from genret.decoding.errors import DeadlineExceededError
 from genret.retrieval.errors import InputError
 from genret.retrieval.types import RetrievalResult, RetrieveRequest
 from genret.service.configuration.server_config import BatchLimits, QueueLimits
@@ -34,7 +34,6 @@ from genret.service.serving.batching import (
     contained,
     keep_freed_memory,
 )
-from tests.service.asynchronous import asynchronous
 from tests.service.fake_retriever import FakeRetriever
 from tests.service.running_server import failure, running, until
 from tests.service.turned_clock import TurnedClock
@@ -64,7 +63,6 @@ def submit(
     return asyncio.create_task(call)
 
 
-@asynchronous
 async def test_an_idle_device_waits_for_the_company_of_the_last_batch_only_so_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -89,7 +87,6 @@ async def test_an_idle_device_waits_for_the_company_of_the_last_batch_only_so_lo
         assert (await submit(batcher, fake, "f")).queue_ms == 0, "a single client never waits"
 
 
-@asynchronous
 async def test_a_full_batch_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     TurnedClock(monkeypatch, stopped=True)
 
@@ -100,7 +97,6 @@ async def test_a_full_batch_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> No
         assert [len(batch) for batch in fake.batches] == [3, 3, 3]
 
 
-@asynchronous
 async def test_requests_of_one_retriever_share_a_batch_and_keep_their_order() -> None:
     async with batching(max_delay_ms=20, max_tokens=10) as (batcher, _):
         one, two = FakeRetriever(), FakeRetriever()
@@ -110,43 +106,6 @@ async def test_requests_of_one_retriever_share_a_batch_and_keep_their_order() ->
         assert two.batches == [["b", "e"]]
 
 
-@asynchronous
-async def test_who_left_the_queue_never_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = TurnedClock(monkeypatch)
-
-    async with batching(max_delay_ms=0) as (batcher, admission):
-        fake = FakeRetriever(held=True)
-        first = submit(batcher, fake, "first")
-        await until(fake.running.is_set)
-        leaving = submit(batcher, fake, "leaving")
-        late = submit(batcher, fake, "late", seconds=600)
-        staying = submit(batcher, fake, "staying")
-        await until(lambda: batcher.num_waiting == 3)
-        leaving.cancel()
-        clock.forward(600)
-        await until(lambda: batcher.num_waiting == 1)
-        assert admission.num_requests == 2, "their places are free at once"
-        with pytest.raises(DeadlineExceededError, match="in the queue"):
-            await late
-        fake.hold.set()
-        await asyncio.gather(first, staying)
-        assert fake.batches == [["first"], ["staying"]]
-
-
-@asynchronous
-async def test_who_leaves_while_running_is_told_to_the_decoder_alone() -> None:
-    async with batching(max_delay_ms=20) as (batcher, _):
-        fake = FakeRetriever(held=True)
-        leaving, staying = submit(batcher, fake, "leaving"), submit(batcher, fake, "staying")
-        await until(fake.running.is_set)
-        leaving.cancel()
-        await until(lambda: len(fake.stopped_by) == 1)
-        fake.hold.set()
-        assert (await staying).result.candidates
-        assert isinstance(fake.stopped_by[0], DecodingCancelledError)
-
-
-@asynchronous
 async def test_a_deadline_that_cannot_be_met_is_refused_at_once() -> None:
     async with batching(QueueLimits(max_wait_seconds=60), max_delay_ms=0) as (batcher, admission):
         fake = FakeRetriever(held=True)
@@ -160,7 +119,6 @@ async def test_a_deadline_that_cannot_be_met_is_refused_at_once() -> None:
         await asyncio.gather(first, patient)
 
 
-@asynchronous
 async def test_a_bug_hits_the_guilty_only() -> None:
     async with batching(max_delay_ms=20) as (batcher, _):
         fake = FakeRetriever(bugs={"bug": ZeroDivisionError("x"), "big": MemoryError()})
@@ -174,7 +132,6 @@ async def test_a_bug_hits_the_guilty_only() -> None:
         assert (await submit(batcher, fake, "after")).result.candidates
 
 
-@asynchronous
 async def test_a_retriever_that_breaks_its_contract_does_not_stop_the_batcher() -> None:
     class Short(FakeRetriever):
         def respond(self, requests: Any, cancel: Any = None) -> list[Any]:
@@ -187,7 +144,6 @@ async def test_a_retriever_that_breaks_its_contract_does_not_stop_the_batcher() 
         assert isinstance(good, QueuedResult)
 
 
-@asynchronous
 async def test_closing_fails_what_waits_and_stops_what_runs() -> None:
     async with batching(max_delay_ms=0) as (batcher, _):
         fake = FakeRetriever(held=True)
@@ -204,7 +160,6 @@ async def test_closing_fails_what_waits_and_stops_what_runs() -> None:
         await until(lambda: len(fake.stopped_by) == 1)
 
 
-@asynchronous
 async def test_the_executor_runs_one_call_at_a_time_on_its_own_thread() -> None:
     executor = DeviceExecutor("cpu")
     inside, most, names = [0], [0], set()
@@ -231,7 +186,6 @@ class HungRetriever(FakeRetriever):
         return super().respond(requests, cancel)
 
 
-@asynchronous
 async def test_deadlines_hold_while_a_device_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = TurnedClock(monkeypatch)
 
@@ -258,7 +212,6 @@ async def test_deadlines_hold_while_a_device_hangs(monkeypatch: pytest.MonkeyPat
         assert isinstance((await calls[2]).result, RetrievalResult)
 
 
-@asynchronous
 async def test_requests_that_fail_do_not_make_a_device_look_fast() -> None:
     retriever = FakeRetriever(errors={"bad": InputError("query", "fits no model")})
     async with batching() as (batcher, admission):
@@ -275,7 +228,6 @@ async def test_requests_that_fail_do_not_make_a_device_look_fast() -> None:
             admission.release(100)
 
 
-@asynchronous
 async def test_admission_is_told_of_every_batch_and_of_who_has_waited_for_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -323,7 +275,6 @@ def raising(error: BaseException) -> None:
 
 
 @kinds
-@asynchronous
 async def test_executor_tells_whoever_waits(bug: BaseException) -> None:
     executor = DeviceExecutor("cpu")
     try:
@@ -340,20 +291,7 @@ def test_exceptions_pass_as_they_are() -> None:
         contained(raising, KeyError("mine"))
 
 
-@kinds
-@asynchronous
-async def test_worst_of_a_batch_fails_its_request_alone(bug: BaseException) -> None:
-    async with running(FakeRetriever(bugs={"bad": bug})) as s:
-        bad, good = await asyncio.gather(failure(s.retrieve("bad")), s.retrieve("good"))
-        assert bad[0].code() is grpc.StatusCode.INTERNAL
-        assert good.candidates[0].title == "title of good"
-        assert (await s.retrieve("after")).candidates
-        lane = s.server.lanes.of("cpu")
-        assert (lane.admission.num_requests, lane.admission.num_tokens) == (0, 0)
-
-
 @pytest.mark.parametrize("query", ["bad", "bad" + 1000 * " word"], ids=["inline", "in a thread"])
-@asynchronous
 async def test_panic_of_a_tokenizer_ends_the_call_or_its_item_alone(query: str) -> None:
     items = [pb.RetrieveRequest(query=text) for text in (query, "good")]
     async with running(PanickingTokenizer()) as s:
@@ -434,7 +372,6 @@ async def fill(room: StreamRoom) -> int:
     return len(room) - begun
 
 
-@asynchronous
 async def test_so_many_queries_of_small_answers_fit_and_fewer_of_large_ones() -> None:
     room = StreamRoom(8, 800)
     assert await fill(room) == 8
@@ -455,7 +392,6 @@ async def test_so_many_queries_of_small_answers_fit_and_fewer_of_large_ones() ->
 
 
 @pytest.mark.parametrize("size", [800, 10_000])
-@asynchronous
 async def test_one_answer_may_be_larger_than_all_the_room_and_is_forgotten(size: int) -> None:
     room = StreamRoom(8, 800)
     room.asked()
@@ -474,7 +410,6 @@ async def test_one_answer_may_be_larger_than_all_the_room_and_is_forgotten(size:
 
 
 @pytest.mark.parametrize("is_opened", [False, True])
-@asynchronous
 async def test_who_waits_is_let_in_as_answers_leave_or_the_room_opens(is_opened: bool) -> None:
     room = StreamRoom(1, 800)
     room.asked()

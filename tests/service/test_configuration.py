@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
 import json
+import pathlib
 import subprocess
 import sys
 import tomllib
@@ -18,7 +20,8 @@ from hypothesis import strategies as st
 
 from genret.retrieval.errors import InputError
 from genret.service.commands.serve import serve_command
-from genret.service.configuration.kinds import CheckpointName, FilePath, Kind, Number, Switch, Whole, Word
+from genret.service.configuration import kinds
+from genret.service.configuration.kinds import Bounds, Kind, OneOf
 from genret.service.configuration.resolve import ConfigurationError, Resolved, resolve
 from genret.service.configuration.server_config import (
     IndexSpec,
@@ -96,19 +99,19 @@ def sample(setting: Setting, number: int) -> Sample:
     """Return one of three values, as different as the kind allows; the first is not the default."""
     kind = setting.kind
     value: Any
-    match kind:
-        case Switch():
-            value = (number % 2 == 0) is not setting.default
-        case Whole():
-            value = 1031 + number if setting.default is None else setting.default + 1 + number
-        case Number():
-            value = 0.125 * (1 + number)
-        case Word():
+    match kind.type:
+        case _ if isinstance(kind.rule, OneOf):
             others = [word for word in kind.rule.words if word != setting.default]
             value = others[number % len(others)]
-        case FilePath():
+        case builtins.bool:
+            value = (number % 2 == 0) is not setting.default
+        case builtins.int:
+            value = 1031 + number if setting.default is None else setting.default + 1 + number
+        case builtins.float:
+            value = 0.125 * (1 + number)
+        case pathlib.Path:
             value = Path(f"/some/where{number}")
-        case CheckpointName():
+        case kinds.Checkpoint:
             value = f"hub/model-{number}"
         case _ if setting.key[-1] == "endpoint":
             value = f"http://127.0.0.{2 + number}:4317"
@@ -378,13 +381,14 @@ ONE = (IndexSpec("a", Path("a")),)
     ],
 )
 def test_an_index_is_named_or_takes_its_directorys_name(text: str, name: str, path: str) -> None:
-    assert IndexSpec.parse(text) == IndexSpec(name, Path(path))
+    (spec,) = resolve({}, text, {}, None).config.indexes
+    assert spec == IndexSpec(name, Path(path))
 
 
 @pytest.mark.parametrize("text", ["", "=x", "a=", " =x", "a\n=x"])
 def test_index_names_that_cannot_be_used(text: str) -> None:
-    with pytest.raises(InputError, match="index"):
-        IndexSpec.parse(text)
+    with pytest.raises(ConfigurationError, match=r"^INDEX: (expected NAME=PATH or PATH|a name must be)"):
+        resolve({}, text, {}, None)
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.8.8.8", "::1"])
@@ -420,16 +424,16 @@ def test_values_that_cannot_be_name_their_option(make: Any, field: str) -> None:
 
 def bounded() -> list[Any]:
     found = [(setting, setting.kind) for setting in SETTINGS]
-    return [pytest.param(s, k, id=s.dotted) for s, k in found if isinstance(k, Whole | Number)]
+    return [pytest.param(s, k.rule, id=s.dotted) for s, k in found if isinstance(k.rule, Bounds)]
 
 
-@pytest.mark.parametrize(("setting", "kind"), bounded())
-def test_values_out_of_range_name_their_option(setting: Setting, kind: Whole | Number) -> None:
+@pytest.mark.parametrize(("setting", "bounds"), bounded())
+def test_values_out_of_range_name_their_option(setting: Setting, bounds: Bounds) -> None:
     *section, name = setting.attribute
     owner: Any = ModelSpec() if setting.key[0] == "models" else ServerConfig(indexes=ONE)
     for part in section:
         owner = getattr(owner, part)
-    for wrong in (kind.bounds.low - 1, kind.bounds.high + 1, float("nan"), True, "5"):
+    for wrong in (bounds.low - 1, bounds.high + 1, float("nan"), True, "5"):
         with pytest.raises(InputError) as caught:
             replace(owner, **{name: wrong})
         assert caught.value.field == setting.parameter
@@ -560,18 +564,17 @@ PATH = st.lists(PART, min_size=1, max_size=3).map(lambda parts: Path("/", *parts
 
 def values(kind: Kind) -> st.SearchStrategy[Any]:
     """Return what values of a kind may be."""
-    match kind:
-        case Switch():
+    match kind.rule:
+        case OneOf(words=words):
+            return st.sampled_from(words)
+        case Bounds(low=low, high=high):
+            return st.integers(int(low), int(high)) if kind.type is int else st.floats(low, high)
+    match kind.type:
+        case builtins.bool:
             return st.booleans()
-        case Whole(bounds=bounds):
-            return st.integers(int(bounds.low), int(bounds.high))
-        case Number(bounds=bounds):
-            return st.floats(bounds.low, bounds.high)
-        case Word(rule=rule):
-            return st.sampled_from(rule.words)
-        case FilePath():
+        case pathlib.Path:
             return PATH
-        case CheckpointName():
+        case kinds.Checkpoint:
             return st.one_of(PATH.map(str), PRINTABLE.map(lambda word: f"hub/{word}"))
         case _:
             return PRINTABLE

@@ -28,10 +28,10 @@ from genret.retrieval.types import (
     RetrieveRequest,
     Timings,
 )
+from genret.service.client.reply import IndexInfo
 from genret.service.errors import MalformedMessageError
 from genret.service.pb.genret.v1 import index_service_pb2 as index_pb
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
-from genret.service.serving.served import IndexDescription
 from genret.service.wire.json import message_from_json, message_to_dict, message_to_json
 from genret.service.wire.replies import (
     answer_from_proto,
@@ -55,7 +55,7 @@ from genret.service.wire.requests import (
 from genret.service.wire.rpc_status import status_from_bytes
 from tests.service.fake_retriever import FakeRetriever
 
-INDEX = IndexDescription("i", "v", "d", 3, 2, "m", "cpu")
+INDEX = IndexInfo("i", "v", "d", 3, 2, "m", "cpu")
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 FINITE = st.floats(allow_nan=False)
 INT64 = st.integers(-(2**63), 2**63 - 1)

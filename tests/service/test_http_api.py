@@ -14,25 +14,22 @@ import httpx
 import pytest
 from starlette.requests import Request
 
-from genret.service.configuration.server_config import AuthConfig, HttpConfig, QueueLimits
+from genret.service.configuration.server_config import AuthConfig, HttpConfig
 from genret.service.gateway import endpoints
 from genret.service.gateway.http_calls import HTTP_STATUS
 from genret.service.observability.metrics import Metrics, monitoring_app
-from genret.service.security.authority import Authority
-from genret.service.serving.readiness import Readiness, State
+from genret.service.serving.readiness import Readiness
 from genret.service.status import TABLE
 from genret.service.wire.json import message_from_json
-from tests.service.asynchronous import asynchronous
-from tests.service.fake_retriever import FakeRetriever
+from tests.service.fake_retriever import FakeRetriever, version
 from tests.service.http_gateway import (
     client_in_a_thread,
     connected,
-    gateway,
     http_client,
-    listening,
     raw_connection,
 )
 from tests.service.running_server import until
+from tests.service.secured_server import tokens_in
 from tests.service.turned_clock import TurnedClock
 
 SECRET = "s3cret-" + "x" * 40
@@ -78,25 +75,6 @@ def test_a_query_is_answered(client: httpx.Client) -> None:
     assert answer["kv_usage"]["peak_bytes"] == "1000"
 
 
-def test_each_query_of_a_batch_has_its_own_outcome(client: httpx.Client) -> None:
-    body = {"requests": [{"query": "a"}, {"query": " "}, {"query": "b", "index": "other"}]}
-    reply = client.post("/v1/batchRetrieve", json=body)
-    good, blank, lost = reply.json()["results"]
-    assert good["response"]["candidates"]
-    assert blank["error"]["code"] == 3
-    assert blank["error"]["details"][0]["field_violations"][0]["field"] == "query"
-    assert lost["error"]["code"] == 5
-
-
-def test_a_json_answer_is_written(client: httpx.Client) -> None:
-    reply = client.post("/v1/answer", json={"query": "x", "schemaJson": "{}"})
-    neither = client.post("/v1/answer", json={"query": "x"})
-    assert json.loads(reply.json()["json"]) == {"title": "Hamlet"}
-    assert reply.json()["entities"][0]["entities"][0]["entity_id"] == "Q1"
-    assert reply.json()["entities"][0]["shares"] == [1.0]
-    assert code_of(neither) == (400, "INVALID_ARGUMENT")
-
-
 def test_given_titles_are_scored(client: httpx.Client) -> None:
     titles = ["Hamlet", "w " * 21]
     reply = client.post("/v1/score", json={"mention": {"mention": "Lion", "left": "The "}, "titles": titles})
@@ -108,7 +86,6 @@ def test_given_titles_are_scored(client: httpx.Client) -> None:
     assert field_of(none) == "titles"
 
 
-@asynchronous
 async def test_indexes_are_listed_and_found_by_their_names() -> None:
     async with http_client(FakeRetriever(), FakeRetriever()) as client:
         listed = (await client.get("/v1/indexes")).json()["indexes"]
@@ -119,14 +96,6 @@ async def test_indexes_are_listed_and_found_by_their_names() -> None:
     assert (found["name"], found["num_rows"]) == ("fake1", "30")
     assert code_of(lost) == (404, "NOT_FOUND")
     assert detail(lost, "ResourceInfo")["resource_name"] == "a/b"
-
-
-def test_a_field_that_is_wrong_is_named(client: httpx.Client) -> None:
-    reply = client.post("/v1/retrieve", json={"query": "x", "k": 0})
-    unknown = client.post("/v1/retrieve", json={"query": "x", "limit": 1})
-    assert code_of(reply) == (400, "INVALID_ARGUMENT")
-    assert field_of(reply) == "k"
-    assert field_of(unknown) == "limit"
 
 
 @pytest.mark.parametrize("body", [b"nonsense", b'{"query": "\\ud800"}', b'{"\\udfff": 1}', b"[" * 200_000])
@@ -152,7 +121,6 @@ def test_bodies_that_are_not_declared_as_json_are_refused(
     assert code_of(reply) == (415, "INVALID_ARGUMENT")
 
 
-@asynchronous
 async def test_bodies_above_the_limit_are_refused_however_they_are_sent() -> None:
     async def chunks() -> Any:
         for _ in range(30):
@@ -179,31 +147,6 @@ def test_what_no_route_takes_is_refused_in_the_same_form(client: httpx.Client) -
     assert code_of(client.request("TRACE", "/v1/indexes")) == (405, "UNIMPLEMENTED")
 
 
-@asynchronous
-async def test_a_full_queue_says_when_to_come_again_and_lets_go_of_clients_that_left() -> None:
-    fake = FakeRetriever(held=True)
-    limits = QueueLimits(max_requests=2)
-    async with connected(fake, queue=limits) as (face, _, client):
-        running = asyncio.create_task(client.post("/v1/retrieve", json={"query": "first"}))
-        await until(fake.running.is_set)
-        waiting = asyncio.create_task(client.post("/v1/retrieve", json={"query": "second"}))
-        await until(lambda: face.batcher.num_waiting == 1)
-        refused = await client.post("/v1/retrieve", json={"query": "third"})
-        assert code_of(refused) == (429, "RESOURCE_EXHAUSTED")
-        assert int(refused.headers["retry-after"]) >= 1
-        assert detail(refused, "ErrorInfo")["reason"] == "QUEUE_FULL"
-        assert re.fullmatch(r"[0-9.]+s", detail(refused, "RetryInfo")["retry_delay"])
-
-        waiting.cancel()
-        await until(lambda: face.batcher.num_waiting == 0)
-        running.cancel()
-        await until(lambda: bool(fake.stopped_by))
-        fake.hold.set()
-        assert (await client.post("/v1/retrieve", json={"query": "fourth"})).status_code == 200
-    assert fake.batches == [["first"], ["fourth"]], "nobody waited for the second any more"
-
-
-@asynchronous
 async def test_a_deadline_ends_a_call_and_frees_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = TurnedClock(monkeypatch)
     fake = FakeRetriever(held=True)
@@ -224,16 +167,6 @@ def test_a_deadline_that_is_no_number_is_refused(client: httpx.Client) -> None:
         assert field_of(reply) == "x-request-timeout-seconds"
 
 
-@asynchronous
-async def test_the_longest_a_call_may_take_is_the_servers_choice() -> None:
-    fake = FakeRetriever(held=True)
-    async with http_client(fake, max_request_seconds=0.05) as client:
-        headers = {"x-request-timeout-seconds": "60"}
-        reply = await client.post("/v1/retrieve", json={"query": "x"}, headers=headers)
-    assert code_of(reply) == (504, "DEADLINE_EXCEEDED")
-
-
-@asynchronous
 async def test_request_ids_come_back_and_bugs_tell_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
     fake = FakeRetriever(bugs={"boom": RuntimeError("secret internals")})
     async with http_client(fake) as client:
@@ -248,29 +181,15 @@ async def test_request_ids_come_back_and_bugs_tell_nothing_else(caplog: pytest.L
     assert re.fullmatch("[0-9a-f]{32}", other.headers["x-request-id"])
 
 
-@asynchronous
-async def test_a_server_that_warms_up_says_so() -> None:
-    async with http_client(state=State.WARMING) as client:
-        reply = await client.post("/v1/retrieve", json={"query": "x"})
-        assert code_of(reply) == (503, "UNAVAILABLE")
-        assert reply.headers["retry-after"] == "1"
-        assert (await client.get("/livez")).status_code == 200
-        assert (await client.get("/readyz")).status_code == 503
+def with_tokens(folder: Path) -> AuthConfig:
+    return AuthConfig(tokens_in(folder, f"read {SECRET}", f"admin {ADMIN}"))
 
 
-def make_authority(folder: Path) -> Authority:
-    tokens = folder / "tokens"
-    tokens.write_text(f"read {SECRET}\nadmin {ADMIN}\n", encoding="utf-8")
-    tokens.chmod(0o600)
-    return Authority(AuthConfig(token_file=tokens))
-
-
-@asynchronous
 async def test_tokens_are_asked_for_where_the_server_has_some(tmp_path: Path) -> None:
     def bearer(token: str) -> dict[str, str]:
         return {"authorization": f"Bearer {token}"}
 
-    async with http_client(authority=make_authority(tmp_path)) as client:
+    async with http_client(auth=with_tokens(tmp_path)) as client:
         for path in ("/v1/indexes", "/v1/indexes/fake", "/metrics"):
             refused = await client.get(path)
             assert code_of(refused) == (401, "UNAUTHENTICATED"), path
@@ -285,16 +204,15 @@ async def test_tokens_are_asked_for_where_the_server_has_some(tmp_path: Path) ->
             assert (await client.get(path)).status_code == 200, path
 
 
-@asynchronous
 async def test_calls_are_counted_under_the_names_they_have_in_grpc() -> None:
-    metrics = Metrics()
-    async with http_client(metrics=metrics) as client:
+    async with connected() as (api, _, client):
         await client.post("/v1/retrieve", json={"query": "x"})
         await client.post("/v1/retrieve", json={"query": " "})
         await client.get("/v1/indexes/nope")
         await client.get("/nowhere")
         shown = await client.get("/metrics")
     assert shown.headers["content-type"].startswith("text/plain")
+    metrics = api.server.metrics
     for method, code in (("Retrieve", "OK"), ("Retrieve", "INVALID_ARGUMENT"), ("GetIndex", "NOT_FOUND")):
         labels = {"method": method, "code": code}
         assert metrics.registry.get_sample_value("genret_requests_total", labels) == 1
@@ -319,16 +237,14 @@ def test_the_page_may_fetch_nothing_from_elsewhere_and_is_sent_once(client: http
     assert document.json()["openapi"] == "3.1.0"
 
 
-@asynchronous
 async def test_the_page_can_be_left_out() -> None:
-    async with http_client(http=HttpConfig(explorer=False)) as client:
+    async with http_client(http=HttpConfig(port=0, explorer=False)) as client:
         assert code_of(await client.get("/")) == (404, "NOT_FOUND")
 
 
-@asynchronous
 async def test_indexes_are_reloaded_by_those_who_may(tmp_path: Path) -> None:
     admin = {"authorization": f"Bearer {ADMIN}"}
-    async with http_client(FakeRetriever(), FakeRetriever(), authority=make_authority(tmp_path)) as client:
+    async with http_client(FakeRetriever(), FakeRetriever(), auth=with_tokens(tmp_path)) as client:
         refused = await client.post("/v1/indexes/fake1:reload", headers={"authorization": f"Bearer {SECRET}"})
         assert code_of(refused) == (403, "PERMISSION_DENIED")
         done = await client.post("/v1/indexes/fake1:reload", headers=admin)
@@ -342,18 +258,17 @@ async def test_indexes_are_reloaded_by_those_who_may(tmp_path: Path) -> None:
     assert code_of(lost) == (404, "NOT_FOUND")
 
 
-@asynchronous
 async def test_a_reload_may_take_longer_than_a_request() -> None:
-    async with gateway(FakeRetriever(), max_request_seconds=0.05) as face, listening(face.app) as server:
-        face.reloader.hold.clear()
-        url = f"http://{server.address}/v1/indexes/fake:reload"
-        async with httpx.AsyncClient(timeout=20, trust_env=False) as client:
-            waiting = asyncio.create_task(client.post(url))
-            hurried = await client.post(url, headers={"x-request-timeout-seconds": "0.2"})
-            assert code_of(hurried) == (504, "DEADLINE_EXCEEDED")
-            assert not waiting.done()
-            face.reloader.hold.set()
-            assert (await waiting).status_code == 200
+    async with connected(max_request_seconds=0.05) as (api, _, client):
+        api.opener.table["fake"] = version(2)
+        api.opener.hold.clear()
+        waiting = asyncio.create_task(client.post("/v1/indexes/fake:reload"))
+        headers = {"x-request-timeout-seconds": "0.2"}
+        hurried = await client.post("/v1/indexes/fake:reload", headers=headers)
+        assert code_of(hurried) == (504, "DEADLINE_EXCEEDED")
+        assert not waiting.done()
+        api.opener.hold.set()
+        assert (await waiting).status_code == 200
 
 
 def test_mentions_are_linked_with_their_context(client: httpx.Client) -> None:
@@ -364,15 +279,6 @@ def test_mentions_are_linked_with_their_context(client: httpx.Client) -> None:
     assert linked["response"]["candidates"][0]["title"] == "title of in [Paris]"
     assert blank["error"]["details"][0]["field_violations"][0]["field"] == "mention"
     assert field_of(wrong) == "options.k"
-
-
-@asynchronous
-async def test_pages_of_other_sites_cannot_call(tmp_path: Path) -> None:
-    async with http_client(authority=Authority(AuthConfig())) as client:
-        headers = {"origin": "https://elsewhere.example", "sec-fetch-site": "cross-site"}
-        refused = await client.post("/v1/retrieve", json={"query": "x"}, headers=headers)
-    assert code_of(refused) == (403, "PERMISSION_DENIED")
-    assert "access-control-allow-origin" not in refused.headers
 
 
 @pytest.mark.parametrize(
@@ -389,7 +295,6 @@ def test_a_slash_too_many_is_not_redirected_to_where_the_host_header_says(
     assert reply.headers["x-request-id"]
 
 
-@asynchronous
 async def test_the_port_of_those_who_watch_redirects_nobody_either() -> None:
     app = monitoring_app(Metrics(), Readiness(()))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://any.example") as client:
@@ -433,7 +338,6 @@ def test_each_line_is_answered_and_those_that_fail_fail_alone(client: httpx.Clie
     assert len(reply.headers["x-request-id"]) == 32
 
 
-@asynchronous
 async def test_answers_come_while_queries_are_still_sent() -> None:
     head = (
         b"POST /v1/retrieveStream HTTP/1.1\r\nhost: x\r\ncontent-type: application/x-ndjson\r\n"
@@ -442,16 +346,15 @@ async def test_answers_come_while_queries_are_still_sent() -> None:
     first, second = lines_of(ask("first", "a")), lines_of(ask("second", "b"))
     async with connected() as (_, server, _), raw_connection(server.port) as (reader, writer):
         writer.write(head + chunk(first[:7]) + chunk(first[7:]))
-        await asyncio.wait_for(reader.readuntil(b'"id":"first"'), timeout=20)
+        await asyncio.wait_for(reader.readuntil(b'"id":"first"'), timeout=60)
         writer.write(chunk(second) + chunk(b""))
-        assert b'"id":"second"' in await asyncio.wait_for(reader.read(-1), timeout=20)
+        assert b'"id":"second"' in await asyncio.wait_for(reader.read(-1), timeout=60)
 
 
 def chunk(piece: bytes) -> bytes:
     return b"%x\r\n%s\r\n" % (len(piece), piece)
 
 
-@asynchronous
 async def test_a_line_that_is_no_query_ends_the_stream_behind_the_answers() -> None:
     for bad, says in (
         (b"nonsense\n", "line 2: the body is not JSON"),
@@ -474,20 +377,6 @@ def test_what_fails_before_the_first_answer_has_a_status_of_its_own(client: http
     assert (wrong.status_code, wrong.json()["error"]["status"]) == (415, "INVALID_ARGUMENT")
 
 
-@asynchronous
-async def test_a_client_that_leaves_takes_its_queries_along() -> None:
-    fake = FakeRetriever(held=True)
-    body = lines_of(*(ask(str(i), f"q{i}") for i in range(100)))
-    async with connected(fake) as (face, _, client):
-        sending = asyncio.create_task(client.post("/v1/retrieveStream", content=body, headers=HEADERS))
-        await until(fake.running.is_set)
-        sending.cancel()
-        await asyncio.gather(sending, return_exceptions=True)
-        await until(lambda: face.batcher.num_waiting == 0 and bool(fake.stopped_by))
-        await until(lambda: len(face.methods.streams) == 0)
-
-
-@asynchronous
 async def test_a_stream_that_the_server_stops_says_so() -> None:
     fake = FakeRetriever(held=True)
     async with connected(fake) as (_, server, client):
@@ -519,7 +408,6 @@ def test_a_long_line_is_read_off_the_event_loop(
     assert threads[1] != threads[0]
 
 
-@asynchronous
 async def test_blank_lines_leave_turns_to_others() -> None:
     turns = 0
     body = [{"type": "http.request", "body": b"\n" * 100_000, "more_body": False}]

@@ -18,6 +18,7 @@ from typing import Any
 import grpc
 import httpx
 import pytest
+from starlette.applications import Starlette
 
 from genret.retrieval.errors import InputError
 from genret.service.configuration.server_config import HttpConfig, MetricsConfig, TlsConfig
@@ -27,10 +28,9 @@ from genret.service.gateway import http_server
 from genret.service.gateway.http_server import HttpServer
 from genret.service.serving import readiness as quiet
 from genret.service.serving.server import Server
-from tests.service.asynchronous import asynchronous
 from tests.service.certificates import Authority
-from tests.service.fake_retriever import FakeRetriever, served, version
-from tests.service.http_gateway import connected, gateway, http_client, listening, raw_connection
+from tests.service.fake_retriever import FakeRetriever, served
+from tests.service.http_gateway import connected, http_client, raw_connection
 from tests.service.running_server import Running, TableOpener, make_config, running, until
 from tests.service.turned_clock import TurnedClock
 
@@ -53,34 +53,30 @@ def num_connections(server: HttpServer) -> int:
     return len(server._uvicorn.server_state.connections)
 
 
-@asynchronous
 async def test_an_address_that_is_taken_or_unknown_is_named() -> None:
-    async with gateway(FakeRetriever()) as face, listening(face.app) as server:
+    async with connected() as (_, server, _):
         for host, port, why in (
             ("127.0.0.1", server.port, "Address already"),
             ("192.0.2.1", 0, ""),
             ("nowhere.invalid", 0, ""),
         ):
             with pytest.raises(BindError, match=f"^cannot listen on {re.escape(host)}:{port}: {why}"):
-                await HttpServer(face.app, host, port, TlsConfig()).start()
+                await HttpServer(Starlette(), host, port, TlsConfig()).start()
 
 
-@asynchronous
 async def test_every_address_of_a_name_is_listened_on() -> None:
-    async with gateway(FakeRetriever()) as face, listening(face.app, host="localhost") as server:
+    async with connected(http=HttpConfig("localhost", 0)) as (_, server, _):
         for found in socket.getaddrinfo("localhost", 0, type=socket.SOCK_STREAM):
             async with raw_connection(server.port, str(found[4][0])) as (_, writer):
                 assert writer.get_extra_info("peername")
 
 
-@asynchronous
 async def test_signals_are_left_to_the_server() -> None:
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
-    async with gateway(FakeRetriever()) as face, listening(face.app):
+    async with connected():
         assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
 
 
-@asynchronous
 async def test_half_sent_requests_hold_up_nobody_and_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = TurnedClock(monkeypatch)
     async with connected() as (_, server, client), contextlib.AsyncExitStack() as stack:
@@ -94,7 +90,6 @@ async def test_half_sent_requests_hold_up_nobody_and_are_cut_off(monkeypatch: py
             assert await rest(reader) == b""
 
 
-@asynchronous
 async def test_a_second_request_that_comes_half_is_cut_off_too(monkeypatch: pytest.MonkeyPatch) -> None:
     received = asyncio.Queue[bytes]()
     receive = http_server._Protocol.data_received
@@ -115,7 +110,6 @@ async def test_a_second_request_that_comes_half_is_cut_off_too(monkeypatch: pyte
         assert b"HTTP/1.1" not in await rest(reader)
 
 
-@asynchronous
 async def test_a_request_that_runs_long_is_not_taken_for_a_half_sent_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -130,7 +124,6 @@ async def test_a_request_that_runs_long_is_not_taken_for_a_half_sent_one(
         assert (await running).status_code == 200
 
 
-@asynchronous
 async def test_headers_above_the_limit_and_noise_are_refused() -> None:
     async with connected() as (_, server, client):
         endless = b"GET / HTTP/1.1\r\nhost: x\r\nlong: " + b"x" * 100_000
@@ -142,7 +135,6 @@ async def test_headers_above_the_limit_and_noise_are_refused() -> None:
 
 
 @pytest.mark.parametrize("path", ["/livez", "/v1/indexes", "/nothing"])
-@asynchronous
 async def test_headers_above_the_limit_that_come_at_once_are_refused_too(path: str) -> None:
     async with http_client() as client:
         for large in ({"headers": {"long": "x" * 17_000}}, {"params": {"long": "x" * 17_000}}):
@@ -153,7 +145,6 @@ async def test_headers_above_the_limit_that_come_at_once_are_refused_too(path: s
         assert (await client.get(path, headers={"long": "x" * 15_000})).status_code != 431
 
 
-@asynchronous
 async def test_bodies_that_do_not_come_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "_BODY_SECONDS", 0.2)
     async with connected() as (_, server, _), raw_connection(server.port) as (reader, writer):
@@ -163,7 +154,6 @@ async def test_bodies_that_do_not_come_are_not_waited_for(monkeypatch: pytest.Mo
         assert b"the body did not arrive within" in reply
 
 
-@asynchronous
 async def test_more_connections_than_the_most_are_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "_MAX_CONNECTIONS", 3)
     async with connected() as (_, server, client):
@@ -175,7 +165,6 @@ async def test_more_connections_than_the_most_are_told_so(monkeypatch: pytest.Mo
         assert (await client.get("/livez")).status_code == 200
 
 
-@asynchronous
 async def test_noise_behind_a_reply_ends_the_connection_and_nothing_else(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -194,7 +183,6 @@ async def test_noise_behind_a_reply_ends_the_connection_and_nothing_else(
     assert not caplog.records
 
 
-@asynchronous
 async def test_after_the_grace_what_is_left_is_cancelled_and_told_so() -> None:
     fake = FakeRetriever(held=True)
     async with connected(fake) as (_, server, client):
@@ -209,7 +197,6 @@ async def test_after_the_grace_what_is_left_is_cancelled_and_told_so() -> None:
         await until(lambda: bool(fake.stopped_by))
 
 
-@asynchronous
 async def test_idle_connections_do_not_keep_the_server_up() -> None:
     async with connected() as (_, server, client):
         assert (await client.get("/livez")).status_code == 200
@@ -222,25 +209,9 @@ def ca(tmp_path: Path) -> Authority:
     return Authority(tmp_path / "ca")
 
 
-@asynchronous
-async def test_with_a_certificate_the_api_is_encrypted(ca: Authority) -> None:
-    async with gateway(FakeRetriever()) as face, listening(face.app, ca.server_tls()) as server:
-        trusting = ssl.create_default_context(cafile=str(ca.ca_file))
-        async with httpx.AsyncClient(verify=trusting, trust_env=False, timeout=20) as client:
-            reply = await client.post(f"https://{server.address}/v1/retrieve", json={"query": "x"})
-            assert reply.status_code == 200
-        async with httpx.AsyncClient(trust_env=False, timeout=20) as client:
-            with pytest.raises(httpx.TransportError):
-                await client.get(f"http://{server.address}/livez")
-
-
-@asynchronous
 async def test_with_a_client_authority_a_certificate_is_asked_for(ca: Authority) -> None:
     mine = ca.issue("client", client=True)
-    async with (
-        gateway(FakeRetriever()) as face,
-        listening(face.app, ca.server_tls(client_ca=ca.ca_file)) as server,
-    ):
+    async with connected(tls=ca.server_tls(client_ca=ca.ca_file)) as (_, server, _):
         for is_shown in (True, False):
             context = ssl.create_default_context(cafile=str(ca.ca_file))
             if is_shown:
@@ -253,23 +224,20 @@ async def test_with_a_client_authority_a_certificate_is_asked_for(ca: Authority)
             assert let_in is is_shown
 
 
-@asynchronous
 async def test_a_certificate_that_cannot_be_used_is_told_before_anything_listens(tmp_path: Path) -> None:
     tls = TlsConfig(certificate=tmp_path / "no.pem", key=tmp_path / "no.key")
-    async with gateway(FakeRetriever()) as face:
-        with pytest.raises(InputError, match=r"^tls"):
-            await HttpServer(face.app, "127.0.0.1", 0, tls).start()
+    with pytest.raises(InputError, match=r"^tls"):
+        await HttpServer(Starlette(), "127.0.0.1", 0, tls).start()
 
 
 _QUERY = {"query": "hamlet"}
 
 
 def url(api: Running) -> str:
-    assert api.server.listeners.http is not None
-    return f"http://{api.server.listeners.http.address}"
+    assert api.server.http is not None
+    return f"http://{api.server.http.address}"
 
 
-@asynchronous
 async def test_replies_of_a_lame_duck_end_their_connection() -> None:
     async with running(FakeRetriever(), http=HttpConfig(port=0), lame_duck_seconds=600.0) as api:
         async with httpx.AsyncClient(base_url=url(api), timeout=60) as client:
@@ -285,7 +253,6 @@ async def test_replies_of_a_lame_duck_end_their_connection() -> None:
         await draining
 
 
-@asynchronous
 async def test_clients_that_ask_on_are_answered_or_refused_or_find_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -320,10 +287,10 @@ EVERYTHING: dict[str, Any] = {"http": HttpConfig(port=0), "metrics": MetricsConf
 
 @asynccontextmanager
 async def clients(api: Running) -> AsyncIterator[tuple[httpx.AsyncClient, httpx.AsyncClient]]:
-    listeners = api.server.listeners
-    assert listeners.http is not None
-    assert listeners.monitoring is not None
-    urls = [f"http://{server.address}" for server in (listeners.http, listeners.monitoring)]
+    both = api.server
+    assert both.http is not None
+    assert both.monitoring is not None
+    urls = [f"http://{server.address}" for server in (both.http, both.monitoring)]
     async with (
         httpx.AsyncClient(base_url=urls[0], timeout=60) as http,
         httpx.AsyncClient(base_url=urls[1], timeout=60) as watch,
@@ -335,24 +302,6 @@ async def ask(http: httpx.AsyncClient, query: str = "hamlet") -> httpx.Response:
     return await http.post("/v1/retrieve", json={"query": query})
 
 
-@asynchronous
-async def test_all_listeners_serve_the_same_indexes() -> None:
-    async with running(FakeRetriever(), **EVERYTHING) as api, clients(api) as (http, watch):
-        over_grpc = await api.retrieve()
-        over_http = (await ask(http)).raise_for_status().json()
-        assert over_http["candidates"][0]["title"] == over_grpc.candidates[0].title
-        api.opener.table["fake"] = version(2)
-        reloaded = (await http.post("/v1/indexes/fake:reload")).raise_for_status().json()
-        assert (reloaded["index"]["version"], reloaded["reloaded"]) == ("v2", True)
-        assert (await api.retrieve()).index.version == "v2"
-        for client in (http, watch):
-            assert (await client.get("/readyz")).status_code == 200
-            text = (await client.get("/metrics")).raise_for_status().text
-            assert 'genret_index_info{device="cpu"' in text
-            assert 'version="v2"' in text
-
-
-@asynchronous
 async def test_draining_answers_what_is_in_flight_everywhere_and_watching_ends_last() -> None:
     fake = FakeRetriever()
     async with running(fake, **EVERYTHING) as api, clients(api) as (http, watch):
@@ -376,10 +325,10 @@ async def test_draining_answers_what_is_in_flight_everywhere_and_watching_ends_l
         assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
-@asynchronous
 async def test_hurry_cancels_what_is_in_flight_on_every_listener() -> None:
     fake = FakeRetriever()
-    async with running(fake, drain_seconds=600, **EVERYTHING) as api, clients(api) as (http, _):
+    limits = {"lame_duck_seconds": 600, "drain_seconds": 600}
+    async with running(fake, **limits, **EVERYTHING) as api, clients(api) as (http, _):
         fake.hold.clear()
         over_grpc, over_http = asyncio.ensure_future(api.retrieve()), asyncio.ensure_future(ask(http))
         await until(lambda: api.server.lanes.of("cpu").admission.num_requests == 2)
@@ -391,13 +340,13 @@ async def test_hurry_cancels_what_is_in_flight_on_every_listener() -> None:
             await over_grpc
         assert refused.value.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
         assert (await over_http).status_code == 503
+        await until(lambda: len(fake.stopped_by) == 2)
 
 
 @pytest.mark.parametrize("setting", ["http", "metrics"])
-@asynchronous
 async def test_a_port_in_use_stops_the_start_and_leaves_nothing_behind(setting: str) -> None:
     async with running(FakeRetriever(), **EVERYTHING) as api:
-        first = api.server.listeners.http
+        first = api.server.http
         assert first is not None
         taken = {"http": HttpConfig(port=first.port), "metrics": MetricsConfig(port=first.port)}
         second = Server(

@@ -155,11 +155,11 @@ def test_a_signal_before_the_server_runs_is_a_stop(
 
 def test_a_stop_that_an_import_swallowed_is_made_up_for(capsys: pytest.CaptureFixture[str]) -> None:
     def serve() -> None:
-        with _signals_before_the_server(partial(announce, LogConfig())) as early:
+        with _signals_before_the_server(partial(announce, LogConfig())) as stop_if_asked:
             with contextlib.suppress(BaseException):  # as a bare `except:` around an optional import does
                 signal.raise_signal(signal.SIGTERM)
             assert capsys.readouterr().err == ""
-            early.stop_if_asked()
+            stop_if_asked()
 
     with pytest.raises(SystemExit) as caught:
         serve()
@@ -168,8 +168,8 @@ def test_a_stop_that_an_import_swallowed_is_made_up_for(capsys: pytest.CaptureFi
 
 
 def test_nothing_stops_a_server_that_no_signal_has_reached() -> None:
-    with _signals_before_the_server(pytest.fail) as early:
-        early.stop_if_asked()
+    with _signals_before_the_server(pytest.fail) as stop_if_asked:
+        stop_if_asked()
 
 
 class Pipe(io.BytesIO):

@@ -36,9 +36,7 @@ from genret.service.observability.observations import QueueObservations
 from genret.service.serving.batching import DeviceExecutor, DeviceQueues, QueuedResult
 from genret.service.serving.readiness import Readiness, State
 from genret.service.serving.served import IndexTable
-from tests.service.asynchronous import asynchronous
 from tests.service.fake_retriever import FakeRetriever, served
-from tests.service.full_metrics import CachingFake
 from tests.service.running_server import failure, running, until
 from tests.service.turned_clock import TurnedClock
 
@@ -69,7 +67,7 @@ async def watched(
     lanes = DeviceQueues(
         BatchLimits(), QueueLimits(**queue), lambda device: QueueObservations(metrics, device)
     )
-    metrics.watch(ServerState("1.2.3", readiness, lanes, table))
+    metrics.registry.register(ServerState("1.2.3", readiness, lanes, table))
     try:
         yield metrics, lanes, readiness
     finally:
@@ -89,9 +87,8 @@ LABELS = {"method", "code", "device", "finish_reason", "reason", "stage", "index
 LABELS |= {"name", "version", "digest", "generation", "le", "implementation", "major", "minor"}
 
 
-@asynchronous
 async def test_names_follow_the_conventions_and_labels_have_bounded_values() -> None:
-    async with watched(CachingFake()) as (metrics, lanes, _):
+    async with watched(FakeRetriever()) as (metrics, lanes, _):
         lanes.of("cpu")
         found = Scraped(metrics).families
     assert len(found) > 40
@@ -109,9 +106,8 @@ async def test_names_follow_the_conventions_and_labels_have_bounded_values() -> 
             assert family.type != "counter" or sample.name.endswith("_total"), name
 
 
-@asynchronous
 async def test_what_exists_anyway_is_read_at_the_scrape() -> None:
-    first, second = CachingFake(), CachingFake()
+    first, second = FakeRetriever(), FakeRetriever()
     async with watched(first, second) as (metrics, lanes, readiness):
         assert Scraped(metrics)("genret_ready") == 0
         await readiness.announce(State.READY)
@@ -157,7 +153,6 @@ async def counted(*requests: Any) -> Scraped:
         return Scraped(metrics)
 
 
-@asynchronous
 async def test_an_answer_is_counted_with_its_batch_and_its_work() -> None:
     seen = await counted(
         RetrieveRequest("a", method="beam"),
@@ -180,7 +175,6 @@ async def test_an_answer_is_counted_with_its_batch_and_its_work() -> None:
     assert seen("genret_kv_peak_bytes_sum") == 2000
 
 
-@asynchronous
 async def test_scored_titles_are_counted_whoever_proposed_them() -> None:
     methods = ("auto", "shortlist", "beam")
     asked = (RetrieveRequest("a", method=method) for method in methods)
@@ -196,7 +190,6 @@ async def test_scored_titles_are_counted_whoever_proposed_them() -> None:
     assert seen("genret_decode_seconds_count") == 3, "given titles are not decoded"
 
 
-@asynchronous
 async def test_refusals_are_counted_by_their_reason() -> None:
     fake = FakeRetriever(bugs={"huge": MemoryError()})
     async with watched(fake, max_requests=1) as (metrics, lanes, _):
@@ -219,7 +212,6 @@ async def test_refusals_are_counted_by_their_reason() -> None:
     assert seen("genret_rejected_total", reason="shutting_down") == 2
 
 
-@asynchronous
 async def test_clients_that_leave_and_deadlines_are_counted_once_where_they_happened(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -258,7 +250,6 @@ async def test_clients_that_leave_and_deadlines_are_counted_once_where_they_happ
     assert [seen("genret_deadline_exceeded_total", stage=s) for s in stages] == [1, 1, 1]
 
 
-@asynchronous
 async def test_a_deadline_that_ends_the_decoding_and_the_wait_at_once_is_counted_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -282,7 +273,6 @@ async def test_a_deadline_that_ends_the_decoding_and_the_wait_at_once_is_counted
     assert [seen("genret_deadline_exceeded_total", stage=s) for s in stages] == [0, 0, 1]
 
 
-@asynchronous
 async def test_work_of_batches_and_streams_counts_while_it_waits_for_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -323,7 +313,6 @@ async def test_work_of_batches_and_streams_counts_while_it_waits_for_room(
     assert seen("genret_cancelled_total", stage="queue") == 1
 
 
-@asynchronous
 async def test_a_client_that_gives_up_at_its_deadline_is_no_cancellation() -> None:
     fake = FakeRetriever()
     async with watched(fake) as (metrics, lanes, _):
@@ -351,9 +340,6 @@ def test_buckets_grow_by_a_factor() -> None:
     assert geometric(0.0001, 2, 4) == (0.0001, 0.0002, 0.0004, 0.0008)
     bounds = geometric(1e-4, 2.0, 22)
     assert bounds[-1] > 120, "a call that takes its longest is in a bucket"
-    for bad in ((0, 2, 1), (1, 1, 1), (1, 2, 0)):
-        with pytest.raises(ValueError, match="expected"):
-            geometric(*bad)
 
 
 @pytest.fixture
@@ -405,7 +391,6 @@ def scraped(text: str, metric: str, /, **labels: str) -> float:
     return 0.0
 
 
-@asynchronous
 async def test_a_server_tells_of_its_calls_and_reloads(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "genret.requests")
     options: dict[str, Any] = {"metrics": MetricsConfig(port=0), "http": HttpConfig(port=0)}
@@ -415,7 +400,7 @@ async def test_a_server_tells_of_its_calls_and_reloads(caplog: pytest.LogCapture
         running(FakeRetriever(), load=False, **options) as server,
         httpx.AsyncClient(timeout=60, trust_env=False) as client,
     ):
-        monitoring, http = server.server.listeners.monitoring, server.server.listeners.http
+        monitoring, http = server.server.monitoring, server.server.http
         assert monitoring is not None
         assert http is not None
         watched, api = f"http://{monitoring.address}", f"http://{http.address}"

@@ -9,6 +9,7 @@ import logging
 import re
 import warnings
 from collections.abc import Iterator
+from contextvars import copy_context
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +18,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genret.service.call import CallScope, entered
+from genret.service.call import CallScope, enter
 from genret.service.configuration.server_config import LogConfig
 from genret.service.observability.logs import JsonFormatter, TextFormatter, configure
 from tests.service.full_metrics import Family, families
@@ -191,9 +192,13 @@ def test_json_lines_have_time_level_logger_message_and_what_was_given() -> None:
 
 def test_records_of_a_call_carry_its_id_unless_they_name_another() -> None:
     stream = configured("json")
-    with entered(CallScope("abc", "Retrieve")):
+
+    def call() -> None:
+        enter(CallScope("abc", "Retrieve"))
         LOG.info("inside")
         LOG.info("named", extra={"request_id": "other"})
+
+    copy_context().run(call)
     LOG.info("outside")
     assert [entry.get("request_id") for entry in entries(stream)] == ["abc", "other", None]
 

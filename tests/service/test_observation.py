@@ -32,10 +32,9 @@ from genret.service.observability.metrics import Metrics
 from genret.service.observability.observations import QueueObservations
 from genret.service.observability.tracing import Tracing
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
-from genret.service.rpc import MalformedMessageInterceptor, ObservationInterceptor, call_of, host_of
+from genret.service.rpc import ObservationInterceptor, call_of, host_of
 from genret.service.security.authority import PRINCIPAL, Principal
 from genret.service.security.bearer_tokens import Scope
-from tests.service.asynchronous import asynchronous
 from tests.service.fake_retriever import fake_result, fake_scores
 from tests.service.running_server import overtaken, until
 
@@ -95,11 +94,7 @@ async def observed(
 ) -> AsyncIterator[Observed]:
     """Serve Retrieve by `behaviour`, of any kind, with interceptors `behind` the observing one."""
     metrics = Metrics()
-    interceptors = [
-        ObservationInterceptor(metrics, log or LogConfig(), tracing),
-        *behind,
-        MalformedMessageInterceptor(),
-    ]
+    interceptors = [ObservationInterceptor(metrics, log or LogConfig(), tracing), *behind]
     server = grpc.aio.server(interceptors=interceptors)
     handler = _HANDLERS[kind](
         behaviour,
@@ -116,7 +111,11 @@ async def observed(
         await server.stop(0)
 
 
-KINDS = tuple(_HANDLERS)
+@pytest.fixture(params=_HANDLERS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 REPLY = pb.RetrieveResponse(index=pb.IndexRef(name="plays", version="v7"))
 
 Before = Callable[[Any], Awaitable[None]]
@@ -167,9 +166,7 @@ async def nothing(context: Any) -> None:
     pass
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("generator", [True, False])
-@asynchronous
 async def test_a_call_that_is_answered_counts_as_ok(kind: str, generator: bool) -> None:
     async with observed(behaviour(kind, nothing, generator), kind) as running:
         assert await finish(running, "a", "b") == "OK"
@@ -192,8 +189,6 @@ async def abort(context: Any) -> None:
 @pytest.mark.parametrize(
     ("before", "behind", "code"), [(abort, [], "RESOURCE_EXHAUSTED"), (nothing, [_Broken()], "INTERNAL")]
 )
-@pytest.mark.parametrize("kind", KINDS)
-@asynchronous
 async def test_a_call_that_fails_counts_under_its_code(
     kind: str, before: Before, behind: list[Any], code: str
 ) -> None:
@@ -202,8 +197,6 @@ async def test_a_call_that_fails_counts_under_its_code(
         await running.counted(code)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@asynchronous
 async def test_what_no_method_caught_is_internal_and_told_by_its_id(
     kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -227,9 +220,7 @@ async def _drained(call: Any) -> None:
         pass
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("generator", [True, False])
-@asynchronous
 async def test_a_client_that_leaves_counts_as_cancelled(kind: str, generator: bool) -> None:
     started, ended = asyncio.Event(), asyncio.Event()
 
@@ -249,8 +240,6 @@ async def test_a_client_that_leaves_counts_as_cancelled(kind: str, generator: bo
         await running.counted("CANCELLED")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@asynchronous
 async def test_a_client_that_waited_to_its_deadline_counts_as_that(kind: str) -> None:
     hanging = asyncio.Event()
 
@@ -264,7 +253,6 @@ async def test_a_client_that_waited_to_its_deadline_counts_as_that(kind: str) ->
         await running.counted("DEADLINE_EXCEEDED")
 
 
-@asynchronous
 async def test_methods_that_are_not_there_share_one_label_and_bytes_that_are_no_message_are_invalid() -> None:
     async with observed(behaviour("unary_unary", nothing)) as running:
         for name in (f"/{SERVICE}/Nothing", "/x.Y/Z", "/genret.v1.RetrievalService/retrieve"):
@@ -278,7 +266,6 @@ async def test_methods_that_are_not_there_share_one_label_and_bytes_that_are_no_
         await until(lambda: running.codes() == counted)
 
 
-@asynchronous
 async def test_interceptor_and_method_know_a_call_by_one_id() -> None:
     seen: list[tuple[str, str]] = []
 
@@ -301,8 +288,6 @@ async def test_interceptor_and_method_know_a_call_by_one_id() -> None:
 
 
 @pytest.mark.parametrize("queries", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
-@asynchronous
 async def test_a_request_line_names_the_call_and_queries_only_where_asked(
     kind: str, queries: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -333,7 +318,6 @@ class _Knowing(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         return await continuation(details)
 
 
-@asynchronous
 async def test_a_request_line_names_who_called_by_fingerprint(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "genret.requests")
 
@@ -344,7 +328,6 @@ async def test_a_request_line_names_who_called_by_fingerprint(caplog: pytest.Log
     assert record.__dict__["principal"] == "0123abcd"
 
 
-@asynchronous
 async def test_calls_at_once_are_kept_apart(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     ids = [f"call-{i}" for i in range(20)]
@@ -373,7 +356,6 @@ async def test_calls_at_once_are_kept_apart(caplog: pytest.LogCaptureFixture) ->
     assert logged == {i: "NOT_FOUND" if i.endswith("7") else "OK" for i in ids}
 
 
-@asynchronous
 async def test_nothing_is_logged_unless_asked(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
 

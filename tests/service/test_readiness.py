@@ -11,7 +11,6 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from genret.service.serving.readiness import IdleWait
-from tests.service.asynchronous import asynchronous
 from tests.service.fake_retriever import FakeRetriever
 from tests.service.running_server import Running, running
 from tests.service.turned_clock import TurnedClock
@@ -31,7 +30,6 @@ async def next_status(watching: Any) -> int:
     return status
 
 
-@asynchronous
 async def test_a_watcher_that_leaves_takes_no_other_with_it() -> None:
     async with running(FakeRetriever(), load=False) as s:
         leaving, staying, liveness = watch(s), watch(s), watch(s, "")
@@ -44,7 +42,6 @@ async def test_a_watcher_that_leaves_takes_no_other_with_it() -> None:
         assert await next_status(staying) == SERVING
 
 
-@asynchronous
 async def test_watchers_hear_of_a_drain_and_do_not_hold_it_up() -> None:
     async with running(FakeRetriever(), drain_seconds=600) as s:
         watching, liveness = watch(s), watch(s, "")
@@ -76,7 +73,6 @@ def coming(quiet: IdleWait, hurry: asyncio.Event | None = None) -> asyncio.Task[
 
 
 @pytest.mark.parametrize("comes", [False, True])
-@asynchronous
 async def test_it_is_quiet_soon_after_the_last_that_comes(clock: TurnedClock, comes: bool) -> None:
     quiet = IdleWait()
     waiting = coming(quiet)
@@ -89,7 +85,6 @@ async def test_it_is_quiet_soon_after_the_last_that_comes(clock: TurnedClock, co
     assert waiting.done()
 
 
-@asynchronous
 async def test_what_never_ends_is_not_waited_for(clock: TurnedClock) -> None:
     quiet = IdleWait()
     waiting = coming(quiet)
@@ -101,7 +96,6 @@ async def test_what_never_ends_is_not_waited_for(clock: TurnedClock) -> None:
     assert waiting.done()
 
 
-@asynchronous
 async def test_who_is_in_a_hurry_does_not_wait(clock: TurnedClock) -> None:
     hurry = asyncio.Event()
     waiting = coming(IdleWait(), hurry)

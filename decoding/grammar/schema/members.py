@@ -285,7 +285,7 @@ def _numbered(
     class_ends = [label if label < 0 else label + num_names for label in classes.ends]
     ends = [labels[place] if place < base else class_ends[place - base] for place in order]
     # Every place leads to a name, and every state of the classes to a text of theirs.
-    return ByteDfa.from_canonical_rows(rows, ends, _overlay(children, below, numbers))
+    return ByteDfa(rows, ends, _overlay(children, below, numbers))
 
 
 def _overlay(children: list[dict[int, int]], below: list[int], numbers: list[int]) -> Overlay:

@@ -21,9 +21,9 @@ from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 from genret.service.ray_serve.proxied_services import MethodRegistry, add_services_to_server
 from genret.service.ray_serve.replica import RELOAD, Dispatcher, GenretReplica
 from genret.service.security.bearer_tokens import Scope, line_of, new_token
-from tests.service.asynchronous import asynchronous
 from tests.service.fake_retriever import FakeRetriever
 from tests.service.running_server import Running, running
+from tests.service.secured_server import tokens_in
 
 RETRIEVE = "/genret.v1.RetrievalService/Retrieve"
 STREAM = "/genret.v1.RetrievalService/RetrieveStream"
@@ -67,8 +67,8 @@ class RayContext:
 
 def dispatcher(s: Running, max_bytes: int = 4 * 2**20) -> Dispatcher:
     registry = MethodRegistry()
-    s.server.listeners.add_services(registry)
-    return Dispatcher(registry.methods, s.server.listeners.interceptors, max_bytes)
+    s.server.add_services(registry)
+    return Dispatcher(registry.methods, s.server.interceptors, max_bytes)
 
 
 async def asked(
@@ -87,7 +87,6 @@ def test_a_replica_has_every_method_of_the_api() -> None:
         assert inspect.isasyncgenfunction(behaviour) == method.is_stream
 
 
-@asynchronous
 async def test_an_answer_is_that_of_the_server_with_the_callers_request_id() -> None:
     async with running(FakeRetriever()) as s:
         request = pb.RetrieveRequest(query="hamlet", k=3)
@@ -99,7 +98,6 @@ async def test_an_answer_is_that_of_the_server_with_the_callers_request_id() -> 
 
 
 @pytest.mark.parametrize("query", [*ERRORS, "no such index"])
-@asynchronous
 async def test_a_refusal_has_the_status_and_the_details_of_the_server(query: str) -> None:
     index = "nowhere" if query == "no such index" else ""
     request = pb.RetrieveRequest(query=query, index=index)
@@ -123,7 +121,6 @@ async def test_a_refusal_has_the_status_and_the_details_of_the_server(query: str
     ],
     ids=["a bug", "no method", "above the limit", "no message"],
 )
-@asynchronous
 async def test_what_is_no_answer_is_told_in_grpcs_words(
     request_: Any, method: str, max_bytes: int, code: str, details: str | None
 ) -> None:
@@ -137,12 +134,9 @@ async def test_what_is_no_answer_is_told_in_grpcs_words(
         assert context.details == details
 
 
-@asynchronous
 async def test_a_reload_is_refused_with_what_to_do_instead(tmp_path: Path) -> None:
     secret = new_token()
-    tokens = tmp_path / "tokens"
-    tokens.write_text(line_of(Scope.ADMIN, secret) + "\n", encoding="utf-8")
-    tokens.chmod(0o600)
+    tokens = tokens_in(tmp_path, line_of(Scope.ADMIN, secret))
     async with running(FakeRetriever(), auth=AuthConfig(tokens)) as s:
         calls = dispatcher(s)
         unknown, known = RayContext(), RayContext(authorization=f"Bearer {secret}")
@@ -159,7 +153,6 @@ async def sent(*queries: str) -> AsyncIterator[bytes]:
         yield pb.RetrieveStreamRequest(id=query, request=request).SerializeToString()
 
 
-@asynchronous
 async def test_a_stream_answers_each_query_and_each_error() -> None:
     async with running(FakeRetriever(errors=ERRORS)) as s:
         answers = [m async for m in dispatcher(s).stream(STREAM, sent("a", "field", "b"), RayContext())]
@@ -167,7 +160,6 @@ async def test_a_stream_answers_each_query_and_each_error() -> None:
     assert [m.error.message for m in answers if m.HasField("error")] == ["k: must be otherwise"]
 
 
-@asynchronous
 async def test_a_stream_that_is_left_early_leaves_nothing_behind() -> None:
     async with running(FakeRetriever()) as s:
         stream = dispatcher(s).stream(STREAM, sent("a", "b", "c"), RayContext())
@@ -176,7 +168,6 @@ async def test_a_stream_that_is_left_early_leaves_nothing_behind() -> None:
         assert len(s.server.methods.streams) == 0
 
 
-@asynchronous
 async def test_a_refused_stream_sets_its_status() -> None:
     async with running(FakeRetriever(), load=False) as s:
         context = RayContext()
