@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from genret.decoding.errors import InvalidLogitsError
-from genret.decoding.language_model import at_least_float32
 
 
 class Children(NamedTuple):
@@ -205,6 +204,11 @@ def log_normalisers(logits: Tensor, states: Tensor | None = None, most_at_once: 
 
 def _log_sums(logits: Tensor) -> Tensor:
     return torch.logsumexp(at_least_float32(logits), dim=-1)
+
+
+def at_least_float32(logits: Tensor) -> Tensor:
+    """Convert logits to a type that probabilities can be computed in."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def verified_children(

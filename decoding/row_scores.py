@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from genret.decoding.cancellation import CancelToken
-from genret.decoding.constraints import log_normalisers
+from genret.decoding.constraints import at_least_float32, log_normalisers
 from genret.decoding.errors import DecodingCancelledError, InvalidLogitsError
-from genret.decoding.language_model import DecodeSession, at_least_float32
+from genret.decoding.language_model import DecodeSession
 from genret.decoding.row_trees import Ints, NodeSpan, RowLayout
 from genret.decoding.stopping import StopPoll
 

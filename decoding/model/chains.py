@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from genret.decoding.errors import PromptTooLongError
-from genret.decoding.language_model import KvUsage, at_least_float32
-from genret.decoding.model.hf_session import TreeSession
+from genret.decoding.language_model import KvUsage
+from genret.decoding.model.hf_session import TreeSession, at_least_float32
 from genret.decoding.model.token_tree import BranchStep, PromptLayout
 
 

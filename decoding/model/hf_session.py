@@ -23,7 +23,7 @@ from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
 from genret.decoding.errors import PromptTooLongError
-from genret.decoding.language_model import KvUsage, at_least_float32
+from genret.decoding.language_model import KvUsage
 from genret.decoding.model.token_tree import BranchStep, CollectionPolicy, PromptLayout, TokenTree
 from genret.decoding.model.tree_attention import BranchPass, PromptPass
 from genret.decoding.model.tree_cache import PackedFrontier, PackedWrites, TreeCache, TreePrefix
@@ -310,6 +310,11 @@ class CausalSession(TreeSession):
 def accepts(model: PreTrainedModel, argument: str) -> bool:
     """Whether the model's forward pass has an argument of this name."""
     return argument in inspect.signature(model.forward).parameters
+
+
+def at_least_float32(logits: Tensor) -> Tensor:
+    """Convert logits to a type that probabilities can be computed in."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 # Positions of the tokens of a pass, for decoders that would otherwise number them by cache slot. A context

@@ -185,7 +185,7 @@ def test_progress_is_for_terminals(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    progress = genret.retrieval.doctor_command._Progress()
+    progress = genret.retrieval.doctor_command._Progress(clock=lambda: 0.0)
     examine(build("gpt2"), ExamineOptions(trees=1, depth=2, beams=2, prompt_tokens=10), progress)
     progress.clear()
     shown = capsys.readouterr().err
