@@ -18,7 +18,7 @@ from genret.index_builder.publish import work_root
 from genret.retrieval.checkpoints import folder_fingerprint
 from genret.retrieval.defaults import sample_catalogue, small_model_dir
 from genret.retrieval.evidence.evidence import open_evidence
-from genret.retrieval.index.layout import PRIOR_FILE, RANKING_FILE
+from genret.retrieval.index.layout import PRIOR_FILE, QUERIES_FILE, RANKING_FILE
 from genret.retrieval.index.priors import Prior, read_priors
 from genret.retrieval.index.reader import Index
 from genret.retrieval.index.versions import live_version
@@ -277,6 +277,14 @@ def test_an_index_that_was_changed_meanwhile_is_left_alone(
     _refused(tune(place, model=False), "was changed meanwhile", "tune it again")
     assert [live_version(index)] == updated
     assert len(list((index / "versions").iterdir())) == 2
+
+
+def test_past_queries_do_not_give_their_answers_away(place: Path) -> None:
+    """The same queries are in the index: fitted as if they were not, the weights are not those of knowing."""
+    done(genret("update", place / "index", "--queries", f"{place / 'labels.tsv'}#test"))
+    with Index.open(place / "index") as index:
+        assert index.manifest.file(QUERIES_FILE) is not None
+    assert told(place, model=False)["published"]
 
 
 def test_interrupting_leaves_the_index_alone(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

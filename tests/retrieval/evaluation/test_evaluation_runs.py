@@ -254,6 +254,7 @@ def test_a_run_of_others_is_ordered_as_trec_eval_does(tmp_path: Path) -> None:
     [
         (read_run, "q Q0 d 1 1.0", ": expected 6 fields: query, Q0, document, rank, score, tag, got 5"),
         (read_run, "q Q0 d one 1.0 t", ", field 'rank': expected an integer from 0, got 'one'"),
+        (read_run, f"q Q0 d {'x' * 99} 1 t", f", field 'rank': expected an integer from 0, got '{'x' * 79}…"),
         (read_run, "q Q0 d 2 high t", ", field 'score': expected a finite number, got 'high'"),
         (read_run, "q Q0 d 2 nan t", ", field 'score': expected a finite number, got 'nan'"),
         (read_run, "q Q0 a 2 0.5 t", ", field 'document': expected each once for the query q, got 'a'"),
