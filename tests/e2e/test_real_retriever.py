@@ -240,15 +240,6 @@ async def test_links_are_those_of_the_library(tiny: ServedIndex, retriever: Retr
             assert too_long.field_violations[0][0] == "mention"
 
 
-async def test_a_stream_gives_what_single_calls_give(tiny: ServedIndex) -> None:
-    async with running(indexes={"tiny": tiny}) as api, AsyncRetrievalClient(api.server.address) as client:
-        requests = [RetrieveRequest(f"query {i}", k=2 + i % 3) for i in range(20)]
-        async for request, reply in client.retrieve_stream(requests):
-            alone = (await client.retrieve(request)).result.candidates
-            assert not isinstance(reply, CallError)
-            assert [c.entity_id for c in reply.result.candidates] == [c.entity_id for c in alone]
-
-
 @pytest.fixture
 def query(tiny: ServedIndex) -> Iterator[Callable[..., Result]]:
     """`genret query` of a server with the tiny index."""

@@ -20,7 +20,6 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
-from genret.retrieval.errors import InputError
 from genret.service.configuration.server_config import HttpConfig, MetricsConfig, TlsConfig
 from genret.service.errors import BindError
 from genret.service.gateway import http_calls as calls
@@ -222,12 +221,6 @@ async def test_with_a_client_authority_a_certificate_is_asked_for(ca: Authority)
                 except httpx.TransportError:
                     let_in = False
             assert let_in is is_shown
-
-
-async def test_a_certificate_that_cannot_be_used_is_told_before_anything_listens(tmp_path: Path) -> None:
-    tls = TlsConfig(certificate=tmp_path / "no.pem", key=tmp_path / "no.key")
-    with pytest.raises(InputError, match=r"^tls"):
-        await HttpServer(Starlette(), "127.0.0.1", 0, tls).start()
 
 
 _QUERY = {"query": "hamlet"}
