@@ -24,9 +24,9 @@ from typing import Any
 import click
 import torch
 from harness.answer_schemas import SCHEMAS, AnswerSchema
-from harness.leaning_model import random_llama
 from harness.report import COUNT, benchmark
-from harness.sample_data import DATA, SMALL_MODEL, read_tsv
+from harness.sample_data import DATA, SMALL_MODEL, read_tsv, sample_queries
+from harness.twin_models import random_model
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -41,7 +41,7 @@ from genret.retrieval.answers.schemas import AnswerEngine
 from genret.retrieval.answers.validation import AnswerValidator, InvalidAnswerError
 from genret.retrieval.filters.entity_filter import FilterStore
 from genret.retrieval.index.reader import Index
-from genret.retrieval.kv_memory import PrefixStore
+from genret.retrieval.loaded_model import PrefixStore
 from genret.retrieval.prompts import CheckpointConfig
 from genret.retrieval.text import TextTokenizer
 
@@ -102,7 +102,7 @@ def main(options: SimpleNamespace) -> dict[str, Any]:
     end_token = int(AutoConfig.from_pretrained(SMALL_MODEL).eos_token_id)
     catalogue = DATA / "catalogue.tsv"
     titles = frozenset(row["title"] for row in read_tsv(catalogue))
-    queries = [row["query"] for row in read_tsv(DATA / "queries.tsv")][:1000]
+    queries = sample_queries()[:1000]
     figures: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "catalogue.index"
@@ -112,7 +112,7 @@ def main(options: SimpleNamespace) -> dict[str, Any]:
                 model = HFLanguageModel.load(SMALL_MODEL, device="cpu", dtype="float32")
                 if name == "random":
                     size = (64, 1) if options.tiny else (options.hidden, options.layers)
-                    model = random_llama(model.vocab_size, *size, dtype=getattr(torch, options.dtype))
+                    model = random_model(model.vocab_size, *size, dtype=getattr(torch, options.dtype))
                 engine = AnswerEngine(tokenizer, end_token, model.vocab_size)
                 engine.add_index("catalogue", index, FilterStore(index, "cpu", 1 << 24))
                 answerer = Answerer(model, tokenizer, config, PrefixStore(model), engine)

@@ -24,11 +24,11 @@ from typing import Any
 import click
 import torch
 from draft_pair import of_layers
-from harness.leaning_model import random_llama
 from harness.report import COUNT, FOLDER, Spread, benchmark
 from harness.sample_data import DATA, SMALL_MODEL, read_tsv
 from harness.schema_classes import CLASSES, SchemaClass
 from harness.timing import Took, in_turn
+from harness.twin_models import random_model
 from rich.console import Console
 from rich.table import Table
 from transformers import AutoConfig, LlamaForCausalLM
@@ -133,7 +133,7 @@ def main(options: SimpleNamespace) -> dict[str, Any]:
     else:
 
         def llama(hidden: int, layers: int) -> HFLanguageModel:
-            return random_llama(default.vocab_size, hidden, layers, spread=None)
+            return random_model(default.vocab_size, hidden, layers, spread=None)
 
         pairs = {
             "tiny": lambda: (llama(64, 2), llama(128, 2)),

@@ -33,12 +33,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from harness.dictionary_trie import Node, path_dictionary, tokens_after, whole_dictionary
-from harness.leaning_model import random_llama
 from harness.prefixes import sample_prefixes, walk
 from harness.processes import build_index
 from harness.report import FOLDER, Spread, benchmark
 from harness.timing import timed
 from harness.titles import chosen_titles, input_options, tokenizer_file, write_tsv
+from harness.twin_models import random_model
 from torch import Tensor
 from transformers import PrefixConstrainedLogitsProcessor
 
@@ -209,7 +209,7 @@ def measure(index: Index, repeats: int, paths_only: bool) -> dict[str, Any]:
         check(cases, tries, peer, root)
         contests = [contestants(case, tries, peer, root) for case in cases]
         figures["steps"] += [steps(contests, tries, branches, repeats, cold) for cold in (False, True)]
-    model = random_llama(index.vocab_size, _HIDDEN, _LAYERS)
+    model = random_model(index.vocab_size, _HIDDEN, _LAYERS)
     for branches in _MODEL_BRANCHES:
         cases = make_cases(prefixes, branches, root, index.vocab_size, rng)
         figures.setdefault("shares", []).append(shares(cases, tries, model, branches, repeats))

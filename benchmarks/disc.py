@@ -28,11 +28,12 @@ import numpy as np
 import torch
 from harness.divergence import Array, expected_draws
 from harness.exactness import adaptive, exactness
-from harness.leaning_model import LeaningModel, random_llama
+from harness.leaning_model import LeaningModel
 from harness.report import COUNT, FILE, FOLDER, NEW_FILE, NEW_FOLDER, Spread, benchmark, picture
 from harness.sample_data import Query, answers, held_out_queries, sample_retriever
 from harness.timing import timed
 from harness.titles import TOKENIZER, batches, tokenizer_file
+from harness.twin_models import random_model
 from scipy import stats
 from tokenizers import Tokenizer
 from torch import Tensor
@@ -171,7 +172,7 @@ class _Run:
 
 def wall_time(trie: TitleTrie, vocab_size: int, hidden: int, layers: int, repeats: int) -> dict[str, Any]:
     """Time draws for one prompt of 256 tokens on a random Llama that leans towards titles."""
-    base = random_llama(vocab_size, hidden, layers)
+    base = random_model(vocab_size, hidden, layers)
     prompts = torch.randint(1, vocab_size, (repeats + 1, _PROMPT), generator=torch.Generator().manual_seed(0))
     figures: dict[str, Any] = {"prompt": _PROMPT, "hidden": hidden, "layers": layers, "draws": []}
     for valid in _VALID:

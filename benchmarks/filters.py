@@ -31,9 +31,9 @@ from harness.titles import chosen_titles, input_options, tokenizer_file
 
 from genret.decoding.trie.row_filter import FilteredTrie, RowFilter
 from genret.decoding.trie.title_trie import TitleTrie
-from genret.retrieval.filters.entity_filter import EntityFilter, FilterCache, FilterMaker
+from genret.retrieval.arguments import Restriction
+from genret.retrieval.filters.entity_filter import EntityFilter, FilterStore
 from genret.retrieval.filters.predicate import parse
-from genret.retrieval.filters.restriction import Restriction
 from genret.retrieval.index.reader import Index
 
 _HEADER = "entity_id\ttitle\tkind\tcode\tyear\n"
@@ -93,7 +93,8 @@ def write_catalogue(file: Path, titles: Iterable[list[str]]) -> None:
 
 def making(index: Index, repeats: int) -> dict[str, Any]:
     """Time filters from the text of a predicate to prefix counts, in turn, and again from the cache."""
-    maker, cache = FilterMaker(index, "cpu"), FilterCache(1 << 40)
+    maker = FilterStore(index, "cpu", 1 << 40)
+    cache = maker.cache
     cold: dict[str, list[float]] = {name: [] for name in _PREDICATES}
     warm: dict[str, list[float]] = {name: [] for name in _PREDICATES}
     allowed: dict[str, int] = {}

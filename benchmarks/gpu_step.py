@@ -28,9 +28,8 @@ import numpy.typing as npt
 import torch
 from harness.report import COUNT, FOLDER, Spread, benchmark
 from harness.timing import in_turn
-from harness.twin_models import synchronize
+from harness.twin_models import Sizes, random_llama, synchronize
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from genret.decoding.disc.draws import FIRST, DrawBatch, Proposer
 from genret.decoding.disc.static_proposer import DrawWalk, StaticProposer, static_step
@@ -140,7 +139,8 @@ def main(options: SimpleNamespace) -> list[dict[str, Any]] | None:
         for resident in catalogues(options.index, options.rows, where):
             trie = resident.trie
             click.echo(f"{trie.num_rows:,} rows, {trie.num_bytes / 1e9:.2f} GB on the device")
-            model = random_llama(trie.vocab_size, options.layers, hidden, where)
+            sizes = Sizes(trie.vocab_size, hidden, options.layers, max(1, hidden // 256), 4 * hidden)
+            model = HFLanguageModel(random_llama(sizes, where, torch.bfloat16))
             for number in options.branches:
                 figures.append(measure(resident, model, number, options.repeats))
                 click.echo(describe(figures[-1]))
@@ -157,22 +157,6 @@ def catalogues(index: Path | None, rows: Sequence[int], device: torch.device) ->
         made = SyntheticRows(number)
         arrays = derive_trie(made.tokens, made.offsets)
         yield Resident(TitleTrie(arrays, VOCAB_SIZE, device, kernels="torch"), made.row)
-
-
-def random_llama(vocab_size: int, layers: int, hidden: int, device: torch.device) -> HFLanguageModel:
-    """Return a random Llama, its weights made on the device."""
-    config = LlamaConfig(
-        vocab_size=vocab_size,
-        hidden_size=hidden,
-        intermediate_size=4 * hidden,
-        num_hidden_layers=layers,
-        num_attention_heads=hidden // 64,
-        num_key_value_heads=max(1, hidden // 256),
-    )
-    with device:
-        model = LlamaForCausalLM(config).to(torch.bfloat16)
-    click.echo(f"random Llama of {sum(p.numel() for p in model.parameters()) / 1e6:,.0f} M parameters")
-    return HFLanguageModel(model)
 
 
 def measure(resident: Resident, model: HFLanguageModel, branches: int, repeats: int) -> dict[str, Any]:

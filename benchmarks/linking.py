@@ -7,7 +7,7 @@
 `--index` is built from `--catalogue`: `build-index data/catalogue.tsv --out sample.index`. The same mentions,
 each in a document of its own, are linked by a loop of single `Retriever.link` calls, by transformers'
 `generate` with a dictionary trie (one at a time, and in batches of neighbours in length, with the same
-prompts and as many beams), by one call of `Retriever.link`, by the `DocumentLinker`, and by a run with worker
+prompts and as many beams), by one call of `Retriever.link`, by `open_linker`, and by a run with worker
 processes, once with all mentions different and once with repetitions. All take turns in every round. The run
 is given with and without what it takes to start workers, which load index and model themselves. All but the
 workers, who have one thread each, have `--threads`.
@@ -51,7 +51,7 @@ from genret.retrieval.linking.documents.corpus import CorpusOptions
 from genret.retrieval.linking.documents.document_records import MentionRow, read_mentions
 from genret.retrieval.linking.documents.text_document import Document, Span
 from genret.retrieval.linking.link_options import LinkOptions, WorkerOptions
-from genret.retrieval.linking.linker import DocumentLinker
+from genret.retrieval.linking.linker import open_linker
 from genret.retrieval.linking.run import OutputOptions, RunnerOptions, link_corpus
 from genret.retrieval.linking.run_progress import LinkCounts
 from genret.retrieval.retriever import Retriever
@@ -148,7 +148,7 @@ def contest(
     ways: dict[str, Callable[[], Any]] = {
         _BASE: lambda: _best(retriever.link(mention, k=k)[0] for mention in work),
         "links in batches": lambda: _best(retriever.link(work, k=k, batch_size=size)),
-        "DocumentLinker": lambda: link_as_documents(retriever, work, k, size),
+        "open_linker": lambda: link_as_documents(retriever, work, k, size),
         _RUN: lambda: run(documents, len(work), out, options),
         _START: lambda: run(few, len(work[: options.workers]), folder / "few", options),
     }
@@ -251,9 +251,9 @@ class Agreement:
 def link_as_documents(
     retriever: Retriever, mentions: Sequence[Mention], k: int, batch_size: int
 ) -> list[Answer]:
-    """Link with a `DocumentLinker` of its own, with an empty cache."""
+    """Link with a linker of its own, with an empty cache."""
     worker = WorkerOptions(str(retriever.index.path), batch_size=batch_size)
-    linker = DocumentLinker(retriever, LinkOptions(k=k), worker)
+    linker = open_linker(retriever, LinkOptions(k=k), worker)
     blocks = linker.link(list(as_documents(mentions)), LinkCounts(), _refuse)
     return [Answer(row["entity_id"], row["logprob"]) for rows in blocks for row in rows]
 

@@ -130,7 +130,7 @@ class LongestFromTheLeft:
                     break
 
     def _num_names(self, name: str, mention: str) -> int:
-        if len(name) < self._policy.min_chars or name in self._policy.stop_words:
+        if len(name) < self._policy.options.min_chars or name in self._policy.stop_words:
             return 0
         key = self._table.names[name]
         num = self._policy.num_names(name, key)
@@ -184,7 +184,7 @@ class Side:
         """Return which of `_CLASSES` a labelled mention belongs to that is not found."""
         mention = text[span.start : span.end]
         name = fold_name(mention)
-        key = self.table.key_of(name)
+        key = self.table.names.get(name)
         over = [(start, end) for start, end in found if start < span.end and span.start < end]
         if key is None:
             return _CLASSES[0]

@@ -40,7 +40,7 @@ from harness.timing import timed
 from harness.titles import DATA
 
 from genret import Retriever
-from genret.retrieval.evidence.evidence import NAMES
+from genret.retrieval.evidence.field import NAMES
 from genret.retrieval.evidence.postings import IntArray, fold_all
 from genret.retrieval.index.layout import NAMES_FILE
 from genret.retrieval.index.reader import Index

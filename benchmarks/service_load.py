@@ -23,7 +23,8 @@ import click
 from harness.bare_grpc import bare_overhead_ms
 from harness.load_generator import Ended, Load, Percentiles, closed_loop, open_loop, probe_health
 from harness.report import Spread, benchmark
-from harness.served_process import ServedProcess, sample_queries, serving
+from harness.sample_data import sample_queries
+from harness.served_process import ServedProcess, serving
 
 from genret.retrieval.retriever import Retriever
 from genret.retrieval.types import METHODS, RetrieveRequest

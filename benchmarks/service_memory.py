@@ -19,7 +19,8 @@ from typing import Any
 import click
 from harness.load_generator import closed_loop
 from harness.report import benchmark
-from harness.served_process import Footprint, ServedProcess, sample_queries, serving
+from harness.sample_data import sample_queries
+from harness.served_process import Footprint, ServedProcess, serving
 
 from genret.retrieval.types import RetrieveRequest
 from genret.service.client import AsyncRetrievalClient

@@ -31,7 +31,8 @@ from typing import Any
 import click
 from harness.load_generator import slope
 from harness.report import benchmark
-from harness.served_process import Footprint, ServedProcess, sample_queries, serving
+from harness.sample_data import sample_queries
+from harness.served_process import Footprint, ServedProcess, serving
 
 from genret.retrieval.answers.answer_types import AnswerRequest
 from genret.retrieval.types import Mention, RetrieveRequest

@@ -47,7 +47,7 @@ from genret.decoding.grammar.compile_options import GrammarOptions
 from genret.decoding.grammar.json_grammar import compile_schema
 from genret.index_builder.build import build_index
 from genret.index_builder.build_options import BuildOptions
-from genret.retrieval.answers.title_holes import TitleSlots
+from genret.retrieval.answers.title_holes import IndexSet, NamedIndex, TitleSlots
 from genret.retrieval.filters.entity_filter import FilterStore
 from genret.retrieval.index.reader import Index
 from genret.retrieval.text import TextTokenizer
@@ -232,7 +232,8 @@ class _Genret:
     name = "genret"
 
     def __init__(self, file: TokenizerFile, index: Index) -> None:
-        self._leaves, self._index = Ours(file).leaves, index
+        self._leaves = Ours(file).leaves
+        self._named = NamedIndex(_NAME, index, FilterStore(index, "cpu", 0))
         self._grammar: Any = None
         self._round = 0
         self._opened()  # compiles the loops, once per process
@@ -241,13 +242,14 @@ class _Genret:
         """Open the titles; compile two schemas over them."""
         self._grammar = None
         slots, open_ms, open_bytes = _made(self._opened)
+        indexes = IndexSet([self._named], lambda: slots)
         figures = {"open_ms": open_ms, "open_bytes": open_bytes, "counted_bytes": slots.num_bytes}
         for name, reason in (("attach", _REASON), ("second_schema", "why")):
             self._round += 1
             title = {"type": "string", "x-genret-index": _NAME, "description": f"{self._round}"}
             schema, options = _schema(title, reason), GrammarOptions.for_writing()
             grammar, figures[f"{name}_ms"], figures[f"{name}_bytes"] = _made(
-                lambda schema=schema: compile_schema(schema, self._leaves, options, slots)  # noqa: B023
+                lambda schema=schema: compile_schema(schema, self._leaves, options, indexes)  # noqa: B023
             )
             self._grammar = self._grammar or grammar
         return figures
@@ -258,8 +260,7 @@ class _Genret:
 
     def _opened(self) -> TitleSlots:
         slots = TitleSlots(self._leaves)
-        slots.add(_NAME, self._index, FilterStore(self._index, "cpu", 0))
-        slots.warm_up()
+        slots.warm_up([self._named])
         return slots
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from genret.decoding.errors import InvalidLogitsError
+from genret.decoding.language_model import at_least_float32
 
 
 class Children(NamedTuple):
@@ -164,7 +165,11 @@ def expand(
     if top_m is None:
         children = constraint.children(states)
     else:
-        children = _verified_children(constraint, states, logits, min(top_m, logits.shape[-1]))
+        top = logits.topk(min(top_m, logits.shape[-1]), dim=-1).indices  # (n, M)
+        following = constraint.verify(states, top)
+        # A branch whose valid tokens are all below the top M would have mass zero and no way on (0/0).
+        stuck = (following < 0).all(dim=1)
+        children = verified_children(constraint, states, top, following, stuck)
     logprob = logits[children.owner, children.token].double() - normaliser[children.owner].double()
     return Edges(children.owner, children.token, children.next_state, logprob)
 
@@ -178,37 +183,44 @@ def check_normalisers(normaliser: Tensor, states: Tensor) -> None:
         )
 
 
-def log_normalisers(logits: Tensor, states: Tensor | None = None) -> Tensor:
-    """Return log sum exp of every row of logits, (n, V). Shape: (n,).
+def log_normalisers(logits: Tensor, states: Tensor | None = None, most_at_once: int | None = None) -> Tensor:
+    """Return log sum exp of every row of logits, (n, V), in float32 at least. Shape: (n,).
 
-    `states` is -1 for branches that do not exist: on a CPU such rows are skipped and get zero. None computes
-    all rows, without waiting for the device.
+    Args:
+        logits: Of any floating point type.
+        states: -1 for branches that do not exist: on a CPU such rows are skipped and get zero. None computes
+            all rows, without waiting for the device.
+        most_at_once: Most logits that another device than a CPU computes together; None without bound.
     """
-    if not logits.is_cpu:
-        return torch.logsumexp(logits, dim=-1)
-    size = max(1, _PIECE // max(1, logits.shape[1]))
-    live = None if states is None else torch.nonzero(states >= 0).flatten()
+    piece = _PIECE if logits.is_cpu else most_at_once or logits.numel()
+    size = max(1, piece // max(1, logits.shape[1]))
+    live = None if states is None or not logits.is_cpu else torch.nonzero(states >= 0).flatten()
     if live is None or len(live) == len(logits):
-        starts = range(0, max(1, len(logits)), size)
-        return torch.cat([torch.logsumexp(logits[start : start + size], dim=-1) for start in starts])
-    normaliser = logits.new_zeros(len(logits))
+        return torch.cat([_log_sums(part) for part in torch.split(logits, size)])
+    normaliser = logits.new_zeros(len(logits), dtype=torch.promote_types(logits.dtype, torch.float32))
     for rows in torch.split(live, size):
-        normaliser[rows] = torch.logsumexp(logits.index_select(0, rows), dim=-1)
+        normaliser[rows] = _log_sums(logits.index_select(0, rows))
     return normaliser
 
 
-def _verified_children(constraint: Constraint, states: Tensor, logits: Tensor, top_m: int) -> Children:
-    top = logits.topk(top_m, dim=-1).indices  # (n, M)
-    following = constraint.verify(states, top)
-    # A branch whose valid tokens are all below the top M would have mass zero and no way on (0/0).
-    stuck = (following < 0).all(dim=1) & (states >= 0)
-    exact = constraint.children(torch.where(stuck, states, -1))
-    owner, column = torch.nonzero(following >= 0, as_tuple=True)
-    owners = torch.cat([owner, exact.owner])
+def _log_sums(logits: Tensor) -> Tensor:
+    return torch.logsumexp(at_least_float32(logits), dim=-1)
+
+
+def verified_children(
+    constraint: Constraint, states: Tensor, tokens: Tensor, following: Tensor, exact: Tensor
+) -> Children:
+    """List the verified tokens of every state, or all of its children where `exact`, (n,), is true.
+
+    `following` are the states behind `tokens`, -1 where one is not valid. Shapes: (n, M), int64.
+    """
+    listed = constraint.children(torch.where(exact, states, -1))
+    owner, column = torch.nonzero((following >= 0) & ~exact.unsqueeze(1), as_tuple=True)
+    owners = torch.cat([owner, listed.owner])
     order = torch.argsort(owners, stable=True)
-    tokens = torch.cat([top[owner, column], exact.token])
-    states_after = torch.cat([following[owner, column], exact.next_state])
-    return Children(owners[order], tokens[order], states_after[order])
+    token = torch.cat([tokens[owner, column], listed.token])
+    state = torch.cat([following[owner, column], listed.next_state])
+    return Children(owners[order], token[order], state[order])
 
 
 class EdgeChooser:

@@ -240,3 +240,8 @@ class KvUsage:
     per_branch_bytes: int = 0
     shared_bytes: int = 0  # Memory of the shared prefix, held once for all sessions that use it
     num_collections: int = 0  # Collections of dead branches
+
+
+def at_least_float32(logits: Tensor) -> Tensor:
+    """Convert logits to a type that probabilities can be computed in."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -32,7 +33,8 @@ class Event(Protocol):
         """Wait until it has."""
 
 
-_Slot = tuple[Tensor, npt.NDArray[np.bool_], Event]  # a buffer, the same memory for the host, its mark
+# A buffer, the same memory for the host, and its mark; None on a CPU, which is done when a call returns.
+_Slot = tuple[Tensor, npt.NDArray[np.bool_], Event | None]
 
 
 class LateFlag:
@@ -50,12 +52,14 @@ class LateFlag:
         if lag < 0:
             raise ValueError(f"lag must be 0 or more, got {lag}")
         on_cuda = device.type == "cuda"
-        if new_event is None:
-            new_event = (lambda: _CudaEvent(device)) if on_cuda else _Passed
+        if new_event is None and on_cuda:
+            new_event = partial(_CudaEvent, device)
         # An event is recorded again only after its answer was read, so lag + 1 of each are enough.
         buffers = [torch.empty(size, dtype=torch.bool, pin_memory=on_cuda) for _ in range(lag + 1)]
         # Read through NumPy: a value in the host's own memory needs no operation of torch.
-        self._free: deque[_Slot] = deque((buffer, buffer.numpy(), new_event()) for buffer in buffers)
+        self._free: deque[_Slot] = deque(
+            (buffer, buffer.numpy(), new_event and new_event()) for buffer in buffers
+        )
         self._under_way: deque[_Slot] = deque()
         self._latest: tuple[bool, ...] | None = None
 
@@ -65,12 +69,13 @@ class LateFlag:
             self._take(wait=True)
         slot = self._free.popleft()
         slot[0].copy_(flags, non_blocking=True)
-        slot[2].record()
+        if slot[2] is not None:
+            slot[2].record()
         self._under_way.append(slot)
 
     def latest(self) -> tuple[bool, ...] | None:
         """Return the newest answer that has arrived, None before the first. Never waits."""
-        while self._under_way and self._under_way[0][2].query():
+        while self._under_way and ((event := self._under_way[0][2]) is None or event.query()):
             self._take(wait=False)
         return self._latest
 
@@ -83,7 +88,7 @@ class LateFlag:
     def _take(self, wait: bool) -> None:
         slot = self._under_way.popleft()
         _, values, event = slot
-        if wait:
+        if wait and event is not None:
             event.synchronize()
         self._latest = tuple(bool(value) for value in values)
         self._free.append(slot)
@@ -118,16 +123,3 @@ class _CudaEvent:
 
     def synchronize(self) -> None:
         self._event.synchronize()
-
-
-class _Passed:
-    """The mark of a device that has finished its work when the call returns."""
-
-    def record(self) -> None:
-        pass
-
-    def query(self) -> bool:
-        return True
-
-    def synchronize(self) -> None:
-        pass

@@ -15,18 +15,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from genret.decoding.cancellation import CancelToken, reason_to_stop
+from genret.decoding.cancellation import CancelToken
+from genret.decoding.constraints import log_normalisers
 from genret.decoding.errors import DecodingCancelledError, InvalidLogitsError
-from genret.decoding.language_model import DecodeSession
+from genret.decoding.language_model import DecodeSession, at_least_float32
 from genret.decoding.row_trees import Ints, NodeSpan, RowLayout
+from genret.decoding.stopping import StopPoll
 
 # Bound on the logits of one forward: larger trees are written in several, parents before children.
 DEFAULT_MAX_LOGITS_BYTES = 256 * 2**20
 # Most nodes of one forward, however small the vocabulary: more take more memory and save no time.
 _MOST_NODES = 2048
-# Logits whose normalisers are computed together, so that the copy of their exponentials stays in a cache.
-_PIECE = 1 << 19
-_PIECE_ON_DEVICE = 1 << 25
+# Logits whose normalisers a device other than a CPU computes at once.
+_MOST_ON_DEVICE = 1 << 25
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,38 +80,25 @@ def score_rows(
         for of_query, most in zip(rows, bounds, strict=True)
     ]
     layout = RowLayout.of(fitting, vocab_size)
-    ended = _Cancellation(num_queries, cancel)
-    ended.poll(range(num_queries))
+    stop = StopPoll(num_queries, cancel, None, session.root_logits.device)
+    stop.poll()
     nodes_at_once = max_logits_bytes // (vocab_size * session.root_logits.element_size())
     steps = _Steps(layout)
     steps.ask_prompts(session.root_logits)
     writer = session.tree_writer(layout.trees)
-    for spans in _forwards(layout, ended, min(max(nodes_at_once, 1), _MOST_NODES)):
+    for spans in _forwards(layout, stop, min(max(nodes_at_once, 1), _MOST_NODES)):
         steps.ask(writer.write(spans), spans)
-    logprobs = layout.row_sums(steps.logprobs(ended.errors))
-    return _results(rows, bounds, layout, logprobs, ended.errors)
+    logprobs = layout.row_sums(steps.logprobs(stop))
+    return _results(rows, bounds, layout, logprobs, stop)
 
 
-class _Cancellation:
-    """The queries that were cancelled. Queries with nothing left to write are no longer polled."""
-
-    def __init__(self, num_queries: int, cancel: Sequence[CancelToken | None] | None) -> None:
-        self._tokens: Sequence[CancelToken | None] = [None] * num_queries if cancel is None else cancel
-        self.errors: list[DecodingCancelledError | None] = [None] * num_queries
-
-    def poll(self, queries: Sequence[int]) -> None:
-        for query in queries:
-            token = self._tokens[query]
-            self.errors[query] = self.errors[query] or reason_to_stop(token)
-
-
-def _forwards(layout: RowLayout, ended: _Cancellation, nodes_at_once: int) -> Iterator[list[NodeSpan]]:
+def _forwards(layout: RowLayout, stop: StopPoll, nodes_at_once: int) -> Iterator[list[NodeSpan]]:
     """Yield the nodes of one forward after the other: every tree in order, without cancelled queries."""
     trees = layout.trees
     pending = [span for query in range(trees.num_queries) if (span := trees.span(query)).first < span.end]
     while True:
-        ended.poll([span.query for span in pending])
-        pending = [span for span in pending if ended.errors[span.query] is None]
+        stop.poll([span.query for span in pending])
+        pending = [span for span in pending if stop.error(span.query) is None]
         if not pending:
             return
         spans, free = [], nodes_at_once
@@ -153,25 +141,25 @@ class _Steps:
     def _take(self, logits: Tensor, steps: Ints, rows: Ints) -> None:
         places = torch.from_numpy(np.stack([rows, self._layout.step_tokens[steps]])).to(logits.device)
         self._asked.append(steps)
-        self._logits.append(_wide(logits[places[0], places[1]]))
-        self._normalisers.append(_normalisers(logits)[places[0]])
+        self._logits.append(at_least_float32(logits[places[0], places[1]]))
+        self._normalisers.append(log_normalisers(logits, most_at_once=_MOST_ON_DEVICE)[places[0]])
 
-    def logprobs(self, errors: Sequence[DecodingCancelledError | None]) -> NDArray[np.float64]:
+    def logprobs(self, stop: StopPoll) -> NDArray[np.float64]:
         """Return all of them, (E,), NaN for cancelled queries; InvalidLogitsError for other broken logits."""
         asked = np.concatenate(self._asked)
         logits = torch.cat(self._logits).double()
         normalisers = torch.cat(self._normalisers).double()
         values, sums = torch.stack([logits - normalisers, normalisers]).cpu().numpy()
-        self._refuse_broken(asked[~np.isfinite(sums)], errors)
+        self._refuse_broken(asked[~np.isfinite(sums)], stop)
         found = np.full(len(self._layout.step_nodes), np.nan)
         found[asked] = values
         return found
 
-    def _refuse_broken(self, steps: Ints, errors: Sequence[DecodingCancelledError | None]) -> None:
+    def _refuse_broken(self, steps: Ints, stop: StopPoll) -> None:
         trees, nodes = self._layout.trees, self._layout.step_nodes[steps]
         queries = np.where(nodes < 0, -1 - nodes, np.searchsorted(trees.offsets, nodes, side="right") - 1)
         for query in np.unique(queries).tolist():
-            if errors[query] is None:
+            if stop.error(query) is None:
                 broken = len(np.unique(nodes[queries == query]))
                 raise InvalidLogitsError(
                     f"the model returned NaN or infinite logits for query {query}, behind {broken} of the "
@@ -179,29 +167,17 @@ class _Steps:
                 )
 
 
-def _wide(logits: Tensor) -> Tensor:
-    """Convert logits to a type that probabilities can be computed in."""
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
-
-
-def _normalisers(logits: Tensor) -> Tensor:
-    """Return log sum exp of every row, without a second copy of all rows. Shapes: (P, V) to (P,)."""
-    piece = _PIECE if logits.is_cpu else _PIECE_ON_DEVICE
-    rows = max(1, piece // logits.shape[1])
-    return torch.cat([torch.logsumexp(_wide(part), dim=-1) for part in torch.split(logits, rows)])
-
-
 def _results(
     rows: Sequence[Sequence[Sequence[int]]],
     bounds: Sequence[int | None],
     layout: RowLayout,
     logprobs: NDArray[np.float64],
-    errors: Sequence[DecodingCancelledError | None],
+    stop: StopPoll,
 ) -> list[RowScores | DecodingCancelledError]:
     found = iter(logprobs.tolist())
     results: list[RowScores | DecodingCancelledError] = []
     for query, (of_query, most) in enumerate(zip(rows, bounds, strict=True)):
         mine = tuple(next(found) if most is None or len(row) <= most else None for row in of_query)
-        error, span = errors[query], layout.trees.span(query)
+        error, span = stop.error(query), layout.trees.span(query)
         results.append(RowScores(mine, span.end - span.first) if error is None else error)
     return results

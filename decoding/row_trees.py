@@ -2,7 +2,8 @@
 
 A row's last token is no node: nothing is asked behind it, so it needs no forward pass. Nodes are numbered in
 preorder, so a subtree is an interval, and a tree cut in two needs only one path of the first part for the
-second. The layout costs one sort per depth and no Python per node.
+second. Rows are sorted; each has its own nodes and steps behind what it shares with the row before. So the
+layout costs one sort per depth and no Python per node.
 """
 
 from __future__ import annotations
@@ -76,8 +77,23 @@ class RowLayout:
         flat = chain.from_iterable(chain.from_iterable(rows))
         tokens = np.fromiter(flat, dtype=np.int64, count=int(starts[-1]))
         _check(counts, starts, tokens, vocab_size)
-        levels, row_steps = _levels(counts, lengths, starts, tokens, vocab_size)
-        return _numbered(counts, levels, row_steps, starts)
+        queries = np.repeat(np.arange(len(counts)), counts)
+        columns = np.arange(int(lengths.max(initial=0)))
+        table = np.full((len(lengths), len(columns)), -1)
+        there = columns < lengths[:, None]
+        table[there] = tokens
+        order = np.lexsort((*np.ascontiguousarray(table.T)[::-1], queries))
+        ordered = _SortedRows(table[order], lengths[order], queries[order])
+        trees, nodes = ordered.trees(len(counts))
+        is_new = (columns >= ordered.shared[:, None]) & there[order]
+        behind = np.where(columns > 0, _above(nodes), -1 - ordered.queries[:, None])[is_new]
+        by_node = np.argsort(behind, kind="stable")
+        places = np.empty_like(by_node)
+        places[by_node] = np.arange(len(by_node))
+        row_steps = np.empty(table.shape, dtype=np.int64)
+        row_steps[order] = _numbers(is_new)
+        step_tokens = ordered.table[is_new][by_node]
+        return cls(trees, behind[by_node], step_tokens, places[row_steps[there]], starts)
 
     def steps_behind(self, span: NodeSpan) -> slice:
         """Return the steps behind the nodes of a span."""
@@ -96,15 +112,56 @@ class RowLayout:
         return np.add.reduceat(of_steps[self.row_steps], self.row_starts[:-1])
 
 
-@dataclass(slots=True, eq=False)
-class _Level:
-    """The steps of one depth, sorted by what they follow and by token."""
+class _SortedRows:
+    """Rows of all queries in lexicographic order, query by query.
 
-    above: Ints  # Index of the step before, in the level above; the query at depth 1. Ascending
-    tokens: Ints
-    ends_here: NDArray[np.bool_]  # Whether the step is the last of some row
-    sizes: Ints  # Nodes in the subtree that the step's node roots, 0 for a step that nothing follows
-    numbers: Ints  # Number of the step's node, meaningless if nothing follows
+    `table` holds their tokens, -1 behind the end of a row, (R, longest); `shared`, (R,), how many leading
+    tokens a row shares with the row before, of the same query.
+    """
+
+    def __init__(self, table: Ints, lengths: Ints, queries: Ints) -> None:
+        self.table, self.queries = table, queries
+        self._lengths = lengths
+        alike = (table[1:] == table[:-1]) & (table[1:] >= 0) & (queries[1:] == queries[:-1])[:, None]
+        self.shared = np.zeros(len(table), dtype=np.int64)
+        self.shared[1:] = np.logical_and.accumulate(alike, axis=1).sum(axis=1)
+
+    def trees(self, num_queries: int) -> tuple[RowTrees, Ints]:
+        """Return the trees, and the node of every token but the last ones of rows, (R, longest)."""
+        columns, before = np.arange(self.table.shape[1]), np.zeros_like(self._lengths)
+        before[1:] = self._lengths[:-1]
+        # The last token of the row before is no node of it, and so not shared.
+        known = np.minimum(self.shared, np.maximum(before - 1, 0))
+        inner = columns < self._lengths[:, None] - 1
+        is_new = inner & (columns >= known[:, None])
+        nodes, owners = _numbers(is_new), np.broadcast_to(self.queries[:, None], inner.shape)
+        rows = np.broadcast_to(np.arange(len(self.table))[:, None], inner.shape)
+        last = np.zeros(int(is_new.sum()), dtype=np.int64)
+        last[nodes[inner]] = rows[inner]  # the last row below each node, since rows ascend
+        sizes = np.bincount(owners[is_new], minlength=num_queries)
+        repeated = (self.shared == self._lengths) & (before == self._lengths)
+        trees = RowTrees(
+            tokens=self.table[is_new],
+            parents=_above(nodes)[is_new],
+            depths=np.broadcast_to(columns + 1, inner.shape)[is_new],
+            ends=is_new.sum(axis=1).cumsum()[last],
+            offsets=np.concatenate([[0], sizes.cumsum()]).astype(np.int64),
+            widths=tuple(np.bincount(self.queries[~repeated], minlength=num_queries).tolist()),
+        )
+        return trees, nodes
+
+
+def _numbers(is_new: NDArray[np.bool_]) -> Ints:
+    """Number the new cells, row by row; another cell has the number of the last new one above it."""
+    numbers = np.where(is_new, is_new.cumsum().reshape(is_new.shape) - 1, -1)
+    return np.maximum.accumulate(numbers, axis=0)
+
+
+def _above(nodes: Ints) -> Ints:
+    """The node before every token, -1 for the prompt. Shape: (R, longest)."""
+    above = np.full_like(nodes, -1)
+    above[:, 1:] = nodes[:, :-1]
+    return above
 
 
 def _check(counts: Ints, starts: Ints, tokens: Ints, vocab_size: int) -> None:
@@ -126,81 +183,3 @@ def _name(counts: Ints, row: int) -> str:
     ends = counts.cumsum()
     query = int(np.searchsorted(ends, row, side="right"))
     return f"row {row - int(ends[query] - counts[query])} of query {query}"
-
-
-def _levels(
-    counts: Ints, lengths: Ints, starts: Ints, tokens: Ints, vocab_size: int
-) -> tuple[list[_Level], Ints]:
-    """Find the distinct steps of each depth, and each row's steps, numbered level by level."""
-    queries = np.repeat(np.arange(len(counts)), counts)
-    row_steps = np.empty(len(tokens), dtype=np.int64)
-    levels: list[_Level] = []
-    active, above, done = np.arange(len(lengths)), queries, 0
-    while len(active):
-        depth = len(levels)
-        keys = above * vocab_size + tokens[starts[active] + depth]
-        # Rows stay in order from level to level, which a stable sort makes use of.
-        order = np.argsort(keys, kind="stable")
-        active, keys = active[order], keys[order]
-        first = np.concatenate([[True], keys[1:] != keys[:-1]])
-        places = first.cumsum() - 1
-        row_steps[starts[active] + depth] = done + places
-        distinct = keys[first]
-        ends_here = np.zeros(len(distinct), dtype=np.bool_)
-        goes_on = lengths[active] > depth + 1
-        ends_here[places[~goes_on]] = True
-        nothing = np.zeros(len(distinct), dtype=np.int64)
-        levels.append(
-            _Level(distinct // vocab_size, distinct % vocab_size, ends_here, nothing, nothing.copy())
-        )
-        done += len(distinct)
-        active, above = active[goes_on], places[goes_on]
-    return levels, row_steps
-
-
-def _numbered(counts: Ints, levels: list[_Level], row_steps: Ints, starts: Ints) -> RowLayout:
-    """Number the nodes in preorder: subtree sizes from the bottom up, numbers from the top down."""
-    below = np.zeros(0, dtype=np.int64)
-    for number in range(len(levels) - 1, -1, -1):
-        level = levels[number]
-        followed = np.zeros(len(level.tokens), dtype=np.bool_)
-        if number + 1 < len(levels):
-            followed[levels[number + 1].above] = True
-            level.sizes[:] = np.where(followed, below + 1, 0)
-        wanted = len(levels[number - 1].tokens) if number else len(counts)
-        below = np.bincount(level.above, weights=level.sizes, minlength=wanted).astype(np.int64)
-    sizes = below if levels else np.zeros(len(counts), dtype=np.int64)
-    offsets = np.concatenate([[0], sizes.cumsum()]).astype(np.int64)
-    tokens, parents_of, depths, ends = (np.empty(int(offsets[-1]), dtype=np.int64) for _ in range(4))
-    step_nodes = []
-    above, prompts = offsets[:-1] - 1, -1 - np.arange(len(counts))
-    for depth, level in enumerate(levels, start=1):
-        before = level.sizes.cumsum() - level.sizes
-        first_sibling = np.searchsorted(level.above, level.above)
-        level.numbers[:] = above[level.above] + 1 + before - before[first_sibling]
-        parents = prompts[level.above] if depth == 1 else above[level.above]
-        step_nodes.append(parents)
-        inner = level.sizes > 0
-        numbers = level.numbers[inner]
-        tokens[numbers] = level.tokens[inner]
-        parents_of[numbers] = np.maximum(parents[inner], -1)
-        depths[numbers] = depth
-        ends[numbers] = numbers + level.sizes[inner]
-        above = level.numbers
-    trees = RowTrees(tokens, parents_of, depths, ends, offsets, _widths(len(counts), levels))
-    behind = np.concatenate(step_nodes) if levels else np.zeros(0, dtype=np.int64)
-    step_tokens = np.concatenate([level.tokens for level in levels]) if levels else behind.copy()
-    order = np.argsort(behind, kind="stable")
-    place = np.empty_like(order)
-    place[order] = np.arange(len(order))
-    return RowLayout(trees, behind[order], step_tokens[order], place[row_steps], starts)
-
-
-def _widths(num_queries: int, levels: list[_Level]) -> tuple[int, ...]:
-    """Distinct rows per query."""
-    totals = np.zeros(num_queries, dtype=np.int64)
-    owners = np.arange(num_queries)
-    for level in levels:
-        owners = owners[level.above]
-        totals += np.bincount(owners[level.ends_here], minlength=num_queries)
-    return tuple(totals.tolist())

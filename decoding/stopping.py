@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -60,10 +60,10 @@ class StopPoll:
             return self._ended
         return self._ended | (self._room_there <= num_written)
 
-    def poll(self) -> None:
-        """Check for cancelled and overdue queries; `error` returns what was found."""
-        for query, token in enumerate(self._cancel):
-            if query not in self._errors and (error := reason_to_stop(token)) is not None:
+    def poll(self, queries: Iterable[int] | None = None) -> None:
+        """Check for cancelled and overdue queries, None for all; `error` returns what was found."""
+        for query in range(len(self._cancel)) if queries is None else queries:
+            if query not in self._errors and (error := reason_to_stop(self._cancel[query])) is not None:
                 self._errors[query] = error
 
     def _sent(self, values: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import resource
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,35 +24,33 @@ from genret.index_builder.build_options import (
     check_method,
     check_model,
 )
-from genret.index_builder.entity_writer import check_weights
+from genret.index_builder.entities import check_weights, resolve_identities
 from genret.index_builder.evidence_maker import EvidenceMaker, read_rankings
 from genret.index_builder.faults import fault_point
-from genret.index_builder.identities import resolve_identities
-from genret.index_builder.memory_budget import MemoryBudget
 from genret.index_builder.merge import VersionSpec, write_version
 from genret.index_builder.past_queries import check_query_files
-from genret.index_builder.publish import prune, publish, staging, work_root
-from genret.index_builder.shard_maker import OverLong, RowEncoder, ShardMaker
-from genret.index_builder.shards import ShardRun
-from genret.index_builder.workplace import (
-    Journal,
-    open_journal,
+from genret.index_builder.publish import (
+    prune,
+    publish,
     remove_work,
-    shaping_libraries,
     spill_folder,
-    work_key,
+    staging,
+    work_root,
 )
+from genret.index_builder.runs import ShardRun
+from genret.index_builder.shard_maker import Journal, OverLong, RowEncoder, ShardMaker, open_journal, work_key
 from genret.retrieval.errors import SourceError
 from genret.retrieval.index.manifest import FileEntry, HistoryEntry, Manifest, MetadataColumn, TokenizerEntry
 from genret.retrieval.index.summary import evidence_facts
 from genret.retrieval.index.versions import live_or_none
 from genret.retrieval.normalize import NormalizationReport
 from genret.retrieval.progress import PhaseClock, StepProgress
-from genret.retrieval.sources import AliasFile, TitleSource, digest_files, key_hash, open_source
+from genret.retrieval.sources.alias_file import AliasFile, key_hash
 from genret.retrieval.sources.columns import ColumnType, Kinds, resolve
-from genret.retrieval.sources.rejects import Rejects
-from genret.retrieval.sources.source_files import is_read_once
-from genret.retrieval.text import TextTokenizer
+from genret.retrieval.sources.records import Rejects
+from genret.retrieval.sources.source_files import digest_files, is_read_once
+from genret.retrieval.sources.title_source import TitleSource, open_source
+from genret.retrieval.text import Rendering, TextTokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +80,7 @@ class BuildSummary:
             "duplicates": history.duplicates,
             "rejected": dict(self.rejected),
             "rejects_file": None if self.rejects_file is None else str(self.rejects_file),
-            "normalization": self.normalization.to_json(),
+            "normalization": asdict(self.normalization),
             "metadata": {column.name: column.type for column in self.manifest.metadata},
             "weight_column": self.manifest.weight_column,
             **evidence_facts(self.manifest),
@@ -126,15 +124,11 @@ def build_index(
             check_rejects(front)
             check_weights(front.shards, front.weight_column)
             with spill_folder(root) as spill:
-                spec = VersionSpec(tokenizer.vocab_size, front.columns, front.weight_column)
-                budget = MemoryBudget(options.memory_limit)
-                written = write_version(front.shards, spec, folder, spill, budget, clock)
-        manifest = written.to_manifest(
-            tokenizer=_tokenizer_entry(tokenizer, front.end_token_id),
-            rendering=options.rendering,
-            history=(_history(front, options, written.counts.entities),),
-            built_with=shaping_libraries(),
-        )
+                entry = tokenizer_entry(tokenizer, options.rendering)
+                spec = VersionSpec(entry, options.rendering, front.columns, front.weight_column)
+                manifest = write_version(front.shards, spec, folder, spill, options.free_bytes, clock)
+        history = (_history(front, options, manifest.counts.entities),)
+        manifest = replace(manifest, history=history)
         manifest = _add_evidence(manifest, EvidenceMaker(folder, root, options, clock), options, front)
         clock.phase("publishing")
         before = live_or_none(options.out)
@@ -162,8 +156,7 @@ def _add_evidence(
 ) -> Manifest:
     evidence, vectors = options.evidence, options.vectors
     if evidence is not None:
-        with written_rejects(front.rejects, options):
-            manifest = maker.make_fields(manifest, evidence.columns, evidence.queries, front.rejects)
+        manifest = maker.make_fields(manifest, evidence.columns, evidence.queries, front.rejects)
     if vectors is not None:
         manifest = maker.make_vectors(manifest, vectors)
     if evidence is not None:
@@ -184,31 +177,14 @@ def check_evidence(options: BuildOptions, tokenizer: TextTokenizer) -> None:
         ModelError: the tokenizer of the model to weigh cannot be loaded.
     """
     if options.evidence is not None:
-        check_query_files(options.evidence.queries)
+        if options.evidence.queries:
+            check_query_files(options.evidence.queries)
         if options.evidence.ranking is not None:
             read_rankings(options.evidence.ranking)
         if (model := options.evidence.model_place) is not None:
             check_model(model, tokenizer, options.rendering, options.prompt)
     if options.vectors is not None:
         check_method(options.vectors.method, options.vectors.options.device)
-
-
-@contextmanager
-def written_rejects(
-    rejects: Rejects, options: BuildOptions, outcome: str = "nothing was built"
-) -> Iterator[None]:
-    """Check the bad rows at the end of the block, and write them if there are new ones, also after an error.
-
-    Raises:
-        SourceError: there are more of them than allowed, or they cannot be written.
-    """
-    known = len(rejects.rows)
-    try:
-        yield
-        rejects.check(outcome)
-    finally:
-        if options.rejects is not None and len(rejects.rows) > known:
-            rejects.write(options.rejects)
 
 
 def check_rejects(front: SourceRuns, outcome: str = "nothing was built") -> None:
@@ -222,8 +198,9 @@ def check_rejects(front: SourceRuns, outcome: str = "nothing was built") -> None
         raise SourceError(f"{front.rejects.source}: no good row is left\n{front.rejects.report()}")
 
 
-def _tokenizer_entry(tokenizer: TextTokenizer, end_token_id: int) -> TokenizerEntry:
+def tokenizer_entry(tokenizer: TextTokenizer, rendering: Rendering) -> TokenizerEntry:
     """Return a tokenizer's manifest entry; the merge fills in the largest id in use."""
+    end_token_id = tokenizer.end_token_id(rendering)
     return TokenizerEntry(
         name=Path(tokenizer.name).name,
         fingerprint=tokenizer.fingerprint,
@@ -258,21 +235,19 @@ Sources = str | Path | Sequence[str | Path]
 
 @dataclass(frozen=True, slots=True)
 class SourceRuns:
-    """Everything that was read, as sorted runs, in the order of the source."""
+    """Everything that was read, as sorted runs, in the order of the source; by default nothing."""
 
-    shards: tuple[ShardRun, ...]  # their `keep` says which records are entities
-    columns: tuple[MetadataColumn, ...]  # metadata columns, as the shards return them
-    weight_column: str | None
-    kinds: tuple[Kinds, ...]  # kinds of cells in each metadata column
-    end_token_id: int
     rejects: Rejects  # not yet checked against the limit
-    longest: OverLong | None  # longest title or alias refused for its length in this run
-    normalization: NormalizationReport
-    sources: tuple[FileEntry, ...]
-    records: int  # read, bad ones included
-    duplicates: int  # dropped because they repeat another
-    resumed_shards: int  # made by an earlier run
-    resumed_records: int  # in those shards, bad ones included
+    shards: tuple[ShardRun, ...] = ()  # their `keep` says which records are entities
+    columns: tuple[MetadataColumn, ...] = ()  # metadata columns, as the shards return them
+    weight_column: str | None = None
+    longest: OverLong | None = None  # longest title or alias refused for its length in this run
+    normalization: NormalizationReport = field(default_factory=NormalizationReport)
+    sources: tuple[FileEntry, ...] = ()
+    records: int = 0  # read, bad ones included
+    duplicates: int = 0  # dropped because they repeat another
+    resumed_shards: int = 0  # made by an earlier run
+    resumed_records: int = 0  # in those shards, bad ones included
 
     @property
     def num_entities(self) -> int:
@@ -307,8 +282,7 @@ def read_shards(
         names = zip(source.columns.names, source.columns.declared, strict=True)
         check_columns(columns_asked, {name: str(kind or "string") for name, kind in names})
         rejects = Rejects(source.name, options.max_bad_rows, files=source.names)
-        if options.rejects is not None:
-            stack.callback(rejects.write, options.rejects)
+        stack.enter_context(rejects.written_to(options.rejects))
         journal = open_journal(root, work_key(_shaping(paths, tokenizer, options)), options.resume)
         stack.enter_context(_removed_if_bad(root))
         resumed = list(journal.entries)
@@ -322,8 +296,7 @@ def read_shards(
         check_columns(columns_asked, {column.name: column.type for column in columns})
         shards = tuple(stack.enter_context(shard) for shard in _open_shards(journal, columns))
         progress.phase("resolving entities")
-        budget = MemoryBudget(options.memory_limit)
-        duplicates = resolve_identities(shards, source.names, rejects, budget.free_bytes // 2)
+        duplicates = resolve_identities(shards, source.names, rejects, options.free_bytes // 2)
         if aliases is not None:
             source.reject_unknown_aliases(_known_keys(shards, aliases), rejects)
         fault_point("identities-resolved")
@@ -331,8 +304,6 @@ def read_shards(
             shards=shards,
             columns=columns,
             weight_column=None if source.columns.weight is None else columns[source.columns.weight].name,
-            kinds=tuple(maker.kinds),
-            end_token_id=encoder.end_token_id,
             rejects=rejects,
             longest=encoder.longest,
             normalization=maker.normalization,

@@ -8,7 +8,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from genret.index_builder.memory_budget import DEFAULT_MEMORY_LIMIT, MemoryBudget
 from genret.index_builder.past_queries import QueryFile
 from genret.retrieval.checkpoints import weights_folder
 from genret.retrieval.compatibility import mismatch
@@ -16,7 +15,9 @@ from genret.retrieval.defaults import default_model
 from genret.retrieval.errors import InputError, MissingExtraError
 from genret.retrieval.index.manifest import FileEntry
 from genret.retrieval.prompts import CheckpointConfig
-from genret.retrieval.sources import SOURCE_FORMATS, ColumnMapping, SourceFormat, digest_files
+from genret.retrieval.sources.columns import ColumnMapping
+from genret.retrieval.sources.row_readers import SOURCE_FORMATS, SourceFormat
+from genret.retrieval.sources.source_files import digest_files
 from genret.retrieval.text import Rendering, TextTokenizer
 from genret.retrieval.vectors.embedder import (
     ENCODER,
@@ -252,6 +253,22 @@ def _check_source(method: VectorMethod) -> None:
         raise InputError("vectors", f"{str(method)!r}: there is no such directory")
 
 
+MIB = 1 << 20
+DEFAULT_MEMORY_LIMIT = 2 << 30
+MIN_MEMORY_LIMIT = 512 * MIB
+
+# Interpreter, NumPy, Arrow and a tokenizer, before the first title is read.
+_BASE = 300 * MIB
+
+
+def check_memory_limit(limit_bytes: int) -> None:
+    """Raise `InputError` for a limit that is too small to work with."""
+    if limit_bytes < MIN_MEMORY_LIMIT:
+        raise InputError(
+            "memory_limit", f"must be at least {MIN_MEMORY_LIMIT // MIB} MiB, got {limit_bytes} bytes"
+        )
+
+
 # Size of a shard: an interrupted build loses one at most.
 _SHARD_RECORDS = 1 << 20
 
@@ -272,7 +289,7 @@ class BuildOptions:
         max_title_tokens: Limit on the tokens of a title, end token included; longer ones are bad rows.
         rejects: File for the bad rows; None writes none.
         keep_versions: Number of superseded versions to keep on disk.
-        memory_limit: Memory that the process may take, in bytes.
+        memory_limit: Resident memory that the process may take, in bytes.
         resume: Whether to continue an interrupted build.
         evidence: Evidence by words and letters; None: none. An update takes it from its request.
         vectors: Vectors; None: none. An update takes them from its request.
@@ -309,7 +326,12 @@ class BuildOptions:
                 raise InputError(name, f"must be >= {bound}, got {value}")
         if self.format not in SOURCE_FORMATS:
             raise InputError("format", f"expected {', '.join(SOURCE_FORMATS)}, got {self.format!r}")
-        MemoryBudget(self.memory_limit)  # checks the limit
+        check_memory_limit(self.memory_limit)
+
+    @property
+    def free_bytes(self) -> int:
+        """Memory left for data."""
+        return self.memory_limit - _BASE
 
     def shaping(self) -> dict[str, Any]:
         """Return the options that decide how sources are read, as JSON; defaults are left out."""

@@ -18,24 +18,29 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from genret.index_builder.build import SourceRuns, Sources, check_evidence, peak_rss_bytes, read_shards
-from genret.index_builder.build_options import BuildOptions, EvidenceOptions, VectorBuildOptions
-from genret.index_builder.entity_writer import check_weights
-from genret.index_builder.memory_budget import MIB, TYPICAL_FORM_BYTES, MemoryBudget, cut
-from genret.index_builder.merge import VersionSpec, WrittenVersion, write_version
+from genret.index_builder.build import (
+    SourceRuns,
+    Sources,
+    check_evidence,
+    peak_rss_bytes,
+    read_shards,
+    tokenizer_entry,
+)
+from genret.index_builder.build_options import MIB, BuildOptions, EvidenceOptions, VectorBuildOptions
+from genret.index_builder.entities import check_weights
+from genret.index_builder.merge import TYPICAL_FORM_BYTES, VersionSpec, cut, write_version
 from genret.index_builder.past_queries import count_queries
-from genret.index_builder.runs import IntArray, Run, sort_rows, windows
+from genret.index_builder.publish import WORK_DIR, temporary_work
+from genret.index_builder.runs import IntArray, Run, ShardRun, sort_rows, windows
 from genret.index_builder.shard_maker import OverLong
-from genret.index_builder.shards import ShardRun
-from genret.index_builder.workplace import WORK_DIR, temporary_work
 from genret.retrieval.index.layout import ALIASES, TITLE
-from genret.retrieval.index.manifest import MetadataColumn
+from genret.retrieval.index.manifest import Manifest, MetadataColumn
+from genret.retrieval.index.reader import text_columns
 from genret.retrieval.normalize import NormalizationReport
 from genret.retrieval.progress import StepProgress
-from genret.retrieval.sources.rejects import Rejects
+from genret.retrieval.sources.records import Rejects
 from genret.retrieval.text import TextTokenizer
 from genret.retrieval.vectors.faiss_index import kind_of, new_index, num_cells, num_subquantisers
-from genret.retrieval.vectors.vector_maker import text_columns
 
 _SAMPLE_FORMS = 200_000
 _SAMPLED_RANGES = 16
@@ -91,7 +96,7 @@ class BuildPlan:
             "row_lengths": {str(length): count for length, count in self.lengths.items()},
             "metadata": {column.name: column.type for column in self.columns},
             "weight_column": self.weight_column,
-            "normalization": self.normalization.to_json(),
+            "normalization": asdict(self.normalization),
             "evidence": None if self.evidence is None else asdict(self.evidence),
             "vectors": None if self.vectors is None else asdict(self.vectors),
             "estimated_bytes": {**self.bytes, "all": self.num_bytes},
@@ -129,56 +134,36 @@ def plan_build(
         lengths = _row_lengths(front.shards, tokenizer.vocab_size, options, progress)
         progress.phase("counting texts")
         evidence, vectors = options.evidence, options.vectors
-        plans = (
-            None
-            if evidence is None
-            else _plan_evidence(evidence, front.shards, front.columns, front.rejects),
-            None if vectors is None else plan_vectors(vectors, front.shards, front.columns),
+        plan_of_evidence = None
+        if evidence is not None:
+            plan_of_evidence = _plan_evidence(evidence, front.shards, front.columns, front.rejects)
+        plan_of_vectors = None if vectors is None else plan_vectors(vectors, front.shards, front.columns)
+        sample, sample_seconds = _write_sample(front, tokenizer, options, place, progress)
+        rows = int(lengths.sum())
+        share = 1.0 if sample is None else sample.counts.rows / max(rows, 1)
+        return BuildPlan(
+            records=front.records,
+            entities=front.num_entities,
+            rows=rows,
+            duplicates=front.duplicates,
+            rejected=front.rejects.counts(),
+            report=front.rejects.report() if front.rejects.rows else "",
+            rejects_file=options.rejects if front.rejects.rows else None,
+            allowed=options.max_bad_rows,
+            longest=front.longest,
+            files=front.rejects.files,
+            lengths={int(length): int(lengths[length]) for length in np.flatnonzero(lengths)},
+            columns=front.columns,
+            weight_column=front.weight_column,
+            normalization=front.normalization,
+            evidence=plan_of_evidence,
+            vectors=plan_of_vectors,
+            bytes=_bytes_per_part(sample, share),
+            sample_share=share,
+            seconds=time.monotonic() - begun,
+            build_seconds=read_seconds + sample_seconds / share,
+            peak_rss_bytes=peak_rss_bytes(),
         )
-        sample = _write_sample(front, tokenizer, options, place, progress)
-        return _plan(front, options, lengths, plans, sample, begun, read_seconds)
-
-
-@dataclass(frozen=True, slots=True)
-class _Sample:
-    written: WrittenVersion | None
-    seconds: float
-
-
-def _plan(
-    front: SourceRuns,
-    options: BuildOptions,
-    lengths: IntArray,
-    plans: tuple[EvidencePlan | None, VectorPlan | None],
-    sample: _Sample,
-    begun: float,
-    read_seconds: float,
-) -> BuildPlan:
-    rows = int(lengths.sum())
-    share = 1.0 if sample.written is None else sample.written.counts.rows / max(rows, 1)
-    return BuildPlan(
-        records=front.records,
-        entities=front.num_entities,
-        rows=rows,
-        duplicates=front.duplicates,
-        rejected=front.rejects.counts(),
-        report=front.rejects.report() if front.rejects.rows else "",
-        rejects_file=options.rejects if front.rejects.rows else None,
-        allowed=options.max_bad_rows,
-        longest=front.longest,
-        files=front.rejects.files,
-        lengths={int(length): int(lengths[length]) for length in np.flatnonzero(lengths)},
-        columns=front.columns,
-        weight_column=front.weight_column,
-        normalization=front.normalization,
-        evidence=plans[0],
-        vectors=plans[1],
-        bytes=_bytes_per_part(sample.written, share),
-        sample_share=share,
-        seconds=time.monotonic() - begun,
-        build_seconds=read_seconds + sample.seconds / share,
-        peak_rss_bytes=peak_rss_bytes(),
-    )
 
 
 def _row_lengths(
@@ -188,7 +173,7 @@ def _row_lengths(
     progress.phase("counting rows", sum(shard.num_forms for shard in shards))
     lengths = np.zeros(options.max_title_tokens + 1, dtype=np.int64)
     done = 0
-    block_bytes = min(MemoryBudget(options.memory_limit).free_bytes // 4, _MOST_BLOCK_BYTES)
+    block_bytes = min(options.free_bytes // 4, _MOST_BLOCK_BYTES)
     for spans in cut(shards, block_bytes):
         tokens, sizes = [], []
         for shard, (begin, end) in zip(shards, spans, strict=True):
@@ -208,10 +193,13 @@ def _row_lengths(
 
 def _write_sample(
     front: SourceRuns, tokenizer: TextTokenizer, options: BuildOptions, place: Path, progress: StepProgress
-) -> _Sample:
-    """Write a version over some ranges of the rows, or over all if they are few."""
+) -> tuple[Manifest | None, float]:
+    """Write a version over some ranges of the rows, or over all if they are few.
+
+    Returns its manifest, None if there is no entity, and the seconds it took.
+    """
     if not front.num_entities:
-        return _Sample(None, 0.0)
+        return None, 0.0
     progress.phase("measuring a sample")
     folder, work = place / "version", place / "spill"
     folder.mkdir()
@@ -221,13 +209,13 @@ def _write_sample(
         shard.keep = chosen
     begun = time.monotonic()
     try:
-        spec = VersionSpec(tokenizer.vocab_size, front.columns)
-        budget = MemoryBudget(options.memory_limit)
-        written = write_version(front.shards, spec, folder, work, budget, StepProgress())
+        entry = tokenizer_entry(tokenizer, options.rendering)
+        spec = VersionSpec(entry, options.rendering, front.columns)
+        written = write_version(front.shards, spec, folder, work, options.free_bytes, StepProgress())
     finally:
         for shard, keep in zip(front.shards, kept, strict=True):
             shard.keep = keep
-    return _Sample(written, time.monotonic() - begun)
+    return written, time.monotonic() - begun
 
 
 def _sampled(shards: Sequence[ShardRun]) -> list[npt.NDArray[np.bool_]]:
@@ -245,7 +233,7 @@ def _sampled(shards: Sequence[ShardRun]) -> list[npt.NDArray[np.bool_]]:
     return sampled if any(mask.any() for mask in sampled) else [shard.keep for shard in shards]
 
 
-def _bytes_per_part(written: WrittenVersion | None, share: float) -> dict[str, int]:
+def _bytes_per_part(written: Manifest | None, share: float) -> dict[str, int]:
     parts = {"rows": 0, "trie": 0, "entities": 0, "postings": 0, "title_order": 0}
     for file in () if written is None else written.files:
         parts[file.name.split("/")[0].split(".")[0]] += file.bytes

@@ -22,9 +22,8 @@ from genret.retrieval.index.manifest import FileEntry
 from genret.retrieval.index.reader import Index
 from genret.retrieval.index.small_files import digest_bytes
 from genret.retrieval.normalize import normalize
-from genret.retrieval.sources import digest_files
-from genret.retrieval.sources.rejects import RejectReason, Rejects
-from genret.retrieval.sources.source_files import ByteStream, line_blocks
+from genret.retrieval.sources.records import RejectReason, Rejects
+from genret.retrieval.sources.source_files import ByteStream, digest_files, line_blocks
 
 # Separates the aliases of an entity when they are compared as one text: no alias holds a control character.
 _SEPARATOR = "\x1f"

@@ -1,40 +1,52 @@
-"""The command `build-index TITLES`, also `genret build`, and its reports."""
+"""The commands `build-index TITLES`, also `genret build`, and `genret update INDEX`, and their reports."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import click
 
 from genret.index_builder.build import BuildSummary, build_index
-from genret.index_builder.build_options import BuildOptions
+from genret.index_builder.build_options import (
+    BuildOptions,
+    EvidenceChange,
+    EvidenceOptions,
+    VectorBuildOptions,
+    VectorChange,
+)
 from genret.index_builder.build_plan import BuildPlan, plan_build
 from genret.index_builder.command_line import (
-    answered,
     bad_row_options,
     env_option,
     keep_versions_option,
     load_tokenizer,
+    making_version,
     rejects_file,
-    shown_progress,
     talk_options,
     tell,
+    tokenizer_of,
     use_threads,
 )
-from genret.index_builder.evidence_flags import EvidenceWishes, build_evidence_flags
-from genret.index_builder.source_flags import SourceFlags, source_flags
+from genret.index_builder.flags import build_evidence_flags, source_flags, update_evidence_flags
+from genret.index_builder.update import UpdateRequest, UpdateSummary, update_index
 from genret.retrieval.checkpoints import SETTINGS_FILE, settings_folder
 from genret.retrieval.command_options import prompt_option
+from genret.retrieval.index.manifest import MetadataColumn
 from genret.retrieval.index.summary import evidence_facts, evidence_lines, length_lines
-from genret.retrieval.index.versions import live_or_none
-from genret.retrieval.interruption import sigterm_as_interrupt
 from genret.retrieval.normalize import NormalizationReport
 from genret.retrieval.prompts import CheckpointConfig
-from genret.retrieval.sources import STDIN
+from genret.retrieval.sources.source_files import STDIN
 from genret.retrieval.text import Rendering, TextTokenizer
 
-_ENV = "GENRET_BUILD_"
+_BUILD_ENV = "GENRET_BUILD_"
+_UPDATE_ENV = "GENRET_UPDATE_"
+_build_option = partial(env_option, _BUILD_ENV)
+_update_option = partial(env_option, _UPDATE_ENV)
+_MIB = 1 << 20
+_BAR_WIDTH = 40
 
 
 @click.command(
@@ -45,16 +57,14 @@ _ENV = "GENRET_BUILD_"
         "help_option_names": ["-h", "--help"],
     },
 )
-@click.argument("titles", metavar="TITLES...", nargs=-1, required=True, envvar=_ENV + "TITLES")
-@env_option(
-    _ENV,
+@click.argument("titles", metavar="TITLES...", nargs=-1, required=True, envvar=_BUILD_ENV + "TITLES")
+@_build_option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     show_default="the first of TITLES with its suffix replaced by .index",
     help="Index directory; an index that is there gets a new version.",
 )
-@env_option(
-    _ENV,
+@_build_option(
     "--tokenizer",
     metavar="DIR_OR_ID",
     show_default="that of --weigh-model, else of the default model",
@@ -63,56 +73,49 @@ _ENV = "GENRET_BUILD_"
 )
 @prompt_option(
     "The template the index is for: it says how titles are rendered, as far as no --title-... does.",
-    envvar=_ENV + "PROMPT",
+    envvar=_BUILD_ENV + "PROMPT",
 )
-@env_option(
-    _ENV,
+@_build_option(
     "--title-context",
     show_default="the checkpoint's, else empty",
     help="Last text of the prompt; titles are tokenised after it.",
 )
-@env_option(
-    _ENV,
+@_build_option(
     "--title-prefix",
     show_default="the checkpoint's, else empty",
     help='Text in front of every title, such as " ".',
 )
-@env_option(
-    _ENV,
+@_build_option(
     "--title-suffix",
     show_default="the checkpoint's, else empty",
     help='Text behind every title, such as ">".',
 )
-@env_option(
-    _ENV,
+@_build_option(
     "--end-token",
     show_default="the prompt's, else the tokenizer's end-of-sequence token",
     help="Token that closes every title: one of the vocabulary, or text that is one, such as \\n.",
 )
-@source_flags(_ENV)
-@build_evidence_flags(_ENV)
-@bad_row_options(_ENV, fails="build", place="OUT")
-@env_option(
-    _ENV,
+@source_flags(_BUILD_ENV)
+@build_evidence_flags(_BUILD_ENV)
+@bad_row_options(_BUILD_ENV, fails="build", place="OUT")
+@_build_option(
     "--max-title-tokens",
     type=click.IntRange(min=2),
     default=256,
     help="Titles of more tokens, end token included, are bad rows.",
 )
-@keep_versions_option(_ENV)
-@env_option(
-    _ENV,
+@keep_versions_option(_BUILD_ENV)
+@_build_option(
     "--no-resume",
     is_flag=True,
     help="Begin anew, although an earlier build of the same input was cut short and could be taken up.",
 )
-@env_option(
-    _ENV,
+@_build_option(
     "--dry-run",
     is_flag=True,
     help="Read and tokenise everything, build nothing, and say what a build would make.",
 )
-@talk_options(_ENV)
+@talk_options(_BUILD_ENV)
 def build_command(
     titles: tuple[str, ...],
     out: Path | None,
@@ -122,8 +125,8 @@ def build_command(
     title_prefix: str | None,
     title_suffix: str | None,
     end_token: str | None,
-    flags: SourceFlags,
-    evidence: EvidenceWishes,
+    options: BuildOptions,
+    evidence: tuple[EvidenceOptions | None, VectorBuildOptions | None],
     max_bad_rows: int,
     rejects: Path | None,
     max_title_tokens: int,
@@ -152,33 +155,25 @@ def build_command(
         "suffix": title_suffix,
         "end_token": end_token,
     }
-    before = live_or_none(out)
-    with (
-        answered(out, before, dry_run, debug),
-        sigterm_as_interrupt(),
-        shown_progress(quiet, "build-index") as progress,
-    ):
-        weighed = None if evidence.evidence is None else evidence.evidence.model_place
+    fields, vectors = evidence
+    with making_version(out, "build-index", dry_run, quiet, debug) as progress:
+        weighed = None if fields is None else fields.model_place
         text_tokenizer = load_tokenizer(tokenizer or weighed)
         rendering = _rendering(text_tokenizer, prompt, overrides)
         if (doubt := text_tokenizer.doubt_of_end(rendering)) is not None:
             click.echo(f"warning: {doubt}", err=True)
-        options = BuildOptions(
+        options = replace(
+            options,
             out=out,
-            format=flags.format,
-            mapping=flags.mapping,
-            aliases=flags.aliases,
-            unescape_html=flags.unescape_html,
             rendering=rendering,
             prompt=prompt,
             max_bad_rows=max_bad_rows,
             max_title_tokens=max_title_tokens,
             rejects=rejects_file(rejects, out, dry_run),
             keep_versions=keep_versions,
-            memory_limit=flags.memory_limit,
             resume=not no_resume,
-            evidence=evidence.evidence,
-            vectors=evidence.vectors,
+            evidence=fields,
+            vectors=vectors,
             threads=threads,
         )
         made: BuildSummary | BuildPlan
@@ -217,10 +212,6 @@ def _rendering(tokenizer: TextTokenizer, prompt: str | None, overrides: dict[str
     return Rendering.from_json({**base.to_json(), **given})
 
 
-_MIB = 1 << 20
-_BAR_WIDTH = 40
-
-
 def _describe_build(summary: BuildSummary) -> str:
     counts, manifest = summary.manifest.counts, summary.manifest
     lines = [
@@ -232,11 +223,7 @@ def _describe_build(summary: BuildSummary) -> str:
     duplicates = manifest.history[-1].duplicates
     if duplicates:
         lines.append(f"  {duplicates:,} repeated rows counted once")
-    if manifest.metadata:
-        lines.append("  metadata: " + _types({c.name: c.type for c in manifest.metadata}))
-    if manifest.weight_column is not None:
-        lines.append(f"  weights: {manifest.weight_column}")
-    lines += _normalization(summary.normalization)
+    lines += _of_catalogue(manifest.metadata, manifest.weight_column, summary.normalization)
     lines += [f"  {line}" for line in evidence_lines(evidence_facts(manifest))]
     if summary.resumed_records:
         lines.append(f"  {summary.resumed_records:,} records were taken over from an earlier run")
@@ -259,11 +246,7 @@ def describe_plan(plan: BuildPlan) -> str:
             f"  longest over-long title: {longest.tokens:,} tokens, {plan.files[longest.file]} line "
             f"{longest.line}: {longest.text[:60]!r}"
         )
-    if plan.columns:
-        lines.append("  metadata: " + _types({c.name: c.type for c in plan.columns}))
-    if plan.weight_column is not None:
-        lines.append(f"  weights: {plan.weight_column}")
-    lines += _normalization(plan.normalization)
+    lines += _of_catalogue(plan.columns, plan.weight_column, plan.normalization)
     lengths = length_lines(plan.lengths, "#", _BAR_WIDTH) if plan.lengths else []
     lines += ["", "tokens per row, end token included:", *lengths, ""]
     exactness = (
@@ -284,11 +267,13 @@ def describe_plan(plan: BuildPlan) -> str:
     return "\n".join(lines)
 
 
-def _types(types: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} ({kind})" for name, kind in types.items())
-
-
-def _normalization(report: NormalizationReport) -> list[str]:
+def _of_catalogue(
+    columns: Sequence[MetadataColumn], weights: str | None, report: NormalizationReport
+) -> list[str]:
+    """Return lines about metadata, weights and normalised titles."""
+    types = ", ".join(f"{column.name} ({column.type})" for column in columns)
+    lines = [f"  metadata: {types}"] if columns else []
+    lines += [] if weights is None else [f"  weights: {weights}"]
     counted = {
         "put into NFC": report.composed,
         "with white space corrected": report.respaced,
@@ -296,4 +281,119 @@ def _normalization(report: NormalizationReport) -> list[str]:
         "with HTML entities resolved": report.unescaped,
     }
     said = [f"{count:,} {what}" for what, count in counted.items() if count]
-    return [f"  titles: {', '.join(said)}"] if said else []
+    return [*lines, f"  titles: {', '.join(said)}"] if said else lines
+
+
+@click.command("update", context_settings={"show_default": True, "max_content_width": 100})
+@click.argument("index", type=click.Path(path_type=Path, file_okay=False))
+@_update_option(
+    "--add",
+    type=click.Path(path_type=Path, dir_okay=False),
+    multiple=True,
+    metavar="FILE",
+    show_default="none",
+    help="A titles file. An entity whose id is there already replaces that one; without a column of ids, "
+    "titles are ids. May be given several times.",
+)
+@_update_option(
+    "--remove",
+    type=click.Path(path_type=Path, dir_okay=False),
+    multiple=True,
+    metavar="FILE",
+    show_default="none",
+    help="A file of ids to remove, one per line. May be given several times.",
+)
+@_update_option(
+    "--remove-id",
+    multiple=True,
+    metavar="ID",
+    show_default="none",
+    help="An id to remove. May be given several times.",
+)
+@_update_option("--ignore-missing", is_flag=True, help="Ids to remove that are not there are no bad rows.")
+@_update_option(
+    "--tokenizer",
+    metavar="DIR_OR_ID",
+    show_default="that of the default model of the index",
+    help="The tokenizer the index was built with. Needed for --add alone.",
+)
+@source_flags(_UPDATE_ENV)
+@update_evidence_flags(_UPDATE_ENV)
+@bad_row_options(_UPDATE_ENV, fails="update", place="INDEX")
+@keep_versions_option(_UPDATE_ENV)
+@_update_option("--dry-run", is_flag=True, help="Say what would change, and publish nothing.")
+@talk_options(_UPDATE_ENV)
+def update_command(
+    index: Path,
+    add: tuple[Path, ...],
+    remove: tuple[Path, ...],
+    remove_id: tuple[str, ...],
+    ignore_missing: bool,
+    tokenizer: str | None,
+    options: BuildOptions,
+    evidence: tuple[EvidenceChange, VectorChange],
+    max_bad_rows: int,
+    rejects: Path | None,
+    keep_versions: int,
+    dry_run: bool,
+    threads: int | None,
+    as_json: bool,
+    quiet: bool,
+    debug: bool,
+) -> None:
+    """Add, replace and remove entities of an INDEX, or change its evidence, vectors or weights.
+
+    What is there and stays is not tokenised again. The new version replaces the live one in one step, and
+    has the files that a build of the same entities would have. `genret rollback` takes it back. Evidence
+    that is there is kept in step: past queries move with their entities, and vectors of texts that stay are
+    taken over.
+    """
+    use_threads(threads)
+    fields, vectors = evidence
+    with making_version(index, "genret update", dry_run, quiet, debug) as progress:
+        weight = options.mapping.weight
+        request = UpdateRequest(add, remove, remove_id, ignore_missing, dry_run, vectors, weight, fields)
+        options = replace(
+            options,
+            out=index,
+            max_bad_rows=max_bad_rows,
+            rejects=rejects_file(rejects, index, dry_run),
+            keep_versions=keep_versions,
+            threads=threads,
+        )
+        loaded = None
+        if add:
+            loaded = tokenizer_of(index) if tokenizer is None else TextTokenizer.load(tokenizer)
+        summary = update_index(request, loaded, options, progress)
+    tell(summary, _describe_update(summary), as_json, quiet)
+
+
+def _describe_update(summary: UpdateSummary) -> str:
+    changes = summary.changes
+    counts = (
+        f"{changes.added:,} added, {changes.changed:,} changed, {changes.removed:,} removed; "
+        f"{changes.unchanged:,} added ones were there already, {changes.missing:,} to remove were not there"
+    )
+    if summary.dry_run:
+        would = "".join(f"\n  {name} would be {fate}" for name, fate in _fates(summary))
+        if summary.weight_column is not None:
+            would += f"\n  weights would be those of {summary.weight_column}"
+        return f"{summary.index}: dry run, version {summary.version} stays live\n  would be: {counts}{would}"
+    if summary.version == summary.parent:
+        return f"{summary.index}: no change, version {summary.version} stays live\n  {counts}"
+    stored = summary.manifest.counts
+    lines = [
+        f"{summary.index}: version {summary.version}, before: {summary.parent}",
+        f"  {counts}",
+        f"  {stored.entities:,} entities, {stored.rows:,} rows, {summary.manifest.num_bytes:,} bytes",
+    ]
+    if summary.weight_column is not None:
+        lines.append(f"  weights: {summary.weight_column}")
+    lines += [f"  {name} {fate}" for name, fate in _fates(summary)]
+    lines += [f"    {line}" for line in evidence_lines(evidence_facts(summary.manifest))]
+    return "\n".join(lines)
+
+
+def _fates(summary: UpdateSummary) -> list[tuple[str, str]]:
+    fates = {"evidence": summary.fates.evidence, "vectors": summary.fates.vectors}
+    return [(name, fate) for name, fate in fates.items() if fate != "absent"]

@@ -10,39 +10,28 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from genret.index_builder.publish import work_root
-from genret.index_builder.workplace import kept_records
 from genret.retrieval.command_options import together
 from genret.retrieval.compatibility import default_model_of
 from genret.retrieval.defaults import default_model, missing_weights, small_model_dir
 from genret.retrieval.errors import GenretError, InputError
 from genret.retrieval.index.reader import Index
 from genret.retrieval.index.versions import live_or_none
-from genret.retrieval.interruption import INTERRUPTED
+from genret.retrieval.interruption import INTERRUPTED, sigterm_as_interrupt
 from genret.retrieval.progress import ProgressDisplay, StepProgress
 from genret.retrieval.text import TextTokenizer
 
+if TYPE_CHECKING:
+    from genret.index_builder.build import BuildSummary
+    from genret.index_builder.build_plan import BuildPlan
+    from genret.index_builder.update import UpdateSummary
+
 _F = TypeVar("_F", bound=Callable[..., Any])
-
-
-class Summary(Protocol):
-    """The summary that a command reports."""
-
-    @property
-    def report(self) -> str:
-        """A few lines about the bad rows; "" when there are none."""
-
-    @property
-    def rejects_file(self) -> Path | None:
-        """File of the bad rows, or None."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return everything as a JSON object."""
 
 
 def env_option(prefix: str, *names: str, **settings: Any) -> Callable[[_F], _F]:
@@ -79,16 +68,15 @@ def bad_row_options(prefix: str, fails: str, place: str) -> Callable[[_F], _F]:
 
     `place` is the name of the parameter that holds the index directory.
     """
+    option = functools.partial(env_option, prefix)
     return together(
-        env_option(
-            prefix,
+        option(
             "--max-bad-rows",
             type=click.IntRange(min=0),
             default=0,
             help=f"Leave out up to this many bad rows; more fail the {fails}.",
         ),
-        env_option(
-            prefix,
+        option(
             "--rejects",
             type=click.Path(path_type=Path, dir_okay=False),
             show_default=f"{place}.rejects.tsv",
@@ -110,8 +98,8 @@ def keep_versions_option(prefix: str) -> Callable[[_F], _F]:
 
 def talk_options(prefix: str, has_threads: bool = True) -> Callable[[_F], _F]:
     """Return a decorator that adds `as_json`, `quiet`, `debug` and, for a tokenizer, `threads`."""
-    threads: Callable[[_F], _F] = env_option(
-        prefix,
+    option = functools.partial(env_option, prefix)
+    threads: Callable[[_F], _F] = option(
         "--threads",
         type=click.IntRange(min=1),
         show_default="all cores",
@@ -119,9 +107,9 @@ def talk_options(prefix: str, has_threads: bool = True) -> Callable[[_F], _F]:
     )
     return together(
         *((threads,) if has_threads else ()),
-        env_option(prefix, "--json", "as_json", is_flag=True, help="Summary as JSON."),
-        env_option(prefix, "--quiet", is_flag=True, help="No progress and no summary."),
-        env_option(prefix, "--debug", is_flag=True, help="Show tracebacks of errors."),
+        option("--json", "as_json", is_flag=True, help="Summary as JSON."),
+        option("--quiet", is_flag=True, help="No progress and no summary."),
+        option("--debug", is_flag=True, help="Show tracebacks of errors."),
     )
 
 
@@ -156,7 +144,7 @@ def rejects_file(given: Path | None, index: Path, dry_run: bool) -> Path | None:
     return given if dry_run else given or index.with_name(index.name + ".rejects.tsv")
 
 
-def tell(summary: Summary, text: str, as_json: bool, quiet: bool) -> None:
+def tell(summary: BuildSummary | BuildPlan | UpdateSummary, text: str, as_json: bool, quiet: bool) -> None:
     """Print the summary, as JSON or as `text`, and the report on bad rows to standard error."""
     if summary.report and not quiet:
         where = "" if summary.rejects_file is None else f"; all of them are in {summary.rejects_file}"
@@ -184,6 +172,19 @@ def answered(out: Path, before: str | None, dry_run: bool, debug: bool) -> Itera
 
 
 @contextlib.contextmanager
+def making_version(
+    out: Path, command: str, dry_run: bool, quiet: bool, debug: bool
+) -> Iterator[StepProgress]:
+    """Yield the progress of a command that makes a version of an index; see `answered`."""
+    with (
+        answered(out, live_or_none(out), dry_run, debug),
+        sigterm_as_interrupt(),
+        shown_progress(quiet, command) as progress,
+    ):
+        yield progress
+
+
+@contextlib.contextmanager
 def shown_progress(quiet: bool, command: str) -> Iterator[StepProgress]:
     """Yield a progress that shows a bar on a terminal, else lines prefixed with `command`, or nothing."""
     if quiet:
@@ -199,6 +200,9 @@ def _columns() -> list[ProgressColumn]:
 
 
 def _interrupted(out: Path, before: str | None) -> str:
+    # Imported late: what was interrupted has it, and other commands do without.
+    from genret.index_builder.shard_maker import kept_records
+
     now = live_or_none(out)
     if now != before:
         return f"\ninterrupted after publication: {out} is now at version {now}"

@@ -20,9 +20,8 @@ import numpy.typing as npt
 from genret.index_builder.build_options import BuildOptions, VectorBuildOptions, VectorChange
 from genret.index_builder.changes import VersionRun, equal_entities
 from genret.index_builder.faults import fault_point
-from genret.index_builder.memory_budget import MemoryBudget
 from genret.index_builder.past_queries import PastQueries, QueryFile, read_queries
-from genret.index_builder.workplace import library_versions, spill_folder, vector_work
+from genret.index_builder.publish import library_versions, spill_folder, vector_work
 from genret.retrieval.durable import sync, write_synced
 from genret.retrieval.errors import IndexDirectoryError, InputError, SourceError
 from genret.retrieval.index.layout import (
@@ -39,16 +38,15 @@ from genret.retrieval.index.layout import (
 from genret.retrieval.index.manifest import FileEntry, Manifest
 from genret.retrieval.index.owners import EntityRows, FormOwners
 from genret.retrieval.index.priors import Prior, priors_to_bytes, read_priors
-from genret.retrieval.index.reader import Index
+from genret.retrieval.index.reader import Index, text_columns
 from genret.retrieval.index.small_files import digest_file
-from genret.retrieval.progress import StepProgress
-from genret.retrieval.sources.rejects import Rejects
+from genret.retrieval.progress import PhaseClock, StepProgress
+from genret.retrieval.sources.records import Rejects
 from genret.retrieval.vectors.embedder import absolute_place
 from genret.retrieval.vectors.vector_maker import (
     VectorOptions,
     carry_over_vectors,
     make_vectors,
-    text_columns,
 )
 
 if TYPE_CHECKING:
@@ -76,13 +74,23 @@ class PreviousEvidence:
 class EvidenceMaker:
     """Adds evidence to the files of a staged version; embedded texts stay below `root` until the publication.
 
-    Each method takes the manifest of the staged files and returns it with the new files.
+    Each method takes the manifest of the staged files and returns it with the new files. `outcome` ends the
+    message that there are too many bad lines.
     """
 
-    def __init__(self, folder: Path, root: Path, options: BuildOptions, progress: StepProgress) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        root: Path,
+        options: BuildOptions,
+        progress: StepProgress,
+        outcome: str = "nothing was built",
+    ) -> None:
         self._folder = folder
         self._root = root
-        self._memory = MemoryBudget(options.memory_limit).free_bytes
+        self._rejects_file = options.rejects
+        self._outcome = outcome
+        self._memory = options.free_bytes
         self._threads = options.threads or len(os.sched_getaffinity(0))
         self._model_threads = options.threads or 1  # the default elsewhere too: more threads round otherwise
         self._progress = _FaultableProgress(progress)
@@ -100,21 +108,23 @@ class EvidenceMaker:
         No `columns` of texts means the default choice. Bad lines of the files go to `rejects`.
 
         Raises:
-            SourceError: a file of queries cannot be used, or has far more bad lines than allowed.
+            SourceError: a file of queries cannot be used, or there are more bad lines than allowed.
             IndexDirectoryError: the previous past queries cannot be used, or a file cannot be written.
             OSError: a file cannot be written, for example on a full disk.
         """
         # Imported late: it brings compiled loops, which most commands do without.
-        from genret.retrieval.evidence.field_maker import make_fields
+        from genret.retrieval.evidence.field import make_fields
 
         with self._opened(manifest) as index, spill_folder(self._root) as spill:
-            past = PastQueries(spill, index.num_entities)
-            if before is not None:
+            past = PastQueries(spill, index.num_entities) if files or before is not None else None
+            if past is not None and before is not None:
                 self._progress.phase("past queries of the version before")
                 _take_over(before, past)
-            if files:
+            if past is not None and files:
                 self._progress.phase("reading past queries")
-                read_queries(files, index, rejects, past)
+                with rejects.written_to(self._rejects_file):
+                    read_queries(files, index, rejects, past)
+                    rejects.check(self._outcome)
             with _writing():
                 entry, names = make_fields(
                     index,
@@ -194,20 +204,24 @@ class EvidenceMaker:
             IndexDirectoryError, OSError: the file cannot be written.
         """
         from genret.retrieval.evidence.evidence import open_evidence
-        from genret.retrieval.ranking.fitting import fit_made_queries
+        from genret.retrieval.ranking.fitting import MIN_ENTITIES, fit_made_queries
         from genret.retrieval.ranking.rankings import NO_MODEL, Rankings
 
         rankings = Rankings() if given is None else read_rankings(given)
+        too_few = f"{manifest.counts.entities:,} entities are too few to fit a ranking to"
+        if given is None:
+            self._progress.phase("fitting the ranking")
+            if manifest.counts.entities < MIN_ENTITIES:
+                self._progress.note(too_few)
+                return manifest
         if given is None or model is not None:
             with self._opened(manifest) as index:
                 evidence = open_evidence(index, device=device)
                 if given is None:
-                    self._progress.phase("fitting the ranking")
                     columns = () if index.evidence is None else index.evidence.columns
                     ranking = fit_made_queries(index, evidence, columns)
                     if ranking is None:
-                        few = f"{index.num_entities:,} entities are too few to fit a ranking to"
-                        self._progress.note(few)
+                        self._progress.note(too_few)
                         return manifest
                     rankings = rankings.with_one(NO_MODEL, ranking)
                 if model is not None:
@@ -326,7 +340,7 @@ def copy_version(index: Index, folder: Path, with_fields: bool, with_vectors: bo
 
 def _take_over(before: PreviousEvidence, past: PastQueries) -> None:
     """Add the previous past queries under their entities' new numbers."""
-    from genret.retrieval.evidence.evidence import QUERIES, open_field
+    from genret.retrieval.evidence.field import QUERIES, open_field
 
     index = before.index
     new_number = np.full(index.num_entities, -1, np.int64)
@@ -356,24 +370,12 @@ def _writing() -> Iterator[None]:
         raise IndexDirectoryError(str(error)) from error
 
 
-class _FaultableProgress(StepProgress):
+class _FaultableProgress(PhaseClock):
     """Passes everything on; tests can interrupt at every phase."""
 
-    def __init__(self, progress: StepProgress) -> None:
-        self._progress = progress
-
     def phase(self, name: str, total: int | None = None) -> None:
-        """Pass the phase on."""
         fault_point("evidence-making")
-        self._progress.phase(name, total)
-
-    def advance(self, done: int, note: str) -> None:
-        """Pass the progress on."""
-        self._progress.advance(done, note)
-
-    def note(self, text: str) -> None:
-        """Pass the note on."""
-        self._progress.note(text)
+        super().phase(name, total)
 
 
 _AT_ONCE = 1 << 16

@@ -2,12 +2,16 @@
 
 Rows are visited range by range: the forms of the range are read from every run, sorted, and given ranks;
 titles give their entities their numbers. Equal input gives equal bytes, wherever the ranges are cut.
+
+Then the titles are sorted by their bytes: dealt by their first two, then, while a group is too large, by the
+next two, and sorted eight bytes at a time once a group is small.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -15,20 +19,26 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from genret.decoding.sorted_texts import WORD, TextBatches
 from genret.decoding.trie.trie_arrays import TrieDeriver
-from genret.index_builder.entity_writer import EntitySurvey, EntityWriter, RunSources, stored_schema, survey
+from genret.index_builder.entities import EntitySurvey, EntityWriter, RunSources, stored_schema, survey
 from genret.index_builder.faults import fault_point
-from genret.index_builder.memory_budget import MIB, MemoryBudget, cut
-from genret.index_builder.runs import IntArray, Run, gather_rows, sort_rows, tied_places
-from genret.index_builder.title_sorting import write_title_order
+from genret.index_builder.publish import library_versions
+from genret.index_builder.runs import IntArray, Run, gather_rows, neighbours, sort_rows, tied_places
 from genret.index_builder.version_files import ArraySpill, PostingSpill, RowBucketWriter, VersionFiles
 from genret.retrieval.errors import SourceError
-from genret.retrieval.index.layout import ENTITIES_FILE, MAX_ROWS, token_type
+from genret.retrieval.index.entities import title_batches
+from genret.retrieval.index.layout import (
+    ENTITIES_FILE,
+    MAX_ROWS,
+    TITLE,
+    TITLE_ORDER_FILE,
+    title_order_schema,
+    token_type,
+)
 from genret.retrieval.index.manifest import (
     Bucket,
     Counts,
-    FileEntry,
-    HistoryEntry,
     Manifest,
     MetadataColumn,
     TokenizerEntry,
@@ -37,7 +47,7 @@ from genret.retrieval.progress import StepProgress
 from genret.retrieval.text import Rendering
 
 # Larger ranges are no faster: sorting one should stay in reach of the caches.
-_MOST_BLOCK_BYTES = 160 * MIB
+_MOST_BLOCK_BYTES = 160 << 20
 
 
 def write_version(
@@ -45,18 +55,18 @@ def write_version(
     spec: VersionSpec,
     folder: Path,
     work: Path,
-    budget: MemoryBudget,
+    free_bytes: int,
     progress: StepProgress,
     block_bytes: int | None = None,
     told: Callable[[IntArray], None] | None = None,
-) -> WrittenVersion:
-    """Merge runs into the data files of a version, synced; the manifest is the caller's.
+) -> Manifest:
+    """Merge runs into the data files of a version, synced; return its manifest, which lacks the history.
 
     Memory, for R rows, P postings and E entities of all runs, dropped ones included: 4 E for the entities'
     numbers and three batches of 65,536 of them; while merging one range of rows (`block_bytes`, by default a
-    quarter of the free budget, at most 160 MiB), and then, one after the other, twice the rows of the largest
+    quarter of `free_bytes`, at most 160 MiB), and then, one after the other, twice the rows of the largest
     length, the trie (about 26 R for titles of two-byte tokens), unless row r is entity r, 13 P + 4 R for the
-    postings, and at most 8 E and a quarter of the free budget for the order of titles. Disk in `work`, which
+    postings, and at most 8 E and a quarter of `free_bytes` for the order of titles. Disk in `work`, which
     is empty before and after: the rows' files and the trie once, and 12 P.
 
     The ids of the kept entities differ. `told` is called for each range with the entities that get the next
@@ -74,7 +84,7 @@ def write_version(
     schema = stored_schema(facts, spec.metadata)
     with files.open(ENTITIES_FILE, schema) as writer:
         entities = EntityWriter(writer, schema, facts, sources)
-        blocks = cut(runs, block_bytes or min(budget.free_bytes // 4, _MOST_BLOCK_BYTES))
+        blocks = cut(runs, block_bytes or min(free_bytes // 4, _MOST_BLOCK_BYTES))
         progress.phase("merging", sum(run.num_forms for run in runs))
         done = 0
         for spans in blocks:
@@ -94,9 +104,45 @@ def write_version(
     fault_point("entities-written")
     merged.postings.write(files)
     fault_point("postings-written")
-    write_title_order(folder, files, budget.free_bytes // 4)
+    write_title_order(folder, files, free_bytes // 4)
     fault_point("title-order-written")
-    return merged.written(buckets, files, facts)
+    return merged.manifest(buckets, files, facts)
+
+
+# Memory of a form while its range is merged, beside 16 bytes per token: numbers, sort keys, places.
+_FORM_BYTES = 200
+_TOKEN_BYTES = 16
+# The same for a form of eight tokens, these included.
+TYPICAL_FORM_BYTES = _FORM_BYTES + 8 * _TOKEN_BYTES
+
+
+def cut(runs: Sequence[Run], block_bytes: int) -> list[list[tuple[int, int]]]:
+    """Divide the forms of all runs into ranges of rows, ascending, of about `block_bytes` in a merge.
+
+    The boundary rows are sampled from the runs at regular distances, a quarter of a range apart, so a range
+    may be half as large again as wanted. Equal rows are never divided: a row that repeats millions of times
+    makes one range that large, at some 330 bytes per repetition.
+
+    Returns for every range the forms [begin, end) of each run. Shape: (ranges, runs).
+    """
+    bounds = [[run.find(row) for run in runs] for row in _splitters(runs, block_bytes)]
+    edges = [[0] * len(runs), *bounds, [run.num_forms for run in runs]]
+    ranges = [list(zip(low, high, strict=True)) for low, high in pairwise(edges)]
+    return [spans for spans in ranges if any(begin < end for begin, end in spans)]
+
+
+def _splitters(runs: Sequence[Run], block_bytes: int) -> list[tuple[int, ...]]:
+    per_range = block_bytes // TYPICAL_FORM_BYTES
+    step = max(per_range // (4 * max(len(runs), 1)), 1)
+    sample = sorted(run.row(form) for run in runs for form in range(step // 2, run.num_forms, step))
+    splitters: list[tuple[int, ...]] = []
+    size = 0
+    for row in sample:
+        size += step * (_FORM_BYTES + _TOKEN_BYTES * len(row))
+        if size >= block_bytes and (not splitters or row > splitters[-1]):
+            splitters.append(row)
+            size = 0
+    return splitters
 
 
 def _survey(
@@ -129,8 +175,9 @@ class _Merge:
         self._runs = runs
         self._sources = sources
         self._spec = spec
-        self._dtype = token_type(spec.vocab_size).to_pandas_dtype()
-        self.rows = RowBucketWriter(work, spec.vocab_size)
+        self._vocab_size = spec.tokenizer.vocab_size
+        self._dtype = token_type(self._vocab_size).to_pandas_dtype()
+        self.rows = RowBucketWriter(work, self._vocab_size)
         self._trie_pieces = ArraySpill(work / "trie")
         self._trie = TrieDeriver(self._dtype, self._trie_pieces.put)
         self._trie_counts: dict[str, int] = {}
@@ -144,7 +191,7 @@ class _Merge:
         forms = self._load(spans)
         if not len(forms.source):
             return np.empty(0, dtype=np.int64)
-        order, first = sort_rows(forms.tokens, forms.offsets, self._spec.vocab_size)
+        order, first = sort_rows(forms.tokens, forms.offsets, self._vocab_size)
         rank = np.cumsum(first) - 1
         source, form = forms.source[order], forms.form[order]
         self.postings.add(rank, source, form, int(rank[-1]) + 1)
@@ -161,17 +208,16 @@ class _Merge:
         """Derive and write the trie; nothing of it stays in memory."""
         trie = self._trie.finish()
         self._trie_pieces.remove()
-        files.write_trie(trie, self._spec.vocab_size)
+        files.write_trie(trie, self._vocab_size)
         self._trie_counts = {
             "nodes": trie.num_nodes,
             "depth": trie.depth,
             "max_children": trie.max_children,
         }
 
-    def written(
-        self, buckets: tuple[Bucket, ...], files: VersionFiles, facts: EntitySurvey
-    ) -> WrittenVersion:
-        """Return the summary of what was written."""
+    def manifest(self, buckets: tuple[Bucket, ...], files: VersionFiles, facts: EntitySurvey) -> Manifest:
+        """Return the manifest of what was written."""
+        spec = self._spec
         counts = Counts(
             entities=self.postings.num_entities,
             rows=self.rows.num_rows,
@@ -179,14 +225,18 @@ class _Merge:
             tokens=self.rows.num_tokens,
             **self._trie_counts,
         )
-        return WrittenVersion(
-            spec=self._spec,
+        return Manifest(
+            tokenizer=replace(spec.tokenizer, max_token_id=self.rows.max_token_id),
+            rendering=spec.rendering,
             counts=counts,
             buckets=buckets,
-            files=files.entries,
             stored_ids=facts.has_ids,
             stored_aliases=facts.has_aliases,
-            max_token_id=self.rows.max_token_id,
+            metadata=spec.metadata,
+            files=files.entries,
+            history=(),
+            built_with=library_versions(),
+            weight_column=spec.weight_column,
         )
 
     def _load(self, spans: Sequence[tuple[int, int]]) -> _Forms:
@@ -227,43 +277,123 @@ def _joined(parts: list[IntArray]) -> npt.NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True)
 class VersionSpec:
-    """Facts about a version that the runs do not tell."""
+    """Facts about a version that the runs do not tell; the merge finds the tokenizer's largest id in use."""
 
-    vocab_size: int  # all tokens are below
+    tokenizer: TokenizerEntry
+    rendering: Rendering
     metadata: tuple[MetadataColumn, ...] = ()  # in the order in which they are stored
     weight_column: str | None = None  # name of the metadata column of weights
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenVersion:
-    """The data files of a version, written and synced, without its manifest."""
+Ints = npt.NDArray[np.int32]
+Longs = npt.NDArray[np.int64]
 
-    spec: VersionSpec
-    counts: Counts
-    buckets: tuple[Bucket, ...]  # row lengths that occur, ascending
-    files: tuple[FileEntry, ...]  # by name
-    stored_ids: bool  # whether any entity's id differs from its title
-    stored_aliases: bool
-    max_token_id: int  # largest in any row
+# Memory for sorting a title: numbers, words, places and copies of each.
+TITLE_BYTES = 64
+# Sorting more at once is no faster.
+_MOST_TITLES = 1 << 20
+_DEALT = 2  # bytes by which titles are dealt at once
+_DEALT_AT_ONCE = 1 << 17
 
-    def to_manifest(
-        self,
-        tokenizer: TokenizerEntry,
-        rendering: Rendering,
-        history: tuple[HistoryEntry, ...],
-        built_with: Mapping[str, str],
-    ) -> Manifest:
-        """Return the manifest; the largest token id is put into the tokenizer's entry here."""
-        return Manifest(
-            tokenizer=replace(tokenizer, max_token_id=self.max_token_id),
-            rendering=rendering,
-            counts=self.counts,
-            buckets=self.buckets,
-            stored_ids=self.stored_ids,
-            stored_aliases=self.stored_aliases,
-            metadata=self.spec.metadata,
-            files=self.files,
-            history=history,
-            built_with=built_with,
-            weight_column=self.spec.weight_column,
-        )
+
+def write_title_order(folder: Path, files: VersionFiles, free_bytes: int) -> None:
+    """Write title_order.arrow for the entities in the folder.
+
+    Memory: 4 bytes per entity, as much again for the largest group of titles with the same first two bytes,
+    and up to `free_bytes`.
+
+    Raises:
+        OSError: the file cannot be written; `filename` is set.
+    """
+    with pa.memory_map(str(folder / ENTITIES_FILE)) as mapped:
+        titles = title_batches(pa.ipc.open_file(mapped).read_all().column(TITLE))
+        order = title_order(titles, min(max(free_bytes // TITLE_BYTES, 1), _MOST_TITLES))
+        schema = title_order_schema()
+        files.write(TITLE_ORDER_FILE, schema, [pa.record_batch([pa.array(order)], schema=schema)])
+
+
+def title_order(titles: TextBatches, most: int) -> Ints:
+    """Return the numbers of texts in order of (bytes, number); at most `most` are sorted at once."""
+    order = np.arange(titles.num_texts, dtype=np.int32)
+    _sort(titles, order, 0, most)
+    return order
+
+
+def _sort(titles: TextBatches, numbers: Ints, depth: int, most: int) -> None:
+    """Sort texts that share their first `depth` bytes in place; they are given in order of their numbers."""
+    if len(numbers) <= most:
+        numbers[:] = _refined(titles, numbers, depth)
+        return
+    ends = _deal(titles, numbers, depth)
+    for begin, end, is_one in _groups(ends, most):
+        part = numbers[begin:end]
+        if is_one and len(part) > most:
+            _sort_alike(titles, part, depth, most)
+        else:
+            part[:] = _refined(titles, part, depth)
+
+
+def _sort_alike(titles: TextBatches, numbers: Ints, depth: int, most: int) -> None:
+    """Sort texts that share the two bytes at `depth`, or as many as they have: those that end there first."""
+    ended = np.zeros(len(numbers), dtype=np.int8)
+    for begin in range(0, len(numbers), _DEALT_AT_ONCE):
+        part = slice(begin, begin + _DEALT_AT_ONCE)
+        ended[part] = np.minimum(titles.lengths(numbers[part]) - depth, _DEALT)
+    by_end = np.argsort(ended, kind="stable")
+    numbers[:] = numbers[by_end]
+    behind = int(np.searchsorted(ended[by_end], _DEALT))
+    if behind < len(numbers):
+        _sort(titles, numbers[behind:], depth + _DEALT, most)
+
+
+def _deal(titles: TextBatches, numbers: Ints, depth: int) -> Longs:
+    """Reorder texts by their two bytes at `depth`, stably. Return the end of each pair of bytes."""
+    keys = np.empty(len(numbers), dtype=np.uint16)
+    for begin in range(0, len(numbers), _DEALT_AT_ONCE):
+        part = slice(begin, begin + _DEALT_AT_ONCE)
+        words, _ = titles.words(numbers[part], depth)
+        keys[part] = words >> np.uint64(64 - 8 * _DEALT)
+    counts = np.bincount(keys, minlength=1 << 8 * _DEALT)
+    ends = np.cumsum(counts)
+    room = ends - counts
+    dealt = np.empty_like(numbers)
+    for begin in range(0, len(numbers), _DEALT_AT_ONCE):
+        some = keys[begin : begin + _DEALT_AT_ONCE]
+        by_key = np.argsort(some, kind="stable")
+        present, first, count = np.unique(some[by_key], return_index=True, return_counts=True)
+        places = np.arange(len(some)) + np.repeat(room[present] - first, count)
+        dealt[places] = numbers[begin : begin + _DEALT_AT_ONCE][by_key]
+        room[present] += count
+    numbers[:] = dealt
+    return ends
+
+
+def _groups(ends: Longs, most: int) -> Iterator[tuple[int, int, bool]]:
+    """Yield runs of pairs with at most `most` texts, or single larger pairs: (begin, end, is one pair)."""
+    begin = last = pairs = 0
+    for end in np.unique(ends).tolist():
+        if end == last:
+            continue
+        if pairs and end - begin > most:
+            yield begin, last, pairs == 1
+            begin, pairs = last, 0
+        last, pairs = end, pairs + 1
+    if last > begin:
+        yield begin, last, pairs == 1
+
+
+def _refined(titles: TextBatches, numbers: Ints, depth: int) -> Ints:
+    """Return texts, given in order of their numbers, in order of their bytes from `depth` on."""
+    numbers = numbers.copy()
+    same = np.arange(len(numbers)) > 0  # equal to the one before, as far as compared
+    tied = np.arange(len(numbers))
+    while len(tied):
+        words, taken = titles.words(numbers[tied], depth)
+        run = np.cumsum(~same)[tied]
+        order = np.lexsort((taken, words, run))  # of equal words, texts that end go first
+        numbers[tied], words, taken = numbers[tied][order], words[order], taken[order]
+        goes_on = taken == WORD
+        same[tied] &= goes_on & np.concatenate([[False], (words[1:] == words[:-1]) & goes_on[:-1]])
+        tied = neighbours(same)
+        depth += WORD
+    return numbers

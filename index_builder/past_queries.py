@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +19,17 @@ from genret.retrieval.index.layout import ENTITY_ID, TITLE
 from genret.retrieval.index.reader import Index
 from genret.retrieval.normalize import normalize
 from genret.retrieval.sources.columns import find_column
-from genret.retrieval.sources.records import Refusal, is_nan, name_text, refuse_wrong_width, shown
-from genret.retrieval.sources.rejects import RejectReason, Rejects
-from genret.retrieval.sources.row_readers import BadRow, Cell, RowReader, open_rows
+from genret.retrieval.sources.records import (
+    Cell,
+    Refusal,
+    RejectReason,
+    Rejects,
+    is_nan,
+    name_text,
+    parsed_rows,
+    refuse_wrong_width,
+)
+from genret.retrieval.sources.row_readers import RowReader, open_rows
 
 QUERY, COUNT, SPLIT = "query", "count", "split"
 
@@ -141,23 +149,23 @@ def read_queries(files: Sequence[QueryFile], index: Index, rejects: Rejects, int
     """
     resolver = IndexResolver(index)
     for number, file in _numbered(files, rejects):
-        for batch in _batches(file, number, rejects):
-            by_id = batch.by_id
+        for by_id, lines in _batches(file, number, rejects):
+            names = [line.name for line in lines]
             if by_id:
-                found = index.entities.find(batch.names)
-                owners = [[n] if n >= 0 else [] for n in found.tolist()]
+                owners = [[n] if n >= 0 else [] for n in index.entities.find(names).tolist()]
             else:
-                titled = resolver.numbers_by_titles(batch.names)
-                owners = [titled.get(name, []) for name in batch.names]
-            for line, query, name, mine in zip(batch.lines, batch.queries, batch.names, owners, strict=True):
+                titled = resolver.numbers_by_titles(names)
+                owners = [titled.get(name, []) for name in names]
+            asked: list[tuple[int, _Line]] = []
+            for line, mine in zip(lines, owners, strict=True):
                 if not mine:
-                    detail = f"{ENTITY_ID if by_id else TITLE} {name!r}"
-                    rejects.add(line, RejectReason.UNKNOWN_ENTITY_ASKED_FOR, query, detail, number)
-            many = [len(mine) for mine in owners]
-            places = np.repeat(np.arange(len(owners)), many).tolist()
-            entities = np.array([n for mine in owners for n in mine], np.int64)
-            if len(entities):
-                into.add(entities, [batch.queries[i] for i in places], [batch.counts[i] for i in places])
+                    detail = f"{ENTITY_ID if by_id else TITLE} {line.name!r}"
+                    reason = RejectReason.UNKNOWN_ENTITY_ASKED_FOR
+                    rejects.add(line.number, reason, line.query, detail, number)
+                asked += [(entity, line) for entity in mine]
+            if asked:
+                entities = np.array([entity for entity, _ in asked], np.int64)
+                into.add(entities, [line.query for _, line in asked], [line.times for _, line in asked])
 
 
 def count_queries(files: Sequence[QueryFile], rejects: Rejects) -> tuple[int, int]:
@@ -166,12 +174,12 @@ def count_queries(files: Sequence[QueryFile], rejects: Rejects) -> tuple[int, in
     Raises:
         SourceError: as `read_queries`.
     """
-    lines = size = 0
+    count = size = 0
     for number, file in _numbered(files, rejects):
-        for batch in _batches(file, number, rejects):
-            lines += len(batch.lines)
-            size += sum(len(query.encode()) for query in batch.queries)
-    return lines, size
+        for _, lines in _batches(file, number, rejects):
+            count += len(lines)
+            size += sum(len(line.query.encode()) for line in lines)
+    return count, size
 
 
 def _numbered(files: Sequence[QueryFile], rejects: Rejects) -> Iterator[tuple[int, QueryFile]]:
@@ -181,15 +189,13 @@ def _numbered(files: Sequence[QueryFile], rejects: Rejects) -> Iterator[tuple[in
     return enumerate(files, first)
 
 
-@dataclass(slots=True)
-class _Batch:
-    """Neighbouring lines; `names` are ids or titles."""
+class _Line(NamedTuple):
+    """A good line; `name` is an id or a title, `times` how often the query was asked."""
 
-    by_id: bool
-    lines: list[int]
-    names: list[str]
-    queries: list[str]
-    counts: list[int]
+    number: int
+    name: str
+    query: str
+    times: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,54 +238,47 @@ def _opened(file: QueryFile) -> tuple[RowReader, _Columns]:
         raise
 
 
-def _batches(file: QueryFile, number: int, rejects: Rejects) -> Iterator[_Batch]:
-    """Yield the good lines of the split; bad lines go to the rejects."""
+def _batches(file: QueryFile, number: int, rejects: Rejects) -> Iterator[tuple[bool, list[_Line]]]:
+    """Yield whether entities are named by id, and good lines of the split; bad lines go to the rejects."""
     reader, columns = _opened(file)
-    batch = _Batch(columns.by_id, [], [], [], [])
     splits: set[str] = set()
+
+    def parse(line: int, row: Sequence[Cell]) -> _Line | None:
+        if not any(cell is not None and cell != "" for cell in row):
+            return None
+        refuse_wrong_width(row, len(reader.names))
+        if columns.split is not None:
+            splits.add(split := normalize(name_text(row[columns.split], SPLIT)))
+            if split != file.split:
+                return None
+        return _line(line, row, columns)
+
+    lines: list[_Line] = []
     try:
         for chunk in reader.chunks(0):
-            for line, row in enumerate(chunk.cut(0, chunk.num_rows), chunk.first_line):
-                if isinstance(row, BadRow):
-                    rejects.add(line, row.reason, row.text, row.detail, number)
-                    continue
-                if not any(cell is not None and cell != "" for cell in row):
-                    continue
-                try:
-                    refuse_wrong_width(row, len(reader.names))
-                    if columns.split is not None:
-                        splits.add(split := normalize(name_text(row[columns.split], SPLIT)))
-                        if split != file.split:
-                            continue
-                    named, query, count = _line(row, columns)
-                except Refusal as refusal:
-                    rejects.add(line, refusal.reason, shown(row), refusal.detail, number)
-                    continue
-                batch.lines.append(line)
-                batch.names.append(named)
-                batch.queries.append(query)
-                batch.counts.append(count)
-            if len(batch.lines) >= _BATCH:
-                yield batch
-                batch = _Batch(columns.by_id, [], [], [], [])
+            rows = chunk.cut(0, chunk.num_rows)
+            lines += filter(None, parsed_rows(rows, chunk.first_line, parse, rejects, number))
+            if len(lines) >= _BATCH:
+                yield columns.by_id, lines
+                lines = []
     finally:
         reader.close()
     if file.split is not None and file.split not in splits:
         there = ", ".join(sorted(splits)) or "none"
         raise SourceError(f"{file.path}: no line of the split {file.split!r}; splits there: {there}")
-    if batch.lines:
-        yield batch
+    if lines:
+        yield columns.by_id, lines
 
 
-def _line(row: Sequence[Cell], columns: _Columns) -> tuple[str, str, int]:
-    """Return a line's entity, query and count. Raises `Refusal` if it is a bad line."""
+def _line(number: int, row: Sequence[Cell], columns: _Columns) -> _Line:
+    """Return a line. Raises `Refusal` if it is a bad one."""
     named = normalize(name_text(row[columns.name], ENTITY_ID if columns.by_id else TITLE))
     if not named:
         raise Refusal(RejectReason.NO_ENTITY_ID if columns.by_id else RejectReason.NO_TITLE)
     query = normalize(name_text(row[columns.query], QUERY))
     if not query:
         raise Refusal(RejectReason.NO_QUERY)
-    return named, query, 1 if columns.count is None else _count(row[columns.count])
+    return _Line(number, named, query, 1 if columns.count is None else _count(row[columns.count]))
 
 
 def _count(cell: Cell) -> int:

@@ -1,16 +1,21 @@
-"""Stages and publishes versions: a version becomes live in one atomic step, or not at all."""
+"""Stages and publishes versions, and keeps the work directory inside an index.
+
+A version becomes live in one atomic step, or not at all. The work directory holds the shards of one build,
+spills, and texts embedded by a model under their own keys, for any later build.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from genret.index_builder.faults import fault_point
-from genret.index_builder.workplace import WORK_DIR, holds_work
 from genret.retrieval.durable import sync, write_synced
 from genret.retrieval.errors import GenretError, IndexDirectoryError
 from genret.retrieval.index.layout import CURRENT_FILE, MANIFEST_FILE, VERSIONS_DIR
@@ -20,6 +25,15 @@ from genret.retrieval.index.small_files import digest_bytes
 from genret.retrieval.index.versions import list_versions
 from genret.retrieval.interruption import uninterrupted
 
+WORK_DIR = "work"
+VECTORS_DIR = "vectors"
+_SPILL_DIR = "spill"
+
+_SHAPING_LIBRARIES = ("generative-retrieval", "numpy", "pyarrow", "tokenizers")
+# The shards of a build lie in a folder of their own. Input that can be read only once makes one that no other
+# build continues with.
+JOURNAL_FILE = "journal.jsonl"
+ONCE = "once"
 _STAGING_DIR = "staging"
 _REMOVED_DIR = "staging.removed"
 _LOCK_FILE = ".lock"
@@ -115,10 +129,10 @@ def prune(index: Path, live: str, keep: int, before: str | None) -> None:
     """
     fault_point("pruning")
     removed = index / _REMOVED_DIR
-    superseded = [version for version in list_versions(index) if version != live]
-    superseded.sort(key=lambda version: version != before)  # stable: the others keep their order
-    for version in superseded[keep:]:
-        (index / VERSIONS_DIR / version).rename(removed)
+    superseded = [other for other in list_versions(index) if other != live]
+    superseded.sort(key=lambda other: other != before)  # stable: the others keep their order
+    for other in superseded[keep:]:
+        (index / VERSIONS_DIR / other).rename(removed)
         shutil.rmtree(removed)
 
 
@@ -157,3 +171,88 @@ def _is_intact(folder: Path) -> bool:
             return not index.evidence_problems
     except GenretError:
         return False
+
+
+def library_versions(names: Sequence[str] = _SHAPING_LIBRARIES) -> dict[str, str]:
+    """Return the versions of some distributions, by default those that decide about the files of a build.
+
+    It is "unknown" where one is not installed.
+    """
+    versions = {}
+    for name in names:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:  # a checkout that is not installed
+            versions[name] = "unknown"
+    return versions
+
+
+@contextmanager
+def spill_folder(root: Path) -> Iterator[Path]:
+    """Yield an empty directory for spills; it is removed afterwards."""
+    folder = root / _SPILL_DIR
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def vector_work(root: Path) -> Iterator[Path]:
+    """Yield the directory for embedded texts; it is removed afterwards if it is empty.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    folder = root / VECTORS_DIR
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield folder
+    finally:
+        _remove_empty(folder)
+        _remove_empty(root)
+
+
+def remove_vector_work(root: Path) -> None:
+    """Remove the embedded texts, once they are published."""
+    shutil.rmtree(root / VECTORS_DIR, ignore_errors=True)
+    _remove_empty(root)
+
+
+def _remove_empty(folder: Path) -> None:
+    with suppress(OSError):  # not empty, or missing
+        folder.rmdir()
+
+
+@contextmanager
+def temporary_work() -> Iterator[Path]:
+    """Yield a directory for the files of a dry run; it is removed afterwards.
+
+    Raises:
+        IndexDirectoryError: the system's temporary directory cannot be written.
+    """
+    try:
+        with tempfile.TemporaryDirectory(prefix="genret-dry-run-") as place:
+            yield Path(place)
+    except OSError as error:
+        where = error.filename or tempfile.gettempdir()
+        raise IndexDirectoryError(
+            f"{where}: cannot write temporary files: {error.strerror or error}; TMPDIR names another place"
+        ) from error
+
+
+def remove_work(root: Path) -> None:
+    """Remove all work; leftovers wait for the next build."""
+    shutil.rmtree(root, ignore_errors=True)
+    fault_point("work-removed")
+
+
+def holds_work(root: Path) -> bool:
+    """Return whether a build could continue with the work directory."""
+    if any((root / VECTORS_DIR).glob("*")):
+        return True
+    return any(
+        path.parent.name != ONCE and path.stat().st_size > 0 for path in root.glob(f"*/{JOURNAL_FILE}")
+    )

@@ -1,33 +1,40 @@
 """Turns a source into journalled shards: parses ahead in a thread, tokenises, writes shard by shard.
 
-Reading continues where the journal ends. `RowEncoder` makes rows of titles and refuses those that break a
-rule.
+`RowEncoder` makes rows of titles and refuses those that break a rule. The shards lie under a key of
+everything that shapes them, so that only the same build continues with them. The journal has one JSON line
+per finished shard, written after the shard is safely on disk; a torn last line is ignored.
 """
 
 from __future__ import annotations
 
-import queue
+import json
+import os
 import shutil
 import threading
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import chain
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
 
 import numpy as np
 
 from genret.index_builder.build_options import BuildOptions
-from genret.index_builder.memory_budget import MemoryBudget
-from genret.index_builder.shards import ShardWriter
-from genret.index_builder.workplace import Journal, ShardEntry, describe_files
+from genret.index_builder.faults import fault_point
+from genret.index_builder.publish import JOURNAL_FILE, ONCE, VECTORS_DIR, library_versions
+from genret.index_builder.runs import NUMBERS_FILE, TEXTS_FILE, ShardShape, ShardWriter
+from genret.retrieval.durable import naming, sync
 from genret.retrieval.errors import SourceError
 from genret.retrieval.index.layout import MAX_ROWS
+from genret.retrieval.index.manifest import FileEntry
+from genret.retrieval.index.small_files import digest_bytes, digest_file
 from genret.retrieval.normalize import NormalizationReport
 from genret.retrieval.progress import StepProgress
-from genret.retrieval.sources import Record, SourceBatch, TitleSource
 from genret.retrieval.sources.columns import Kinds
-from genret.retrieval.sources.records import Position
-from genret.retrieval.sources.rejects import Reject, RejectReason, Rejects
+from genret.retrieval.sources.records import Position, Record, Reject, RejectReason, Rejects, SourceBatch
+from genret.retrieval.sources.title_source import TitleSource
 from genret.retrieval.text import Rendering, TextTokenizer
 
 _BATCH_RECORDS = 8192
@@ -57,7 +64,7 @@ class ShardMaker:
         self._rejects = rejects
         self._shard_records = options.shard_records
         self._max_bad_rows = options.max_bad_rows
-        self._max_bytes = min(MemoryBudget(options.memory_limit).free_bytes // 2, _MAX_SHARD_BYTES)
+        self._max_bytes = min(options.free_bytes // 2, _MAX_SHARD_BYTES)
         for entry in journal.entries:
             rejects.rows.extend(entry.rejects)
         self._num_forms = sum(entry.shape.forms for entry in journal.entries)
@@ -144,9 +151,8 @@ def _combined(parts: Iterable[Sequence[Kinds]], count: int) -> list[Kinds]:
     return kinds
 
 
-# Batches that may wait: enough to keep both threads busy, few enough to take little memory.
+# Batches that are parsed ahead: enough to keep both threads busy, few enough to take little memory.
 _AHEAD = 2
-_LOOK_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,60 +162,7 @@ class _ParsedBatch:
     batch: SourceBatch | None
     rejects: list[Reject]
     bytes_read: int  # of the source's files so far
-
-
-class _StoppedError(Exception):
-    """The consumer wants no further batches."""
-
-
-class _Parser(threading.Thread):
-    """Parses a source into a queue; its failure, or None, is the last thing in the queue."""
-
-    def __init__(self, source: TitleSource, size: int, limit: int) -> None:
-        super().__init__(name="parser", daemon=True)
-        self._source = source
-        self._size = size
-        self._rejects = Rejects(source.name, limit, files=source.names)
-        self._handed_over = 0
-        self._halt = threading.Event()
-        self.parsed: queue.Queue[_ParsedBatch | BaseException | None] = queue.Queue(_AHEAD)
-
-    def run(self) -> None:
-        """Parse to the end, to a failure, or until stopped."""
-        try:
-            for batch in self._source.batches(self._size, self._rejects):
-                self._put(self._with_rejects(batch))
-            self._finish(None)
-        except _StoppedError:
-            return
-        except BaseException as error:
-            self._finish(error)
-
-    def stop(self) -> None:
-        """Stop the thread and wait for it."""
-        self._halt.set()
-        self.join()
-
-    def _with_rejects(self, batch: SourceBatch | None) -> _ParsedBatch:
-        new = self._rejects.rows[self._handed_over :]
-        self._handed_over = len(self._rejects.rows)
-        return _ParsedBatch(batch, new, self._source.bytes_read)
-
-    def _finish(self, error: BaseException | None) -> None:
-        try:
-            self._put(self._with_rejects(None))
-            self._put(error)
-        except _StoppedError:
-            return
-
-    def _put(self, item: _ParsedBatch | BaseException | None) -> None:
-        while not self._halt.is_set():
-            try:
-                self.parsed.put(item, timeout=_LOOK_SECONDS)
-            except queue.Full:
-                continue
-            return
-        raise _StoppedError
+    failure: BaseException | None  # what ended the parsing behind these bad rows
 
 
 def _parse_ahead(source: TitleSource, size: int, limit: int) -> Generator[_ParsedBatch, None, None]:
@@ -218,15 +171,47 @@ def _parse_ahead(source: TitleSource, size: int, limit: int) -> Generator[_Parse
     At most `limit` bad rows are allowed. The iterator must be closed before the source, also after an error:
     the thread ends with it. A `SourceError` is raised after the bad rows before it were yielded.
     """
-    parser = _Parser(source, size, limit)
-    parser.start()
+    rejects = Rejects(source.name, limit, files=source.names)
+    batches = source.batches(size, rejects)
+    handed_over = 0
+
+    def parse() -> _ParsedBatch:
+        nonlocal handed_over
+        batch = failure = None
+        try:
+            batch = next(batches, None)
+        except BaseException as error:
+            failure = error
+        new, handed_over = rejects.rows[handed_over:], len(rejects.rows)
+        return _ParsedBatch(batch, new, source.bytes_read, failure)
+
+    room, parsed, is_closed = threading.Semaphore(_AHEAD), SimpleQueue[_ParsedBatch](), threading.Event()
+
+    def parse_all() -> None:
+        while True:
+            room.acquire()
+            if is_closed.is_set():
+                return
+            item = parse()
+            parsed.put(item)
+            if item.batch is None:
+                return
+
+    thread = threading.Thread(target=parse_all, name="parser", daemon=True)
+    thread.start()
     try:
-        while (item := parser.parsed.get()) is not None:
-            if isinstance(item, BaseException):
-                raise item
+        while True:
+            item = parsed.get()
             yield item
+            if item.failure is not None:
+                raise item.failure
+            if item.batch is None:
+                return
+            room.release()
     finally:
-        parser.stop()
+        is_closed.set()
+        room.release()
+        thread.join()
 
 
 _NAMED = 5  # characters or words named in the detail of a bad row
@@ -350,3 +335,156 @@ class RowEncoder:
                 return f"cannot spell {', '.join(map(repr, lacking[:_NAMED]))}{more}"
         rendering = self._rendering
         return f"cannot spell {rendering.prefix + text + rendering.suffix!r}"
+
+
+# To be changed whenever the format of shards or the journal changes.
+_WORK_FORMAT = 2
+_SHARD_PREFIX = "shard-"
+
+
+def work_key(shaping: Mapping[str, Any] | None) -> str:
+    """Return the name of a build's folder.
+
+    `shaping` is everything that decides about the shards, as JSON; None for input that can be read only once.
+    """
+    if shaping is None:
+        return ONCE
+    document = {"format": _WORK_FORMAT, "libraries": library_versions(), **shaping}
+    return digest_bytes(json.dumps(document, sort_keys=True, ensure_ascii=True).encode("ascii"))
+
+
+def open_journal(root: Path, key: str, resume: bool) -> Journal:
+    """Open the journal of a build in the work directory; the shards of all other builds are removed.
+
+    Raises:
+        OSError: the directory cannot be written.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    for path in root.iterdir():
+        if not resume or (path.name != VECTORS_DIR and (path.name != key or key == ONCE)):
+            with naming(path):
+                shutil.rmtree(path)
+    return Journal(root / key)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardEntry:
+    """One finished shard, with everything learned while its part of the source was read."""
+
+    shape: ShardShape
+    files: tuple[FileEntry, ...]
+    position: Position  # end of this part in the source
+    kinds: tuple[Kinds, ...]  # kinds of cells in each metadata column
+    normalization: NormalizationReport
+    rejects: tuple[Reject, ...]  # bad rows since the shard before
+
+    def to_line(self) -> bytes:
+        """Return its line of the journal."""
+        return json.dumps(asdict(self), ensure_ascii=True).encode("ascii") + b"\n"
+
+    @classmethod
+    def from_line(cls, line: bytes) -> ShardEntry:
+        """Read a line of `to_line`. Raises `ValueError` or `KeyError` or `TypeError` if it is malformed."""
+        told: Mapping[str, Any] = json.loads(line)
+        shape, rows = told["shape"], told["rejects"]
+        return cls(
+            shape=ShardShape(**{**shape, "columns": tuple(shape["columns"])}),
+            files=tuple(FileEntry(**file) for file in told["files"]),
+            position=Position(**told["position"]),
+            kinds=tuple(map(Kinds, told["kinds"])),
+            normalization=NormalizationReport(**told["normalization"]),
+            rejects=tuple(Reject(**{**row, "reason": RejectReason(row["reason"])}) for row in rows),
+        )
+
+
+class Journal:
+    """The finished shards of one build, in the order of the source.
+
+    Intact shards in the folder are taken up; anything else in it is removed.
+
+    Raises:
+        OSError: the folder cannot be read or written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._path = folder / JOURNAL_FILE
+        self.entries: list[ShardEntry] = []
+        intact_bytes = self._load()
+        self._remove_others()
+        with naming(self._path), self._path.open("ab") as file:
+            file.truncate(intact_bytes)
+            os.fsync(file.fileno())
+        sync(folder)
+
+    def shard_folder(self, number: int) -> Path:
+        """Return the folder of a shard."""
+        return self.folder / f"{_SHARD_PREFIX}{number:05d}"
+
+    def append(self, entry: ShardEntry) -> None:
+        """Add a shard whose files have been synced. Raises `OSError` if the journal cannot be written."""
+        sync(self.folder)  # makes the shard's name durable
+        with naming(self._path), self._path.open("ab") as file:
+            begin = file.tell()
+            try:
+                file.write(entry.to_line())
+                file.flush()
+            except OSError:
+                file.truncate(begin)  # half a line would hide those after it
+                raise
+            os.fsync(file.fileno())
+        self.entries.append(entry)
+        fault_point("shard-journalled")
+
+    def _load(self) -> int:
+        """Load the lines whose shards are intact; return their total bytes."""
+        try:
+            data = self._path.read_bytes()
+        except FileNotFoundError:
+            return 0
+        intact = 0
+        for line in data.splitlines(keepends=True):
+            try:
+                entry = ShardEntry.from_line(line)
+            except (ValueError, KeyError, TypeError):
+                break
+            if not line.endswith(b"\n") or not self._is_intact(len(self.entries), entry):
+                break
+            self.entries.append(entry)
+            intact += len(line)
+        return intact
+
+    def _is_intact(self, number: int, entry: ShardEntry) -> bool:
+        folder = self.shard_folder(number)
+        try:
+            found = describe_files(folder)
+        except FileNotFoundError:
+            return False
+        return found == entry.files
+
+    def _remove_others(self) -> None:
+        known = {JOURNAL_FILE, *(self.shard_folder(number).name for number in range(len(self.entries)))}
+        for path in self.folder.iterdir():
+            if path.name not in known:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def describe_files(folder: Path) -> tuple[FileEntry, ...]:
+    """Return size and digest of a shard's files."""
+    return tuple(
+        FileEntry(name, (folder / name).stat().st_size, digest_file(folder / name))
+        for name in (NUMBERS_FILE, TEXTS_FILE)
+    )
+
+
+def kept_records(root: Path) -> int:
+    """Return the number of records in the shards of a work directory, by its journals alone."""
+    records = 0
+    for path in root.glob(f"*/{JOURNAL_FILE}"):
+        for line in path.read_bytes().splitlines(keepends=True):
+            try:
+                records = max(records, ShardEntry.from_line(line).position.records_read)
+            except (ValueError, KeyError, TypeError):  # torn
+                break
+    return records

@@ -9,30 +9,30 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from genret.index_builder.build import SourceRuns, check_rejects, peak_rss_bytes, read_shards
 from genret.index_builder.build_options import BuildOptions, EvidenceChange, VectorChange, check_method
 from genret.index_builder.changes import Changes, Removals, VersionRun, apply_changes, read_removals
-from genret.index_builder.entity_writer import check_weights
+from genret.index_builder.entities import check_weights
 from genret.index_builder.evidence_maker import EvidenceMaker, PreviousEvidence, copy_version
-from genret.index_builder.memory_budget import MemoryBudget
 from genret.index_builder.merge import VersionSpec, write_version
-from genret.index_builder.publish import prune, publish, staging, work_root
-from genret.index_builder.runs import Run
-from genret.index_builder.shards import ShardRun
+from genret.index_builder.publish import (
+    prune,
+    publish,
+    remove_vector_work,
+    remove_work,
+    spill_folder,
+    staging,
+    temporary_work,
+    work_root,
+)
+from genret.index_builder.runs import IntArray, Run, ShardRun
 from genret.index_builder.update_evidence import (
     EvidenceDecisions,
-    PreviousVersion,
     check_changes,
     fates_of,
     update_evidence,
-)
-from genret.index_builder.workplace import (
-    remove_vector_work,
-    remove_work,
-    shaping_libraries,
-    spill_folder,
-    temporary_work,
 )
 from genret.retrieval.errors import IndexMismatchError, InputError, SourceError
 from genret.retrieval.index.entities import weight_problem
@@ -42,10 +42,10 @@ from genret.retrieval.index.reader import Index
 from genret.retrieval.index.summary import evidence_facts, unusable_vectors
 from genret.retrieval.index.versions import live_version
 from genret.retrieval.progress import PhaseClock, StepProgress
-from genret.retrieval.sources import ColumnType, digest_files, open_source
-from genret.retrieval.sources.columns import find_column
-from genret.retrieval.sources.rejects import Rejects
-from genret.retrieval.sources.source_files import is_read_once
+from genret.retrieval.sources.columns import ColumnType, find_column
+from genret.retrieval.sources.records import Rejects
+from genret.retrieval.sources.source_files import digest_files, is_read_once
+from genret.retrieval.sources.title_source import open_source
 from genret.retrieval.text import TextTokenizer
 
 
@@ -128,15 +128,13 @@ def update_index(
     with _workplace(request, options.out) as (folder, root), Index.open(options.out) as index:
         check_changes(request.evidence, request.vectors, index)
         weights = weight_column(request, index)
-        with read_update(request, tokenizer, options, index, root, clock) as reading:
+        with _read(request, tokenizer, options, index, root, clock) as (front, removals, shaping):
+            rejects = front.rejects
             clock.phase("comparing")
             live = VersionRun(index)
-            changes, replaced = apply_changes(
-                live, reading.shards, reading.removals, reading.rejects, request.ignore_missing
-            )
-            reading.rejects.check(OUTCOME)
-            every: list[Run] = [live, *reading.shards]
-            runs = _kept(every, options.out)
+            changes, replaced = apply_changes(live, front.shards, removals, rejects, request.ignore_missing)
+            rejects.check(OUTCOME)
+            runs = _kept([live, *front.shards], options.out)
             if request.weight_column is not None and weights is not None:
                 problem = weight_problem(index.entities, weights, live.keep)
                 if problem is not None:
@@ -146,12 +144,22 @@ def update_index(
             fates = fates_of(request.evidence, request.vectors, index, rewritten)
             if fates.vectors == "dropped" and (why := unusable_vectors(index.manifest)) is not None:
                 clock.note(f"the vectors are dropped: {why}")
-            ancestry = PreviousVersion(index.num_entities, every, replaced)
-            history = extend_history(index.manifest.history, _history(reading, index, changes))
-            manifest = None
+            step = _history(request, front, removals, shaping, index, changes)
+            history = extend_history(index.manifest.history, step)
+            manifest, number_of_old = None, np.arange(index.num_entities)
             if rewritten and folder is not None:
-                spec = VersionSpec(index.vocab_size, index.manifest.metadata, weights)
-                manifest = _write(runs, spec, reading, index, folder, history, ancestry, clock)
+                numbers, parts = _live_numbers(live, front.shards, replaced), list[npt.NDArray[np.int32]]()
+
+                def told(sources: IntArray) -> None:
+                    parts.append(numbers[sources])
+
+                was = index.manifest
+                spec = VersionSpec(was.tokenizer, was.rendering, was.metadata, weights)
+                with spill_folder(work_root(options.out)) as spill:
+                    memory = options.free_bytes
+                    manifest = write_version(runs, spec, folder, spill, memory, clock, told=told)
+                manifest = replace(manifest, history=history)
+                number_of_old = np.concatenate(parts).astype(np.int64)
             elif folder is not None and (fates.changes_files or weights != index.manifest.weight_column):
                 clock.phase("copying")
                 copied = copy_version(index, folder, fates.evidence == "kept", fates.vectors == "kept")
@@ -160,13 +168,12 @@ def update_index(
         if manifest is not None and folder is not None:
             manifest = update_evidence(
                 manifest,
-                EvidenceMaker(folder, root, options, clock),
+                EvidenceMaker(folder, root, options, clock, OUTCOME),
                 fates,
-                PreviousEvidence(index, ancestry.numbers() if rewritten else np.arange(index.num_entities)),
+                PreviousEvidence(index, number_of_old),
                 request.evidence,
                 request.vectors,
-                reading.rejects,
-                options,
+                rejects,
                 clock,
             )
             clock.phase("publishing")
@@ -184,9 +191,9 @@ def update_index(
             fates=fates,
             weight_column=weights,
             dry_run=request.dry_run,
-            rejected=reading.rejects.counts(),
-            report=reading.rejects.report() if reading.rejects.rows else "",
-            rejects_file=options.rejects if reading.rejects.rows else None,
+            rejected=rejects.counts(),
+            report=rejects.report() if rejects.rows else "",
+            rejects_file=options.rejects if rejects.rows else None,
             seconds=clock.seconds(),
             peak_rss_bytes=peak_rss_bytes(),
         )
@@ -210,52 +217,47 @@ def _kept(runs: Sequence[Run], index: Path) -> list[Run]:
     return kept
 
 
-def _write(
-    runs: Sequence[Run],
-    spec: VersionSpec,
-    reading: UpdateReading,
+def _live_numbers(
+    live: VersionRun, shards: Sequence[ShardRun], replaced: Sequence[npt.NDArray[np.int32]]
+) -> npt.NDArray[np.int32]:
+    """Return the live number of every entity of the merged runs, in one sequence; -1 for new ones.
+
+    `replaced` holds for every shard the live entity that each of its entities replaces, or -1. Runs that keep
+    no entity are not merged.
+    """
+    runs: list[Run] = [live, *shards]
+    numbers = [np.arange(live.num_entities, dtype=np.int32), *replaced]
+    return np.concatenate([was for run, was in zip(runs, numbers, strict=True) if run.keep.any()])
+
+
+def _history(
+    request: UpdateRequest,
+    front: SourceRuns,
+    removals: Removals,
+    shaping: Mapping[str, Any],
     index: Index,
-    folder: Path,
-    history: tuple[HistoryEntry, ...],
-    ancestry: PreviousVersion,
-    progress: StepProgress,
-) -> Manifest:
-    """Write the files of the new version except its evidence, and return their manifest."""
-    budget = MemoryBudget(reading.options.memory_limit)
-    with spill_folder(work_root(reading.options.out)) as spill:
-        written = write_version(runs, spec, folder, spill, budget, progress, told=ancestry.add)
-    return written.to_manifest(
-        tokenizer=index.manifest.tokenizer,
-        rendering=index.rendering,
-        history=history,
-        built_with=shaping_libraries(),
-    )
-
-
-def _history(reading: UpdateReading, index: Index, changes: Changes) -> HistoryEntry:
-    front, request = reading.front, reading.request
-    shaping: dict[str, Any] = {"ignore_missing": request.ignore_missing}
-    if front is not None:
-        shaping |= reading.options.shaping()
-    if request.weight_column is not None:
-        shaping["weight_column"] = weight_column(request, index)
+    changes: Changes,
+) -> HistoryEntry:
+    weights = {} if request.weight_column is None else {"weight_column": weight_column(request, index)}
     return HistoryEntry(
         operation="update",
         parent=index.version,
         sources=(
-            *(front.sources if front is not None else ()),
-            *reading.removals.sources,
+            *front.sources,
+            *removals.sources,
             *digest_files([file.path for file in request.evidence.query_files]),
         ),
         options={
+            "ignore_missing": request.ignore_missing,
             **shaping,
+            **weights,
             **request.evidence.shaping(),
             **request.vectors.shaping(),
             MAX_TITLE_TOKENS: max_title_tokens(index.manifest),
         },
-        records=(front.records if front is not None else 0) + len(reading.removals),
-        duplicates=front.duplicates if front is not None else 0,
-        rejected=len(reading.rejects.rows),
+        records=front.records + len(removals),
+        duplicates=front.duplicates,
+        rejected=len(front.rejects.rows),
         added=changes.added,
         changed=changes.changed,
         removed=changes.removed,
@@ -308,43 +310,23 @@ class UpdateRequest:
                 raise InputError("remove_id", f"expected UTF-8, got {entity_id!r}") from None
 
 
-@dataclass(frozen=True, slots=True)
-class UpdateReading:
-    """Everything that a request names, read."""
-
-    request: UpdateRequest
-    options: BuildOptions  # with which the files were read
-    front: SourceRuns | None  # the added entities
-    removals: Removals
-    rejects: Rejects  # bad rows of both
-
-    @property
-    def shards(self) -> tuple[ShardRun, ...]:
-        """The added entities as runs."""
-        return () if self.front is None else self.front.shards
-
-
 @contextmanager
-def read_update(
+def _read(
     request: UpdateRequest,
     tokenizer: TextTokenizer | None,
     options: BuildOptions,
     index: Index,
     root: Path,
     progress: StepProgress,
-) -> Iterator[UpdateReading]:
-    """Read the added and removed entities; the bad rows are written on the way out, also after an error.
+) -> Iterator[tuple[SourceRuns, Removals, Mapping[str, Any]]]:
+    """Read the added and removed entities; yield them, and the options that shaped the added ones.
 
-    The shards are written below `root`. Raises what `update_index` does about sources and options.
+    The bad rows of both are written on the way out, also after an error. The shards are written below `root`.
+    Raises what `update_index` does about sources and options.
     """
     if not request.add:
-        rejects = Rejects("update", options.max_bad_rows)
-        try:
-            removals = read_removals(request.remove, request.remove_ids, rejects)
-            yield UpdateReading(request, options, None, removals, rejects)
-        finally:
-            if options.rejects is not None:
-                rejects.write(options.rejects)
+        with Rejects("update", options.max_bad_rows).written_to(options.rejects) as rejects:
+            yield SourceRuns(rejects), read_removals(request.remove, request.remove_ids, rejects), {}
         return
     checked = _check(tokenizer, index)
     options = reading_options(request, options, index)
@@ -353,7 +335,7 @@ def read_update(
         check_rejects(front, OUTCOME)
         for shard in front.shards:
             shard.use_columns(index.manifest.metadata)
-        yield UpdateReading(request, options, front, removals, front.rejects)
+        yield front, removals, options.shaping()
 
 
 def reading_options(request: UpdateRequest, options: BuildOptions, index: Index) -> BuildOptions:

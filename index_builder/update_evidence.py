@@ -1,6 +1,6 @@
 """Keeps, carries over, remakes or drops the evidence of an index when it is updated.
 
-`PreviousVersion` maps new entities to old ones. `publish_rankings` publishes the live version with other
+`publish_rankings` publishes the live version with other
 rankings or priors, for `genret tune`.
 """
 
@@ -12,12 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-import numpy.typing as npt
-
-from genret.index_builder.build import written_rejects
 from genret.index_builder.build_options import (
-    BuildOptions,
     EvidenceChange,
     VectorChange,
     asked_columns,
@@ -27,7 +22,6 @@ from genret.index_builder.build_options import (
 from genret.index_builder.evidence_maker import EvidenceMaker, PreviousEvidence, copy_version
 from genret.index_builder.past_queries import check_query_files
 from genret.index_builder.publish import prune, publish, staging
-from genret.index_builder.runs import IntArray, Run
 from genret.retrieval.durable import write_synced
 from genret.retrieval.errors import IndexChecksumError, IndexDirectoryError, InputError
 from genret.retrieval.index.layout import PRIOR_FILE, QUERIES_FILE, RANKING_FILE, VECTOR_FILES
@@ -36,8 +30,8 @@ from genret.retrieval.index.reader import Index
 from genret.retrieval.index.small_files import digest_bytes
 from genret.retrieval.index.summary import evidence_kinds, unusable_vectors
 from genret.retrieval.progress import StepProgress
-from genret.retrieval.sources import digest_files
-from genret.retrieval.sources.rejects import Rejects
+from genret.retrieval.sources.records import Rejects
+from genret.retrieval.sources.source_files import digest_files
 from genret.retrieval.vectors.embedder import VectorMethod
 
 Fate = Literal["absent", "kept", "carried over", "made", "dropped"]
@@ -113,7 +107,6 @@ def update_evidence(
     evidence: EvidenceChange,
     vectors: VectorChange,
     rejects: Rejects,
-    options: BuildOptions,
     progress: StepProgress,
 ) -> Manifest:
     """Add the evidence of the new version to its other files, as the `fates` say, and return its manifest.
@@ -127,10 +120,8 @@ def update_evidence(
         if columns is None and old.evidence is not None:
             columns = old.evidence.columns
         has_queries = old.evidence is not None and old.evidence.queries and not evidence.drop_queries
-        with written_rejects(rejects, options, "nothing was updated"):
-            manifest = maker.make_fields(
-                manifest, columns, evidence.query_files, rejects, before if has_queries else None
-            )
+        taken = before if has_queries else None
+        manifest = maker.make_fields(manifest, columns, evidence.query_files, rejects, taken)
     if vectors.wish is not None:
         manifest = maker.make_vectors(manifest, vectors.wish)
     elif fates.vectors == "carried over":
@@ -185,28 +176,6 @@ def _check_keeping(index: Index, encoder: str | None, device: str) -> None:
 
 def _cause(problem: IndexChecksumError) -> str:
     return str(problem).removeprefix(f"{problem.file}: ")
-
-
-class PreviousVersion:
-    """Maps the entities of the new version to those of the live one; 16 bytes per entity.
-
-    `runs` are the live version, then the shards; runs that keep no entity are not merged. `replaced` holds
-    for every shard the live entity that each of its entities replaces, or -1.
-    """
-
-    def __init__(self, num_live: int, runs: Sequence[Run], replaced: Sequence[npt.NDArray[np.int32]]) -> None:
-        numbers = [np.arange(num_live, dtype=np.int32), *replaced]
-        merged = [was for run, was in zip(runs, numbers, strict=True) if run.keep.any()]
-        self._number = np.concatenate(merged)
-        self._parts: list[npt.NDArray[np.int32]] = []
-
-    def add(self, sources: IntArray) -> None:
-        """Append the entities that get the next numbers; those of all runs count in one sequence."""
-        self._parts.append(self._number[sources])
-
-    def numbers(self) -> npt.NDArray[np.int64]:
-        """Return the old number of each entity, -1 for new ones. Shape: (num_entities,)."""
-        return np.concatenate([np.empty(0, dtype=np.int64), *self._parts])
 
 
 def publish_rankings(

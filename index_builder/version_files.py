@@ -171,9 +171,8 @@ class PostingSpill:
         """
         rank, source, form = _distinct(rank, source, form)
         self.one_to_one = self.one_to_one and len(rank) == num_rows and not form.any()
-        with naming(self._path), self._path.open("ab") as file:
-            for array in (rank, source, form):
-                file.write(array.astype(np.int32).data)
+        for array in (rank, source, form):
+            _append(self._path, array.astype(np.int32))
         self._blocks.append((num_rows, len(rank)))
         self._max_form = max(self._max_form, int(form.max(initial=0)))
         self.num_postings += len(rank)
@@ -242,12 +241,10 @@ class ArraySpill:
         Raises:
             OSError: the file cannot be written; `filename` is set.
         """
-        data = np.ascontiguousarray(array)
-        with naming(self._path), self._path.open("ab") as file:
-            file.write(data.data)
+        _append(self._path, array)
         begin = self._end
-        self._end += data.nbytes
-        return partial(self._get, begin, len(data), data.dtype)
+        self._end += array.nbytes
+        return partial(self._get, begin, len(array), array.dtype)
 
     def remove(self) -> None:
         """Remove the file; nothing can be read back any more."""

@@ -106,3 +106,12 @@ def prompt_option(more: str = "", envvar: str | None = None) -> Callable[[_F], _
     return click.option(
         "--prompt", **{**flag_settings(PROMPT), "help": f"{PROMPT.help} {more}".strip()}, envvar=envvar
     )
+
+
+def described_option(
+    names: str, help: str, type: Any = None, default: Any = None, **settings: Any
+) -> Callable[[_F], _F]:
+    """Return `shown_option` of a help text, a type and a default; `names` are separated by blanks."""
+    if default is not None:
+        settings["default"] = default
+    return shown_option(*names.split(), help=help, type=type, **settings)

@@ -45,12 +45,6 @@ def tell_of_default(error: BaseException) -> None:
         raise IndexMismatchError(message) from error
 
 
-def check_rendering(index: Index, tokenizer: TextTokenizer, config: CheckpointConfig) -> None:
-    """Raise IndexMismatchError if titles of an index are other tokens than the model was taught."""
-    if config.rendering is not None:
-        check_default_prompt(index, tokenizer, config)
-
-
 def check_default_prompt(index: Index, tokenizer: TextTokenizer, config: CheckpointConfig) -> None:
     """Raise IndexMismatchError if an index does not fit the default prompt; the text says what mends it."""
     try:

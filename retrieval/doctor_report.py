@@ -9,22 +9,22 @@ import math
 import shlex
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from textwrap import fill
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from transformers import PreTrainedModel
 
 from genret.decoding.beam_search import beam_search
-from genret.decoding.conformance.difference import Difference, Tolerance
 from genret.decoding.conformance.examination import Examination, LayerResult, ModelFacts, Report
 from genret.decoding.model.architectures import writable_tokens
 from genret.decoding.model.hf_model import HFLanguageModel
 from genret.decoding.model.model_loading import SMALL_MODEL_PARAMETERS, automatic_dtype
+from genret.decoding.model.self_check import Difference, Tolerance
 from genret.decoding.params import BeamParams
 from genret.decoding.trie.title_trie import TitleTrie
 from genret.retrieval.checkpoints import SETTINGS_FILE, settings_folder
@@ -82,7 +82,7 @@ def _scenarios(found: Examination) -> str:
     rows: list[tuple[str, ...]] = [
         ("token trees", "branches", "largest diff", "relative", "same first choice")
     ]
-    rows += [_scenario_row(result.name, result.difference) for result in found.scenarios]
+    rows += [_scenario_row(name, one) for name, one in found.scenarios.items()]
     rows.append(_scenario_row("all", found.overall))
     if found.rounding.branches:
         rows.append(_scenario_row("plain passes among themselves", found.rounding))
@@ -109,7 +109,7 @@ def _layers(found: Examination) -> str:
         ("decoder layers read by the head", "count", "largest diff", "relative", "worst layer", "in")
     ]
     for kind, layers in by_kind.items():
-        worst = _worst(found.tolerance, layers)
+        worst = _worst(found.tolerance, layers, lambda layer: layer.difference)
         rows.append(
             (
                 kind,
@@ -123,10 +123,12 @@ def _layers(found: Examination) -> str:
     return _table(rows, left={0, 5})
 
 
-def _worst(tolerance: Tolerance, layers: Sequence[LayerResult]) -> LayerResult:
-    """Return the layer with the largest difference; a NaN is larger than anything."""
-    broken = [layer for layer in layers if layer.difference.largest != layer.difference.largest]
-    return broken[0] if broken else max(layers, key=lambda layer: tolerance.measure(layer.difference))
+_T = TypeVar("_T")
+
+
+def _worst(tolerance: Tolerance, results: Iterable[_T], of: Callable[[_T], Difference]) -> _T:
+    """Return the result with the largest difference; a NaN is larger than anything."""
+    return max(results, key=lambda one: (math.isnan(of(one).largest), tolerance.measure(of(one))))
 
 
 def _usage(usage: Usage) -> str:
@@ -186,19 +188,13 @@ def _measured(found: Examination) -> str:
 
 
 def _where(found: Examination) -> str:
-    worst = max(
-        found.scenarios,
-        key=lambda result: (
-            result.difference.largest != result.difference.largest,
-            found.tolerance.measure(result.difference),
-        ),
-    )
+    worst = _worst(found.tolerance, found.scenarios.items(), lambda named: named[1])[0]
     first = found.first_different
     if not found.layers:
-        return f"Worst: {worst.name}."
+        return f"Worst: {worst}."
     if first is None:
-        return f"Worst: {worst.name}. All decoder layers agree: the difference begins behind them."
-    return f"Worst: {worst.name}. It begins at decoder layer {first.number} ({first.kind})."
+        return f"Worst: {worst}. All decoder layers agree: the difference begins behind them."
+    return f"Worst: {worst}. It begins at decoder layer {first.number} ({first.kind})."
 
 
 def _table(rows: Sequence[tuple[str, ...]], left: set[int]) -> str:

@@ -9,10 +9,8 @@ from __future__ import annotations
 import html
 import re
 import unicodedata
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from html.entities import html5
-from typing import Any
 
 # Category Cc without the tab, which separates fields.
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f]")
@@ -21,7 +19,7 @@ _HTML_ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-
 _SPACE_AT_AN_EDGE = ("  ", " \n", "\n ", " \t", "\t ")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class NormalizationReport:
     """Numbers of titles that the text policy changed or found odd.
 
@@ -41,15 +39,6 @@ class NormalizationReport:
         return NormalizationReport(
             *(getattr(self, field.name) + getattr(other, field.name) for field in fields(self))
         )
-
-    def to_json(self) -> dict[str, int]:
-        """Return a JSON object."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> NormalizationReport:
-        """Read the object of `to_json`; KeyError if a count is missing."""
-        return cls(*(int(value[field.name]) for field in fields(cls)))
 
 
 def find_control(text: str) -> str | None:

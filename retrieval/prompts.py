@@ -7,13 +7,13 @@ KV can be shared by all queries.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from genret.retrieval.arguments import check_text
-from genret.retrieval.chat_template import ChatTemplate
 from genret.retrieval.checkpoints import SETTINGS_FILE, json_object, settings_folder, weights_folder
 from genret.retrieval.errors import InputError, ModelError
 from genret.retrieval.text import Rendering, TextTokenizer
@@ -172,72 +172,137 @@ def _shots(kind: str, shots: Iterable[tuple[str, str]]) -> str:
 _BEHIND_START = Rendering(context=TITLE_START, prefix=" ")
 _ON_A_LINE = Rendering(context=TITLE_START, prefix=" ", end_token="\n")
 
-PLAIN = PromptTemplate(
-    name="plain",
-    prefix="Query:",
-    before_query=" ",
-    suffix=f"\n{TITLE_START}",
-    special_tokens=True,
-    rendering=_BEHIND_START,
+
+def _built_in(name: str, prefix: str, suffix: str, titles: Rendering | None = None) -> PromptTemplate:
+    return PromptTemplate(name, prefix, " ", suffix, special_tokens=True, rendering=titles)
+
+
+def _for_mentions(template: PromptTemplate) -> PromptTemplate:
+    return replace(template, mention_format=MENTION_FORMAT, context_chars=MENTION_CONTEXT_CHARS)
+
+
+PLAIN = _built_in("plain", "Query:", f"\n{TITLE_START}", _BEHIND_START)
+FEW_SHOT = _built_in(
+    "few-shot",
+    "Retrieve the entity for my query.\n" + _shots("Query", QUERY_SHOTS) + "\nQuery:",
+    f"\n{TITLE_START}",
+    _ON_A_LINE,
 )
-FEW_SHOT = PromptTemplate(
-    name="few-shot",
-    prefix="Retrieve the entity for my query.\n" + _shots("Query", QUERY_SHOTS) + "\nQuery:",
-    before_query=" ",
-    suffix=f"\n{TITLE_START}",
-    special_tokens=True,
-    rendering=_ON_A_LINE,
+_MENTION_START = "The marked words mean:"
+MENTION = _for_mentions(
+    _built_in("mention", "Text:", f"\n{_MENTION_START}", Rendering(context=_MENTION_START, prefix=" "))
 )
-MENTION = PromptTemplate(
-    name="mention",
-    prefix="Text:",
-    before_query=" ",
-    suffix="\nThe marked words mean:",
-    special_tokens=True,
-    mention_format=MENTION_FORMAT,
-    context_chars=MENTION_CONTEXT_CHARS,
-    rendering=Rendering(context="The marked words mean:", prefix=" "),
-)
-FEW_SHOT_MENTION = PromptTemplate(
-    name="few-shot-mention",
-    prefix="Name the entity that the words in brackets mean.\n" + _shots("Text", MENTION_SHOTS) + "\nText:",
-    before_query=" ",
-    suffix=f"\n{TITLE_START}",
-    special_tokens=True,
-    mention_format=MENTION_FORMAT,
-    context_chars=MENTION_CONTEXT_CHARS,
-    rendering=_ON_A_LINE,
+FEW_SHOT_MENTION = _for_mentions(
+    _built_in(
+        "few-shot-mention",
+        "Name the entity that the words in brackets mean.\n" + _shots("Text", MENTION_SHOTS) + "\nText:",
+        f"\n{TITLE_START}",
+        _ON_A_LINE,
+    )
 )
 _ANSWER = "Answer the query with JSON that follows the schema.\n"
-JSON_ANSWER = PromptTemplate(
-    name="json",
-    prefix=_ANSWER
-    + "".join(f"\nSchema: {asked}\nJSON:\n{answer}\n" for asked, answer in ANSWER_SHOTS)
-    + f"\nSchema: {SCHEMA_PLACE}\nQuery:",
-    before_query=" ",
-    suffix="\nJSON:\n",
-    special_tokens=True,
-)
+_ANSWERED = "".join(f"\nSchema: {asked}\nJSON:\n{answer}\n" for asked, answer in ANSWER_SHOTS)
+JSON_ANSWER = _built_in("json", f"{_ANSWER}{_ANSWERED}\nSchema: {SCHEMA_PLACE}\nQuery:", "\nJSON:\n")
 # For models with few positions, where the schema would leave little for the answer.
-JSON_BRIEF = PromptTemplate(
-    name="json-brief",
-    prefix="Answer the query with JSON.\nQuery:",
-    before_query=" ",
-    suffix="\nJSON:\n",
-    special_tokens=True,
-)
-ANNOTATE = PromptTemplate(
-    name="annotate",
-    prefix="Link the names in the text.\nText:",
-    before_query=" ",
-    suffix="\nText with links:\n",
-    special_tokens=True,
-)
+JSON_BRIEF = _built_in("json-brief", "Answer the query with JSON.\nQuery:", "\nJSON:\n")
+ANNOTATE = _built_in("annotate", "Link the names in the text.\nText:", "\nText with links:\n")
 BUILT_IN = {
     template.name: template
     for template in (PLAIN, FEW_SHOT, MENTION, FEW_SHOT_MENTION, JSON_ANSWER, JSON_BRIEF, ANNOTATE)
 }
 _BUILT_IN_MARKUP = frozenset(replace(template, rendering=None) for template in BUILT_IN.values())
+_PLACE = "GENRETUSERTEXT"  # of the user's text in a chat template
+
+
+class ChatTemplate:
+    """The chat template of a checkpoint directory. Nothing is loaded before a prompt asks for it.
+
+    It is rendered by transformers in its sandbox, with a placeholder for the user's text. The parts around
+    the placeholder are markup like any other: the text itself never passes through the template.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._prompts: dict[str, PromptTemplate] = {}
+
+    @classmethod
+    def of(cls, folder: Path) -> ChatTemplate | None:
+        """Return the chat template of a directory; None where it has none."""
+        if (folder / "chat_template.jinja").is_file():
+            return cls(folder)
+        try:
+            declared = json.loads((folder / "tokenizer_config.json").read_bytes())
+        except (OSError, ValueError):
+            return None  # loading the tokenizer gives the better error
+        return cls(folder) if isinstance(declared, dict) and declared.get("chat_template") else None
+
+    def prompt(self, name: str) -> PromptTemplate:
+        """Return the prompt template of a name among `CHAT_PROMPTS`, made when it is first asked for."""
+        if name not in self._prompts:
+            self._prompts[name] = CHAT_PROMPTS[name].template(name, self)
+        return self._prompts[name]
+
+    def around_query(
+        self, turns: Sequence[tuple[str, str]], ask: str, start: str
+    ) -> tuple[str, str, str | None]:
+        """Return the markup around the user's text, which ends the last user turn of a conversation.
+
+        The third is the token that ends the assistant's turn; None: the turn ends with the title.
+
+        Args:
+            turns: Earlier turns, each of the user and of the assistant.
+            ask: Words before the text in the last turn of the user.
+            start: First words of the assistant's last turn, before the title; may be empty.
+
+        Raises:
+            InputError: the template cannot be rendered, or does not show user and assistant as they are.
+        """
+        said = [
+            {"role": role, "content": text}
+            for turn in turns
+            for role, text in zip(("user", "assistant"), turn, strict=True)
+        ]
+        asked = [*said, {"role": "user", "content": ask + _PLACE}]
+        if start:
+            asked.append({"role": "assistant", "content": start})
+        before, after = self._parted(
+            asked, continue_final_message=bool(start), add_generation_prompt=not start
+        )
+        if not after.endswith(start):
+            raise self._error(f"the assistant's turn must go on behind {start!r}, got {after[-40:]!r}")
+        ended = [{"role": "user", "content": ask}, {"role": "assistant", "content": start + _PLACE}]
+        _, behind = self._parted(ended)
+        return before, after, self._first_token(behind)
+
+    def _parted(self, messages: list[dict[str, str]], **options: bool) -> tuple[str, str]:
+        """Render messages, one of which holds the placeholder, and return the parts around it."""
+        import jinja2
+
+        try:
+            rendered = self._tokenizer.apply_chat_template(messages, tokenize=False, **options)
+        except (jinja2.TemplateError, LookupError, TypeError, ValueError) as error:
+            raise self._error(f"cannot be rendered: {error}") from error
+        parts = rendered.split(_PLACE)
+        if len(parts) != 2:
+            raise self._error(f"expected to show the user's text once, got it {len(parts) - 1} times")
+        return parts[0], parts[1]
+
+    def _first_token(self, markup: str) -> str | None:
+        """Return the first token of markup as the vocabulary has it; None for empty markup."""
+        ids = self._tokenizer.encode(markup, add_special_tokens=False)
+        return None if not ids else str(self._tokenizer.convert_ids_to_tokens(ids[0]))
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        from transformers import PreTrainedTokenizerFast  # transformers takes seconds to import
+
+        try:
+            return PreTrainedTokenizerFast.from_pretrained(str(self._folder), local_files_only=True)
+        except (OSError, ValueError, TypeError, LookupError) as error:
+            raise self._error(f"its tokenizer cannot be loaded: {error}") from error
+
+    def _error(self, message: str) -> InputError:
+        return InputError("prompt", f"the chat template of {self._folder}: {message}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,13 +326,13 @@ class _Chat:
     def template(self, name: str, chat: ChatTemplate) -> PromptTemplate:
         """Return the conversation in the words of a checkpoint's chat template."""
         turns = [(f"{self.ask} {asked}", f"{self.start} {answer}".lstrip()) for asked, answer in self.shots]
-        parts = chat.around_query(turns, self.ask + self.last, self.start)
-        titles = Rendering(context=self.start, prefix=" ", end_token=parts.end)
+        before, after, end = chat.around_query(turns, self.ask + self.last, self.start)
+        titles = Rendering(context=self.start, prefix=" ", end_token=end)
         return PromptTemplate(
             name=name,
-            prefix=parts.before.removesuffix(" "),
-            before_query=" " if parts.before.endswith(" ") else "",
-            suffix=parts.after,
+            prefix=before.removesuffix(" "),
+            before_query=" " if before.endswith(" ") else "",
+            suffix=after,
             mention_format=self.mention_format,
             context_chars=self.context_chars,
             rendering=titles if self.start else None,
@@ -334,11 +399,7 @@ class CheckpointConfig:
         return sorted({*self.prompts, *(CHAT_PROMPTS if self.chat is not None else ())})
 
     def prompt(self, name: str | None) -> PromptTemplate:
-        """Return the template called `name`, the default one for None.
-
-        Raises:
-            InputError: it is unknown, or needs a chat template that the checkpoint lacks; the text lists all.
-        """
+        """Return the template called `name`, the default one for None; InputError lists those there are."""
         key = self.default_prompt if name is None else name
         if key in self.prompts:
             return self.prompts[key]
@@ -350,7 +411,7 @@ class CheckpointConfig:
                 f"{key!r} needs a checkpoint with a chat template (chat_template.jinja, or chat_template in "
                 f"tokenizer_config.json), and this one has none; known: {self.known_prompts}",
             )
-        return self.chat.kept(key, CHAT_PROMPTS[key].template)
+        return self.chat.prompt(key)
 
     @property
     def is_default_built_in(self) -> bool:
@@ -414,11 +475,7 @@ class CheckpointConfig:
 
     @classmethod
     def load(cls, folder: Path) -> CheckpointConfig:
-        """Read `genret.json`; built-in templates when the checkpoint has none.
-
-        Raises:
-            ModelError: the file is malformed; names file, field, what was expected and what is there.
-        """
+        """Read `genret.json`, or take what is built in; ModelError names file, field, expected and got."""
         settings = settings_folder(folder)
         built_in, file = cls.built_in(weights_folder(settings)), settings / SETTINGS_FILE
         if not file.is_file():
@@ -434,7 +491,8 @@ class CheckpointConfig:
     def built_in(cls, folder: Path) -> CheckpointConfig:
         """Return the config of a checkpoint without `genret.json`; ModelError for a bad `config.json`."""
         prompts = dict(BUILT_IN)
-        if _is_encoder_decoder(folder):
+        file = folder / "config.json"
+        if file.is_file() and json_object(file).get("is_encoder_decoder", False):
             prompts = {name: replace(template, rendering=None) for name, template in prompts.items()}
         return cls(prompts=prompts, chat=ChatTemplate.of(folder))
 
@@ -459,12 +517,6 @@ class CheckpointConfig:
                 except InputError as error:
                     raise ValueError(f"{field_name}: {error.message}") from None
         return config
-
-
-def _is_encoder_decoder(folder: Path) -> bool:
-    """Whether `config.json` in a directory declares an encoder-decoder; False without one."""
-    file = folder / "config.json"
-    return file.is_file() and bool(json_object(file).get("is_encoder_decoder", False))
 
 
 def check_document(document: object) -> None:

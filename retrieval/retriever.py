@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar, Unpack
 from genret.decoding.cancellation import CancelToken
 from genret.decoding.language_model import LanguageModel
 from genret.decoding.trie.title_trie import TitleTrie
-from genret.retrieval.arguments import named, sequence
+from genret.retrieval.arguments import Restriction, named, sequence
 from genret.retrieval.checkpoints import folder_fingerprint
 from genret.retrieval.compatibility import (
     check_default_prompt,
@@ -28,20 +28,19 @@ from genret.retrieval.compatibility import (
 from genret.retrieval.errors import InputError
 from genret.retrieval.filters.entity_filter import DEFAULT_FILTER_CACHE_BYTES, FilterStore
 from genret.retrieval.filters.predicate import parse
-from genret.retrieval.filters.restriction import Restriction
 from genret.retrieval.index.reader import Index
-from genret.retrieval.kv_memory import PrefixStore
 from genret.retrieval.loaded_model import (
     DEFAULT_BATCH_SIZE,
     DEFAULT_GRAMMAR_CACHE_BYTES,
     Limits,
+    PrefixStore,
     PromptEncoder,
     load_draft,
     load_model,
 )
 from genret.retrieval.methods.batches import BatchAnswerer, BatchRunner, Reply, RetrieveJob, answer_prepared
 from genret.retrieval.methods.explainer import Explainer, TokenTexts
-from genret.retrieval.methods.scoring import ScoreJob, ScoreReply, TitleScorer
+from genret.retrieval.methods.scored_methods import ScoreJob, ScoreReply, TitleScorer
 from genret.retrieval.prompts import CheckpointConfig, PromptTemplate
 from genret.retrieval.ranking.prior import null_prompts, prompts_digest
 from genret.retrieval.ranking.ranker import Ranker
@@ -263,7 +262,7 @@ class Retriever:
                 self.model,
                 self.tokenizer,
                 self.config,
-                filter_cache_bytes=self.filters.max_bytes,
+                filter_cache_bytes=self.filters.cache.max_size,
                 prefixes=self.prefixes,
                 answerer=self._answerer,
                 name=name or Path(index).resolve().name,
@@ -293,7 +292,7 @@ class Retriever:
 
     def close(self) -> None:
         """Release the index and the filters kept, and the prefixes unless others share them. Idempotent."""
-        self.filters.clear()
+        self.filters.cache.clear()
         if not self._shares_prefixes:
             self.prefixes.clear()
         self.index.close()
@@ -326,8 +325,7 @@ class Retriever:
             ModelError: the model returned broken logits.
         """
         asked = with_options(k, method, prompt, options)
-        names = ("query", "queries")
-        return self._answer_all(names, queries, str, lambda text: replace(asked, query=text), batch_size)
+        return self._answer_all("query", queries, str, lambda text: replace(asked, query=text), batch_size)
 
     def link(
         self,
@@ -344,10 +342,8 @@ class Retriever:
             InputError: an option is out of range, a mention is empty or too long for the model, or the
                 filter does not fit the index.
         """
-        asked = with_options(k, method, None, options)
-        names = ("mention", "mentions")
-        of_mention = partial(self.mention_request, asked=asked)
-        return self._answer_all(names, mentions, Mention, of_mention, batch_size)
+        asked = partial(self.mention_request, asked=with_options(k, method, None, options))
+        return self._answer_all("mention", mentions, Mention, asked, batch_size)
 
     def mention_request(self, mention: Mention, asked: RetrieveRequest) -> RetrieveRequest:
         """Return `asked`, whose query is a placeholder, for one mention; InputError for an empty one."""
@@ -375,22 +371,18 @@ class Retriever:
             InputError: the query or a title cannot be used; a title is named "titles[3]".
             ModelError: the model returned broken logits.
         """
-        (reply,) = self.score_batch([self.score_request(query, titles, prompt)])
+        texts = tuple(sequence("titles", titles, str))
+        if isinstance(query, Mention):
+            if prompt is not None:
+                raise InputError(
+                    "prompt", f"is the checkpoint's mention template for a mention, got {prompt!r}"
+                )
+            asked = self.mention_request(query, RetrieveRequest("-", method="beam"))
+            query, prompt = asked.query, asked.prompt
+        (reply,) = self.score_batch([ScoreRequest(query, texts, prompt)])
         if not isinstance(reply, ScoreResult):
             raise reply
         return reply
-
-    def score_request(
-        self, query: str | Mention, titles: str | Iterable[str], prompt: str | None = None
-    ) -> ScoreRequest:
-        """Return the request that `score` makes, with its arguments and errors."""
-        texts = tuple(sequence("titles", titles, str))
-        if not isinstance(query, Mention):
-            return ScoreRequest(query, texts, prompt)
-        if prompt is not None:
-            raise InputError("prompt", f"is the checkpoint's mention template for a mention, got {prompt!r}")
-        asked = self.mention_request(query, RetrieveRequest("-", method="beam"))
-        return ScoreRequest(asked.query, texts, asked.prompt)
 
     def answer(
         self, query: str, schema: Schema | None = None, **options: Unpack[AnswerOptions]
@@ -439,9 +431,7 @@ class Retriever:
             InputError: template or filter do not fit the index, or the query is too long for the model.
             GenretError: as `check_method`.
         """
-        prompt = self._job(request).prompt
-        self._prompts.keep(self.config.prompt(request.prompt), request.query, prompt)
-        return len(prompt)
+        return len(self._job(request).prompt)
 
     def warm_up(self) -> None:
         """Answer one query by each method, so that the first real one finds everything in place."""
@@ -490,7 +480,7 @@ class Retriever:
 
     def _answer_all(
         self,
-        names: tuple[str, str],
+        one: str,
         asked: _Asked | Sequence[_Asked],
         kind: type[_Asked],
         request_of: Callable[[_Asked], RetrieveRequest],
@@ -499,7 +489,7 @@ class Retriever:
         """Answer one item or several in batches; the first error is raised, with the name of its item."""
         if batch_size < 1:
             raise InputError("batch_size", f"must be at least 1, got {batch_size}")
-        one, many = names
+        many = "queries" if one == "query" else "mentions"
         items = sequence(many, asked, kind)
         places = [one] if isinstance(asked, kind) else [f"{many}[{i}]" for i in range(len(items))]
         jobs = []
@@ -517,7 +507,8 @@ class Retriever:
         prompt = self._prompts.encode(template, request.query)
         if request.title_weight is None:
             request = replace(request, title_weight=self.config.title_weight)
-        return RetrieveJob(request, prompt, self._prompts.num_shared(template), cancel)
+        num_shared = self._prompts.num_shared(template)
+        return RetrieveJob(request, cancel=cancel, prompt=prompt, num_shared=num_shared)
 
     def prompt_template(self, name: str | None) -> PromptTemplate:
         """Return a template (None: the default); InputError if it is unknown or does not fit the index."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from genret.retrieval.arguments import check_filled, checked_options, prompt_name, sequence
@@ -33,18 +32,14 @@ class ScoreRequest:
     def __post_init__(self) -> None:
         check_filled("query", self.query)
         checked_options(self)
-        object.__setattr__(self, "titles", _checked_titles(self.titles))
-
-
-def _checked_titles(titles: Iterable[str]) -> tuple[str, ...]:
-    if isinstance(titles, str):
-        raise InputError("titles", "must be a list of texts, got one text")
-    read = sequence("titles", titles, str)
-    if not 1 <= len(read) <= MAX_SCORED_TITLES:
-        raise InputError("titles", f"must be 1 to {MAX_SCORED_TITLES}, got {len(read)}")
-    for i, title in enumerate(read):
-        check_filled(f"titles[{i}]", title)
-    return tuple(read)
+        if isinstance(self.titles, str):
+            raise InputError("titles", "must be a list of texts, got one text")
+        read = sequence("titles", self.titles, str)
+        if not 1 <= len(read) <= MAX_SCORED_TITLES:
+            raise InputError("titles", f"must be 1 to {MAX_SCORED_TITLES}, got {len(read)}")
+        for i, title in enumerate(read):
+            check_filled(f"titles[{i}]", title)
+        object.__setattr__(self, "titles", tuple(read))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from genret.decoding.errors import DecodingError
 from genret.retrieval.arguments import integer
-from genret.retrieval.compatibility import check_rendering
+from genret.retrieval.compatibility import check_default_prompt
 from genret.retrieval.errors import InputError, ModelError
 from genret.retrieval.index.reader import Index
 from genret.retrieval.prompts import CheckpointConfig
@@ -54,7 +54,8 @@ def title_trie(
     if not isinstance(tokenizer, TextTokenizer):
         tokenizer = TextTokenizer.load(tokenizer)
     index.check_tokenizer(tokenizer, vocab_size)
-    check_rendering(index, tokenizer, CheckpointConfig.load(Path(tokenizer.source)))
+    if (config := CheckpointConfig.load(Path(tokenizer.source))).rendering is not None:
+        check_default_prompt(index, tokenizer, config)
     from genret.decoding.trie.title_trie import TitleTrie  # torch takes a second to import
 
     # A model may be narrower than its tokenizer, where no title needs the tokens it lacks.

@@ -23,6 +23,7 @@ from genret.decoding.params import (
     default_beam_size,
 )
 from genret.retrieval.arguments import (
+    Restriction,
     check_filled,
     check_text,
     checked_options,
@@ -33,7 +34,6 @@ from genret.retrieval.arguments import (
 from genret.retrieval.errors import InputError
 from genret.retrieval.explanation import Explanation
 from genret.retrieval.filters.predicate import parse
-from genret.retrieval.filters.restriction import Restriction
 
 MetadataValue = str | int | float | bool | None
 

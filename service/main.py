@@ -18,7 +18,7 @@ from genret.service.version import version
 # By name: the module of `NAME_command`, and the line in the group's help.
 COMMANDS: dict[str, tuple[str, str]] = {
     "build": ("index_builder.cli", "Build an index from files of titles."),
-    "update": ("index_builder.update_cli", "Add, replace and remove entities of an index."),
+    "update": ("index_builder.cli", "Add, replace and remove entities of an index."),
     "rollback": ("index_builder.rollback", "Make an earlier version of an index live again."),
     "tune": ("service.commands.tune", "Fit how an index ranks its candidates to labelled queries."),
     "inspect": ("retrieval.index.inspect_command", "Say what is in an index."),

@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import HealthCheck, settings
 
-from genret.retrieval.sources import ColumnMapping, Kinds, Record, SourceBatch, TitleSource, open_source
-from genret.retrieval.sources.rejects import Rejects
+from genret.retrieval.sources.columns import ColumnMapping, Kinds
+from genret.retrieval.sources.records import Record, Rejects, SourceBatch
+from genret.retrieval.sources.title_source import TitleSource, open_source
 
 lenient = partial(
     settings, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]

@@ -12,9 +12,18 @@ import pyarrow as pa
 
 from genret.index_builder.build import build_index
 from genret.index_builder.build_options import BuildOptions
-from genret.retrieval.evidence.evidence import NAMES, QUERIES, TEXTS, Evidence
-from genret.retrieval.evidence.field import Counted, Field, query_blocks, text_blocks, write_blocks
-from genret.retrieval.evidence.field_maker import make_fields
+from genret.retrieval.evidence.evidence import Evidence
+from genret.retrieval.evidence.field import (
+    NAMES,
+    QUERIES,
+    TEXTS,
+    Counted,
+    Field,
+    make_fields,
+    query_blocks,
+    text_blocks,
+    write_blocks,
+)
 from genret.retrieval.evidence.postings import Characters, Lookup, fold_all
 from genret.retrieval.index.layout import NAMES_FILE, QUERIES_FILE, TEXTS_FILE
 from genret.retrieval.index.reader import Index
@@ -128,4 +137,4 @@ def evidence_of(
         for kind, file in {NAMES: NAMES_FILE, TEXTS: TEXTS_FILE, QUERIES: QUERIES_FILE}.items()
         if file in names
     }
-    return Evidence(index, fields.get(NAMES), fields.get(TEXTS), fields.get(QUERIES))
+    return Evidence(index, fields)

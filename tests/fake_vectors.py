@@ -38,10 +38,6 @@ class MadeUpVectors:
         alone, _ = Rankings().of(NO_MODEL)
         return Ranker(Evidence(self._index, vectors=cast("VectorProposer", self)), ranking, alone)
 
-    def propose(self, texts: Sequence[str], sizes: Sequence[int]) -> list[SimilarEntities]:
-        vectors = self.embed(texts)
-        return [self.search(vector, size, None) for vector, size in zip(vectors, sizes, strict=True)]
-
     def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         self.asked.append(list(texts))
         return np.stack([_of_text(text) for text in texts])

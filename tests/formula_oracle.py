@@ -10,16 +10,16 @@ from typing import Any, Protocol
 from genret.decoding.grammar.leaves.leaf import TitleSlotName
 from genret.decoding.grammar.regular.number_set import NumberSet
 from genret.decoding.grammar.schema.formula import (
-    And,
+    AllOf,
+    AnyOf,
     Contains,
     ExactlyOne,
     Formula,
     ItemCount,
     Items,
     JsonType,
-    Not,
+    NotOf,
     NumberIn,
-    Or,
     Properties,
     PropertyCount,
     PropertyNames,
@@ -88,13 +88,13 @@ def evaluates(formula: Formula, table: Resolves, instance: Any, holes: HoleMembe
         return evaluates(part, table, value, holes)
 
     match formula:
-        case And():
+        case AllOf():
             return all(holds(part, instance) for part in formula.parts)
-        case Or():
+        case AnyOf():
             return any(holds(part, instance) for part in formula.parts)
         case ExactlyOne():
             return sum(holds(part, instance) for part in formula.parts) == 1
-        case Not():
+        case NotOf():
             return not holds(formula.part, instance)
         case Reference():
             return holds(table.resolve(formula.target), instance)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -225,8 +225,18 @@ def chosen(grammar: Grammar, rng: random.Random, allowed: Sequence[int], written
     return rng.choice(allowed)
 
 
-def walked(grammar: Grammar, budgets: Sequence[int], rng: random.Random) -> list[list[int]]:
-    """Tokens of whole documents, one under each budget; every second walk prefers to close what is open."""
+Choose = Callable[[int, list[int], int], int]
+"""Chooses a token: from the number of the walk, the allowed tokens, and how many have been written."""
+
+
+def walked(grammar: Grammar, budgets: Sequence[int], choose: random.Random | Choose) -> list[list[int]]:
+    """Tokens of whole documents, one under each budget; of random ones every second prefers to close."""
+    if isinstance(choose, random.Random):
+        rng = choose
+
+        def choose(walker: int, allowed: list[int], written: int) -> int:
+            return chosen(grammar, rng, allowed, written if walker % 2 else 0)
+
     constraint = GrammarConstraint([grammar] * len(budgets), budgets)
     states = constraint.start(torch.arange(len(budgets)))
     written: list[list[int]] = [[] for _ in budgets]
@@ -236,7 +246,7 @@ def walked(grammar: Grammar, budgets: Sequence[int], rng: random.Random) -> list
         for walker, row in zip(live, constraint.allowed(states).numpy(), strict=True):
             allowed = np.flatnonzero(row).tolist()
             assert allowed, f"a dead end behind {grammar.text(written[walker])!r}"
-            taken.append(chosen(grammar, rng, allowed, len(written[walker]) if walker % 2 else 0))
+            taken.append(choose(walker, allowed, len(written[walker])))
             written[walker].append(taken[-1])
         states = constraint.advance(states, torch.tensor(taken))
         going = ~constraint.is_final(states)

@@ -11,7 +11,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 from genret.index_builder.build import BuildSummary, build_index
 from genret.index_builder.build_options import BuildOptions
-from genret.retrieval.evidence.evidence import QUERIES, open_field
+from genret.retrieval.evidence.field import QUERIES, open_field
 from genret.retrieval.index.layout import QUERIES_FILE
 from genret.retrieval.index.reader import Index
 from genret.retrieval.index.versions import version_dir
@@ -92,3 +92,10 @@ def past_queries_of(index: Path) -> dict[str, list[tuple[str, int]]]:
             return {}
         field = open_field(opened, QUERIES)
         return {opened.entity(number).entity_id: mine for number, mine in field.all_queries()}
+
+
+def flip(file: Path, at: int | None = None) -> None:
+    """Flip a bit of a file, by default in its middle."""
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2 if at is None else at] ^= 1
+    file.write_bytes(data)

@@ -168,12 +168,11 @@ def random_leaf_dfa(rng: np.random.Generator, alphabet: bytes, num_labels: int =
     """A random automaton over some bytes; not of the empty language, nor with the empty text."""
     while True:
         size = int(rng.integers(2, 9))
-        table = np.full((size, 256), -1, dtype=np.int32)
-        edges = rng.integers(-2, size, size=(size, len(alphabet)))
-        table[:, list(alphabet)] = np.maximum(edges, -1)
+        edges = rng.integers(-2, size, size=(size, len(alphabet))).tolist()
+        rows = [sorted((b, b, to) for b, to in zip(alphabet, row, strict=True) if to >= 0) for row in edges]
         labels = rng.integers(-2, num_labels, size=size).clip(-1).tolist()
         labels[0] = -1
-        automaton = ByteDfa.from_table(table, labels)
+        automaton = ByteDfa.from_rows(rows, labels)
         if not automaton.is_empty:
             return automaton
 

@@ -20,12 +20,19 @@ import pyarrow.parquet as pq
 
 from genret.retrieval.errors import InputError, ModelError
 from genret.retrieval.linking.documents.corpus import CorpusOptions, Shard
-from genret.retrieval.linking.documents.text_document import BadDocument, Document
-from genret.retrieval.linking.link_options import LinkJob, WorkerOptions
-from genret.retrieval.linking.output.part_files import SCHEMA
+from genret.retrieval.linking.documents.text_document import BadDocument, Document, Span
+from genret.retrieval.linking.link_answers import (
+    LinkAnswer,
+    LinkCandidate,
+    PlacedMention,
+    RowMaker,
+    is_counted,
+)
+from genret.retrieval.linking.link_options import LinkJob, LinkOptions, WorkerOptions
 from genret.retrieval.linking.run import OutputOptions, RunnerOptions, link_corpus
 from genret.retrieval.linking.run_progress import LinkCounts
 from genret.retrieval.linking.shard_worker import ShardRecord, ShardWorker
+from genret.retrieval.types import Mention
 
 ROOT = Path(__file__).resolve().parents[1]
 DELAY_VARIABLE = "TEST_LINKING_SECONDS_PER_DOCUMENT"
@@ -48,21 +55,15 @@ class WordLinker:
         complain: Callable[[str], None],
         report: Callable[[LinkCounts], None],
     ) -> Iterator[list[dict[str, Any]]]:
+        maker = RowMaker(LinkOptions(), self._index_digest, counts, complain)
         for document in documents:
-            if isinstance(document, BadDocument):
-                counts.num_bad_documents += 1
-                complain(str(document))
-                continue
-            counts.num_documents += 1
-            time.sleep(600 if self._stays and "STAY" in document.text else self._delay)
-            yield [
-                self._row(document, match, counts, complain) for match in re.finditer(r"\S+", document.text)
-            ]
-            report(counts)
+            if is_counted(document, counts, complain):
+                time.sleep(600 if self._stays and "STAY" in document.text else self._delay)
+                words = re.finditer(r"\S+", document.text)
+                yield list(filter(None, (maker.make(*self._linked(document, word)) for word in words)))
+                report(counts)
 
-    def _row(
-        self, document: Document, match: re.Match[str], counts: LinkCounts, complain: Callable[[str], None]
-    ) -> dict[str, Any]:
+    def _linked(self, document: Document, match: re.Match[str]) -> tuple[PlacedMention, LinkAnswer]:
         word = match[0]
         if word == "DIE":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -70,31 +71,12 @@ class WordLinker:
             raise InputError("filter", "does not fit the index")
         if word == "BREAK":
             raise ModelError("the model is broken")
-        counts.num_mentions += 1
-        row = {
-            **dict.fromkeys(SCHEMA.names),
-            "source": document.source,
-            "row": document.row,
-            "doc_id": document.doc_id,
-            "start": match.start(),
-            "end": match.end(),
-            "mention": word,
-            "candidates": [],
-            "mention_source": "found",
-            "method": "beam",
-            "index_digest": self._index_digest,
-        }
+        answer = LinkAnswer(None, word, (LinkCandidate(word, word, -1.0, -1.0, 0.5),))
         if word.startswith("X"):
-            counts.num_failed += 1
-            counts.num_nil += 1
-            complain(f"{document.source}, line {document.row}: {word} failed")
-            return {**row, "nil_reason": "error", "error": "failed"}
-        if word.startswith("?"):
-            counts.num_nil += 1
-            return {**row, "nil_reason": "no_match"}
-        counts.num_linked += 1
-        candidate = {"entity_id": word, "title": word, "logprob": -1.0, "score": -1.0, "probability": 0.5}
-        return {**row, "entity_id": word, "title": word, "logprob": -1.0, "candidates": [candidate]}
+            answer = LinkAnswer("error", error=f"{word} failed")
+        elif word.startswith("?"):
+            answer = LinkAnswer("no_match")
+        return PlacedMention.of(document, Span(*match.span()), Mention(word), "found"), answer
 
 
 class LoggingWorker(ShardWorker):

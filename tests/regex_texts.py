@@ -47,7 +47,7 @@ def random_member(dfa: Dfa, rng: random.Random, longest: int = 60) -> str:
     out: list[str] = []
     while len(out) < longest:
         row = dfa.rows[state]
-        if not row or (dfa.finals[state] and rng.random() < 0.3):
+        if not row or (dfa.ends[state] >= 0 and rng.random() < 0.3):
             break
         first, last, state = rng.choice(row)
         out.append(chr(rng.randint(first, min(last, first + rng.choice((0, 1, 5, 100, 100_000))))))

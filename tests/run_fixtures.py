@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-from genret.index_builder.memory_budget import MemoryBudget
 from genret.index_builder.merge import VersionSpec, write_version
 from genret.index_builder.runs import FormSlice, Run
 from genret.retrieval.index.layout import METADATA_TYPES, token_type
@@ -55,9 +54,6 @@ class ListRun:
     def find(self, row: Sequence[int]) -> int:
         return bisect_left(self._forms, (tuple(row), -1, -1))
 
-    def find_entity(self, row: Sequence[int]) -> int:
-        return sum(item.rows[0] < tuple(row) for item in self._items)
-
     def row(self, number: int) -> Row:
         return self._forms[number][0]
 
@@ -97,15 +93,11 @@ def write(
     folder, work = tmp / "staged", tmp / "work"
     folder.mkdir(parents=True)
     work.mkdir()
-    spec = VersionSpec(vocab_size, tuple(columns))
-    written = write_version(runs, spec, folder, work, MemoryBudget(), StepProgress(), block_bytes)
+    entry = TokenizerEntry("tests", "none", vocab_size, END, 0)
+    spec = VersionSpec(entry, Rendering(), tuple(columns))
+    written = write_version(runs, spec, folder, work, 1 << 30, StepProgress(), block_bytes)
     assert not list(work.iterdir())
-    manifest = written.to_manifest(
-        TokenizerEntry("tests", "none", vocab_size, END, 0),
-        Rendering(),
-        (HistoryEntry("build", "", (), {}, 0, 0, 0, 0, 0, 0),),
-        {},
-    )
+    manifest = replace(written, history=(HistoryEntry("build", "", (), {}, 0, 0, 0, 0, 0, 0),), built_with={})
     data = manifest.to_bytes()
     (folder / "manifest.json").write_bytes(data)
     target = folder.rename(tmp / digest_bytes(data))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from genret.retrieval.errors import EvidenceMissingError, GenretError, InputError, ModelError
 from genret.retrieval.linking.documents.text_document import BadDocument, Document, Span
 from genret.retrieval.linking.link_options import LinkOptions, WorkerOptions
-from genret.retrieval.linking.linker import DocumentLinker
+from genret.retrieval.linking.linker import open_linker
 from genret.retrieval.linking.run_progress import LinkCounts
 from genret.retrieval.prompts import CheckpointConfig, PromptTemplate
 from genret.retrieval.types import Candidate, Entity, RetrievalResult, RetrieveRequest
@@ -175,7 +176,7 @@ class LinkRun:
         self.reports: list[dict[str, int]] = []
         self.blocks: list[list[dict[str, Any]]] = []
         worker = WorkerOptions("-", batch_size=batch_size, cache_entries=cache_entries)
-        self.linker = DocumentLinker(self.retriever, LinkOptions(**options), worker, finder)  # type: ignore[arg-type]
+        self.linker = open_linker(self.retriever, LinkOptions(**options), worker, finder)  # type: ignore[arg-type]
         for rows in self.linker.link(documents, self.counts, self.complaints.append, self._report):
             self.blocks.append(rows)
 
@@ -187,7 +188,7 @@ class LinkRun:
         return [row[name] for row in self.rows]
 
     def _report(self, counts: LinkCounts) -> None:
-        self.reports.append(counts.to_json())
+        self.reports.append(asdict(counts))
 
 
 def document(text: str, *spans: tuple[int, int] | str, row: int = 1, **fields: Any) -> Document:

@@ -11,10 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from genret.index_builder.build import BuildSummary
-from genret.retrieval.index.entity_texts import EntityTexts
 from genret.retrieval.index.layout import EMBEDDER_FILE, VECTORS_FILE
 from genret.retrieval.index.manifest import FileEntry, Manifest, VectorsEntry
-from genret.retrieval.index.reader import Index
+from genret.retrieval.index.reader import EntityTexts, Index
 from genret.retrieval.index.small_files import digest_bytes
 from genret.retrieval.vectors.embedder import VectorMethod
 from genret.retrieval.vectors.vector_maker import VectorOptions

@@ -15,54 +15,11 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from genret.decoding.language_model import DecodeSession, KvUsage, LanguageModel, PromptPrefix
-from genret.decoding.model.hf_model import HFLanguageModel
 from genret.decoding.row_trees import RowTrees
 from genret.decoding.trie.title_trie import TitleTrie
 from harness.stepped_trees import Branches, SteppedTrees
-
-# Of 10,000 valid tokens the likeliest then has about a third of their probability.
-SPREAD = 6.0
-_INITIAL = 0.02  # standard deviation of transformers' initial weights
-
-
-def random_llama(
-    vocab_size: int,
-    hidden: int,
-    layers: int,
-    dtype: torch.dtype = torch.float32,
-    spread: float | None = SPREAD,
-) -> HFLanguageModel:
-    """Return a random Llama on the CPU.
-
-    With a vocabulary of 50,257, hidden 768 and 9 layers it has 102 M parameters.
-
-    Args:
-        vocab_size: Number of logits.
-        hidden: Width.
-        layers: Depth.
-        dtype: Type of the weights.
-        spread: Standard deviation of the logits, whose embeddings are tied; None: as transformers makes them,
-            untied.
-    """
-    config = LlamaConfig(
-        vocab_size=vocab_size,
-        hidden_size=hidden,
-        intermediate_size=8 * hidden // 3,
-        num_hidden_layers=layers,
-        num_attention_heads=max(1, hidden // 64),
-        max_position_embeddings=1024,
-        tie_word_embeddings=spread is not None,
-        initializer_range=_INITIAL,
-    )
-    torch.manual_seed(0)
-    model = LlamaForCausalLM(config).eval()
-    if spread is not None:
-        with torch.no_grad():
-            model.model.norm.weight *= spread / (_INITIAL * math.sqrt(hidden))
-    return HFLanguageModel(model.to(dtype))
 
 
 class LeaningModel:

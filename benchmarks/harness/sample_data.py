@@ -37,6 +37,11 @@ def read_tsv(file: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))
 
 
+def sample_queries() -> list[str]:
+    """Return all queries of the sample, training queries too."""
+    return [row["query"] for row in read_tsv(DATA / "queries.tsv")]
+
+
 def held_out_queries(limit: int | None) -> list[Query]:
     """Return the dev and test queries, which no model is trained on, or so many of them at random."""
     rows = read_tsv(DATA / "queries.tsv")

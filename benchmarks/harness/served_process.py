@@ -10,11 +10,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-_QUERIES = Path(__file__).resolve().parents[2] / "data" / "queries.tsv"
 _READY = re.compile(r"genret: ready on (\S+?):? ")
 
 
@@ -141,9 +140,3 @@ def _stop(process: subprocess.Popen[bytes]) -> int:
 
 def _end(log: Path) -> str:
     return log.read_text(errors="replace")[-2000:]
-
-
-def sample_queries(path: Path = _QUERIES) -> Sequence[str]:
-    """Return the queries of a TSV file, its first column without the header."""
-    lines = path.read_text(encoding="utf-8").splitlines()[1:]
-    return [line.split("\t", 1)[0] for line in lines if line.strip()]

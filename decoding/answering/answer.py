@@ -170,6 +170,7 @@ class Answer:
         drafted: Tokens proposed by the draft model.
         accepted: Accepted ones of these.
         guessed: Accepted tokens that were proposed without a draft model.
+        num_forced: Tokens that were not chosen.
         drafts: Cost model of the draft model's proposals.
     """
 
@@ -191,7 +192,7 @@ class Answer:
         self.guesses = DraftCostModel(1, 0.0)  # Cost model of the others
         self._budget = budget
         self._speller = speller if params.forced_spans else None
-        self._num_forced = 0
+        self.num_forced = 0
         self._error: InvalidLogitsError | DecodingCancelledError | None = None
         self._logprobs: list[float] = []
         self._constraint_logprobs: list[float] = []
@@ -288,17 +289,13 @@ class Answer:
         """Append the tokens that follow without a choice."""
         steps = self.forced(self.tokens, self.state)
         self.commit(steps)
-        self._num_forced += len(steps)
+        self.num_forced += len(steps)
 
     def commit(self, steps: Steps) -> None:
         """Append tokens with the states behind them."""
         self.tokens += [token for token, _ in steps]
         if steps:
             self.state = steps[-1][1]
-
-    def count_forced(self, number: int) -> None:
-        """Count tokens that were not chosen."""
-        self._num_forced += number
 
     def score(self, logprobs: Sequence[float]) -> bool:
         """Take the log-probabilities of the next unscored tokens; False, giving up, if logits were NaN or
@@ -345,8 +342,8 @@ class Answer:
             counts=AnswerCounts(
                 forwards=self.forwards,
                 draft_forwards=self.draft_forwards,
-                sampled=len(self.tokens) - self._num_forced,
-                forced=self._num_forced,
+                sampled=len(self.tokens) - self.num_forced,
+                forced=self.num_forced,
                 drafted=self.drafted,
                 accepted=self.accepted,
                 guessed=self.guessed,

@@ -243,7 +243,7 @@ def commit(
             break
         answer.accepted += place.drafted
         answer.guessed += not place.drafted
-        answer.count_forced(end - index - 1)
+        answer.num_forced += end - index - 1
         answer.note_choice(known[index], choice)
         answer.commit(stretch.steps[index:end])
         if not answer.score(known[index:end]):

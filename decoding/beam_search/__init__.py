@@ -4,8 +4,7 @@ Knows any session (`decoding.language_model`) and any constraint (`decoding.cons
 transformers, tries, entities or texts.
 """
 
-from genret.decoding.beam_search.certificate import FinishedRows, Goal
-from genret.decoding.beam_search.search_state import BeamResult
+from genret.decoding.beam_search.search_state import BeamResult, FinishedRows, Goal
 from genret.decoding.beam_search.trie_beam_search import beam_search
 
 __all__ = ["BeamResult", "FinishedRows", "Goal", "beam_search"]

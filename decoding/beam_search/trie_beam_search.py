@@ -3,7 +3,7 @@
 All beams of all queries advance in one forward per step over one prompt KV per query. Live prefixes of a step
 have one length and are ranked by log P_L; finished rows leave the beam and are ranked by log P_L over length
 ** length_penalty. Log-probabilities only fall, which bounds the score a prefix may reach
-(`decoding.beam_search.candidates`). A query is done when its k-th finished row beats the bound of every live
+(`decoding.beam_search.beams`). A query is done when its k-th finished row beats the bound of every live
 prefix; its list is the exact top-k if that row also beats the bound of everything given up. Ties: among
 equally likely prefixes those come first whose parents rank first, then those with smaller tokens; among rows
 with equal scores the one finished first, then in the same sense.
@@ -25,15 +25,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from genret.decoding.beam_search.candidates import Candidates, PaddedBuilder, likeliest, listed
-from genret.decoding.beam_search.certificate import Goal, Nodes
-from genret.decoding.beam_search.search_state import BeamResult, Frontier, Search
+from genret.decoding.beam_search.beams import Candidates, PaddedBuilder, likeliest, listed
+from genret.decoding.beam_search.search_state import BeamResult, Frontier, Goal, Nodes, Search
 from genret.decoding.cancellation import CancelToken
 from genret.decoding.constraints import MAX_CELLS, Constraint, StaticConstraint, WideConstraint
 from genret.decoding.errors import DecodingCancelledError
@@ -114,14 +112,11 @@ def trimmed_walk(search: Search) -> None:
         InvalidLogitsError: the model returned NaN or infinite logits.
     """
     beams, constraint = search.beams, search.constraint
-    builder = _Likeliest(search) if is_wide(search) else None
+    candidates_of = _lister(search)
     logits = search.session.root_logits.unsqueeze(1)  # (Q, 1, V)
     for depth in range(max(1, constraint.max_depth)):
         beams.give_up(search.stop.dropped_queries(depth))
-        if builder is not None:
-            candidates = builder.candidates(logits)
-        else:
-            candidates = listed(constraint, beams.states, beams.logprob, logits)
+        candidates = candidates_of(logits)
         parents, tokens = search.advance(candidates, bool(candidates.final.any()))
         slots = beams.trim()
         if not slots or depth + 1 >= constraint.max_depth:
@@ -173,45 +168,27 @@ def _give_up_all(search: Search) -> None:
     search.beams.give_up(torch.ones_like(search.beams.pruned, dtype=torch.bool))
 
 
-class _Likeliest:
-    """Lists candidates of a constraint that allows most of the vocabulary.
+def _lister(search: Search) -> Callable[[Tensor], Candidates]:
+    """Return what lists the continuations of the live prefixes, given their logits; waits for the device.
 
-    It takes twice as many tokens as can enter the beam or the list, plus two: most states allow nearly
-    everything. A query that is to be certified has all continuations listed, because it may have to continue
-    any.
+    Of a constraint that allows most of the vocabulary it lists twice as many tokens as can enter the beam or
+    the list, plus two: most states allow nearly everything. Unlisted ones count as pruned. A query that is to
+    be certified has all continuations listed, because it may have to continue any.
     """
+    beams, constraint = search.beams, search.constraint
+    if not is_wide(search):
+        return lambda logits: listed(constraint, beams.states, beams.logprob, logits)
+    vocab = search.session.root_logits.shape[1]
+    wanted = [vocab if p.exact else min(vocab, 2 * (max(p.k, p.width) + 1)) for p in search.params]
+    most = max((m for m in wanted if m < vocab), default=1)
+    looked_at = torch.tensor(wanted, device=search.device)
 
-    def __init__(self, search: Search) -> None:
-        self._search = search
-        vocab = search.session.root_logits.shape[1]
-        wanted = [vocab if p.exact else min(vocab, 2 * (max(p.k, p.width) + 1)) for p in search.params]
-        self._most = max((m for m in wanted if m < vocab), default=1)
-        self._looked_at = torch.tensor(wanted, device=search.device)
-
-    def candidates(self, logits: Tensor) -> Candidates:
-        """List continuations of the live prefixes; unlisted ones count as pruned."""
-        beams = self._search.beams
-        found, left_out = likeliest(
-            self._search.constraint, beams.states, beams.logprob, logits, self._looked_at, self._most
-        )
-        beams.left_out(left_out)
+    def likeliest_ones(logits: Tensor) -> Candidates:
+        found, left_out = likeliest(constraint, beams.states, beams.logprob, logits, looked_at, most)
+        beams.count_pruned(left_out)
         return found
 
-
-class _Plan(NamedTuple):
-    """Prefixes of one length that a forward computes, by query."""
-
-    depth: int
-    nodes: dict[int, Nodes]
-
-
-class _Rectangle(NamedTuple):
-    """The same as rectangles, one row per query of the batch. Shapes: (Q, B)."""
-
-    parents: Tensor
-    tokens: Tensor
-    states: Tensor
-    logprob: Tensor
+    return likeliest_ones
 
 
 def best_first(search: Search) -> None:
@@ -231,7 +208,7 @@ def best_first(search: Search) -> None:
             # copies together as cheap as the first.
             session = session.select([members.index(query) for query in waiting], branches=True)
             members = waiting
-        _step(search, session, members, _plan(search, waiting))
+        _step(search, session, members, *_plan(search, waiting))
 
 
 def _waiting(search: Search) -> list[int]:
@@ -247,7 +224,8 @@ def _waiting(search: Search) -> list[int]:
     return [query for query in able if not search.goals.reached(query)]
 
 
-def _plan(search: Search, waiting: list[int]) -> _Plan:
+def _plan(search: Search, waiting: list[int]) -> tuple[int, dict[int, Nodes]]:
+    """Return the depth that a forward computes, and the prefixes of that many tokens, by query."""
     wishes = {}
     for query in waiting:
         left = search.params[query].exact_budget - search.num_exact_nodes[query]
@@ -261,38 +239,44 @@ def _plan(search: Search, waiting: list[int]) -> _Plan:
         for query, (depth, numbers) in wishes.items()
         if depth == chosen
     }
-    return _Plan(chosen, nodes)
+    return chosen, nodes
 
 
-def _step(search: Search, session: DecodeSession, members: list[int], plan: _Plan) -> None:
+def _step(
+    search: Search, session: DecodeSession, members: list[int], depth: int, planned: dict[int, Nodes]
+) -> None:
     """Compute prefixes and sort their continuations into finished rows and open prefixes."""
-    frontier = _rectangle(search, plan)
+    parents, tokens, states, logprob = _rectangles(search, planned)
     rows = torch.tensor(members, device=search.device)
-    computed = session.step(frontier.parents[rows], frontier.tokens[rows], plan.depth)
-    first = search.written.add(plan.depth, frontier.parents, frontier.tokens)
+    computed = session.step(parents[rows], tokens[rows], depth)
+    first = search.written.add(depth, parents, tokens)
     search.num_steps += 1
-    for query, nodes in plan.nodes.items():
+    for query, nodes in planned.items():
         search.num_exact_nodes[query] += len(nodes.depth)
-    search.num_nodes = search.num_nodes + (frontier.states >= 0).sum(dim=1)
-    found = listed(search.constraint, frontier.states[rows], frontier.logprob[rows], computed)
+    search.num_nodes = search.num_nodes + (states >= 0).sum(dim=1)
+    found = listed(search.constraint, states[rows], logprob[rows], computed)
     found = found.spread(rows, len(search.params))._replace(slot=found.slot + first)
     if search.recorder is not None:
-        continued = Frontier(plan.depth, first, frontier.states, frontier.logprob)
-        for query, nodes in plan.nodes.items():
+        continued = Frontier(depth, first, states, logprob)
+        for query, nodes in planned.items():
             search.recorder.computed(query, nodes, continued, found)
     if bool(found.final.any()):
-        search.finished.take(found, plan.depth + 1)
-    search.keep_open(found, found.open_logprob(), plan.depth + 1)
+        search.finished.take(found, depth + 1)
+    search.keep_open(found, found.open_logprob(), depth + 1)
 
 
-def _rectangle(search: Search, plan: _Plan) -> _Rectangle:
-    shape = (len(search.params), max(len(nodes.depth) for nodes in plan.nodes.values()))
+def _rectangles(search: Search, planned: dict[int, Nodes]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Parents, tokens, states and logprobs of prefixes, one row per query of the batch. Shapes: (Q, B)."""
+    shape = (len(search.params), max(len(nodes.depth) for nodes in planned.values()))
     parents, states = np.full(shape, -1, dtype=np.int64), np.full(shape, -1, dtype=np.int64)
     tokens, logprob = np.zeros(shape, dtype=np.int64), np.full(shape, -np.inf)
-    for query, nodes in plan.nodes.items():
+    for query, nodes in planned.items():
         here = slice(len(nodes.depth))
         parents[query, here], states[query, here] = nodes.parent, nodes.state
         tokens[query, here], logprob[query, here] = nodes.token, nodes.logprob
-    return _Rectangle(
-        *(torch.from_numpy(part).to(search.device) for part in (parents, tokens, states, logprob))
+    return (
+        torch.from_numpy(parents).to(search.device),
+        torch.from_numpy(tokens).to(search.device),
+        torch.from_numpy(states).to(search.device),
+        torch.from_numpy(logprob).to(search.device),
     )

@@ -7,26 +7,20 @@ findings, for people and for programs.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from genret.decoding.conformance.difference import Difference, Tolerance, exactly
-from genret.decoding.conformance.plain_passes import (
-    LayerReader,
-    PlainAnswers,
-    RandomTree,
-    plain_answers,
-    random_tree,
-)
+from genret.decoding.conformance.layer_reader import Expected, LayerReader, expect
 from genret.decoding.conformance.scenarios import SCENARIOS, Driver, Outcome, replay
 from genret.decoding.errors import UnsupportedModelError
 from genret.decoding.model import architectures
 from genret.decoding.model.architectures import LayerKind, describe_positions, layer_kinds, writable_tokens
 from genret.decoding.model.hf_model import HFLanguageModel
+from genret.decoding.model.self_check import Difference, RandomTree, Tolerance, exactly, random_tree
 
 Progress = Callable[[str, int, int], None]
 
@@ -66,9 +60,8 @@ def examine(
     trees = _draw(model, options, plan, generator)
     reader = LayerReader(model) if kinds else None
     with exactly(model.dtype):
-        answers = _run_plain(model, decoder_prompt, trees, reader, progress)
-        findings, failure = _run_trees(model, trees, answers, reader, generator, progress)
-    rounding = sum((one.among_themselves for one in answers), Difference())
+        expected = _run_plain(model, decoder_prompt, trees, reader, progress)
+        findings, failure = _run_trees(model, trees, expected, reader, generator, progress)
     tolerance = Tolerance.strict(model.dtype)
     return Report(
         facts,
@@ -76,8 +69,8 @@ def examine(
             options=options,
             plan=plan,
             tolerance=tolerance,
-            rounding=rounding,
-            scenarios=tuple(ScenarioResult(name, one.logits) for name, one in findings.items()),
+            rounding=sum((one.answers.among_themselves for one in expected), Difference()),
+            scenarios={name: one.logits for name, one in findings.items()},
             layers=_by_layer(findings, kinds, tolerance),
             failure=failure,
         ),
@@ -129,7 +122,7 @@ def _run_plain(
     trees: list[RandomTree],
     reader: LayerReader | None,
     progress: Progress,
-) -> list[PlainAnswers]:
+) -> list[Expected]:
     total, done = sum(len(list(tree.leaves())) for tree in trees), 0
 
     def tick() -> None:
@@ -139,7 +132,7 @@ def _run_plain(
 
     progress("plain passes", 0, total)
     try:
-        return [plain_answers(model, decoder_prompt, tree, reader, tick) for tree in trees]
+        return [expect(model, decoder_prompt, tree, reader, tick) for tree in trees]
     except Exception as error:
         raise UnsupportedModelError(
             f"model type {model.config.model_type!r} cannot be examined: a plain forward pass failed: "
@@ -150,7 +143,7 @@ def _run_plain(
 def _run_trees(
     model: PreTrainedModel,
     trees: list[RandomTree],
-    answers: list[PlainAnswers],
+    expected: list[Expected],
     reader: LayerReader | None,
     generator: torch.Generator,
     progress: Progress,
@@ -163,11 +156,11 @@ def _run_trees(
         wrapped = HFLanguageModel(model, checked=False)
         for scenario in SCENARIOS:
             at = scenario.name
-            for tree, expected in zip(trees, answers, strict=True):
+            for tree, wanted in zip(trees, expected, strict=True):
                 progress("token trees", done, total)
                 driver = Driver(wrapped, tree, reader, generator)
                 before = findings.get(scenario.name, Outcome(Difference(), ()))
-                findings[scenario.name] = before + replay(driver, scenario, expected)
+                findings[scenario.name] = before + replay(driver, scenario, wanted)
                 done += 1
         progress("token trees", done, total)
     except Exception as error:
@@ -211,14 +204,6 @@ class ModelFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class ScenarioResult:
-    """Result of one way of writing the trees."""
-
-    name: str
-    difference: Difference  # Difference from the plain passes; of no branches if the model cannot do it
-
-
-@dataclass(frozen=True, slots=True)
 class LayerResult:
     """Result of one decoder layer."""
 
@@ -236,14 +221,15 @@ class Examination:
     plan: Plan
     tolerance: Tolerance  # Largest differences that rounding explains
     rounding: Difference  # Difference of plain passes of different lengths among themselves
-    scenarios: tuple[ScenarioResult, ...]  # One entry for every way of writing the trees
+    # Difference from the plain passes by way of writing the trees; of no branches if the model cannot do it.
+    scenarios: Mapping[str, Difference]
     layers: tuple[LayerResult, ...]  # One entry for every decoder layer; empty if they could not be found
     failure: str | None = None  # Error that token-tree decoding raised, or None
 
     @property
     def overall(self) -> Difference:
         """All scenarios together."""
-        return sum((result.difference for result in self.scenarios), Difference())
+        return sum(self.scenarios.values(), Difference())
 
     @property
     def first_different(self) -> LayerResult | None:
@@ -271,19 +257,8 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """Return a document of plain types; NaN and infinity are None."""
-        facts = self.facts
-        document: dict[str, Any] = {
-            "verdict": self.verdict,
-            "model_type": facts.model_type,
-            "standing": facts.standing,
-            "refusal": facts.refusal,
-            "parameters": facts.parameters,
-            "dtype": facts.dtype,
-            "device": facts.device,
-            "own_attention": facts.own_attention,
-            "positions": facts.positions,
-            "layers": list(facts.layers),
-        }
+        document: dict[str, Any] = {"verdict": self.verdict, **asdict(self.facts)}
+        document["layers"] = list(self.facts.layers)
         if self.examination is not None:
             document["examination"] = _examination_json(self.examination)
         return document
@@ -302,9 +277,7 @@ def _examination_json(found: Examination) -> dict[str, Any]:
         "failure": found.failure,
         "overall": _difference_json(found.overall),
         "plain_passes_among_themselves": _difference_json(found.rounding),
-        "scenarios": [
-            {"name": result.name, **_difference_json(result.difference)} for result in found.scenarios
-        ],
+        "scenarios": [{"name": name, **_difference_json(one)} for name, one in found.scenarios.items()],
         "by_layer": [
             {
                 "layer": layer.number,
@@ -319,16 +292,15 @@ def _examination_json(found: Examination) -> dict[str, Any]:
 
 
 def _difference_json(difference: Difference) -> dict[str, Any]:
+    figures = {
+        "max_abs_logprob_difference": difference.largest,
+        "relative_difference": difference.relative,
+    }
     return {
         "branches": difference.branches,
-        "max_abs_logprob_difference": _finite(difference.largest),
-        "relative_difference": _finite(difference.relative),
+        **{name: figure if math.isfinite(figure) else None for name, figure in figures.items()},
         "same_likeliest_token": difference.agreeing,
     }
-
-
-def _finite(number: float) -> float | None:
-    return number if math.isfinite(number) else None
 
 
 # Windows up to here are covered by default: plain passes over longer prompts take minutes on a CPU.

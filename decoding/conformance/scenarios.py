@@ -8,15 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from genret.decoding.conformance.difference import Difference
-from genret.decoding.conformance.plain_passes import LayerReader, PlainAnswers, RandomTree
-from genret.decoding.language_model import LanguageModel, PromptPrefix
+from genret.decoding.conformance.layer_reader import Expected, LayerReader
+from genret.decoding.model.hf_model import HFLanguageModel
 from genret.decoding.model.hf_session import TreeSession
+from genret.decoding.model.self_check import Difference, RandomTree
 from genret.decoding.model.tree_cache import PackedFrontier
 from genret.decoding.row_trees import NodeSpan, RowLayout, RowTrees
 
@@ -26,25 +25,18 @@ class FrontierAnswers:
     """Answers of one forward pass."""
 
     depth: int  # Tokens on its branches, 0 for the prompts alone
-    queries: tuple[int, ...]  # Which query of the tree every row is. Length n
-    columns: tuple[int, ...]  # Which columns of the tree's level the branches are. Length b
+    queries: list[int]  # Which query of the tree every row is. Length n
+    columns: list[int]  # Which columns of the tree's level the branches are. Length b
     logits: Tensor  # Shape: (n, b, V)
     # Outputs of the decoder layers, None when they are not read. Shape: (num_layers, n, b, d).
     hidden: Tensor | None
-
-
-class DrivenModel(LanguageModel, Protocol):
-    """A model whose sessions are token trees (`decoding.model.hf_model.HFLanguageModel`)."""
-
-    def prefill(self, prompts: Sequence[Sequence[int]], prefix: PromptPrefix | None = None) -> TreeSession:
-        """Run every prompt once and return its session."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Driver:
     """The model, the tree and the tools of a scenario."""
 
-    model: DrivenModel  # The model to drive
+    model: HFLanguageModel  # The model to drive
     tree: RandomTree  # What to write
     reader: LayerReader | None  # Takes the layers' outputs; None does without
     generator: torch.Generator  # Source of what is random in a scenario
@@ -60,37 +52,36 @@ class Driver:
     def roots(self, session: TreeSession, queries: Sequence[int]) -> FrontierAnswers:
         """Return the answers after the prompts, which have just been run."""
         hidden = None if self.reader is None else self.reader.outputs()[:, :, -1:]
-        return FrontierAnswers(0, tuple(queries), (0,), session.root_logits[:, None], hidden)
+        return FrontierAnswers(0, list(queries), [0], session.root_logits[:, None], hidden)
 
-    def write(self, session: TreeSession, level: int, queries: Sequence[int]) -> FrontierAnswers:
-        """Write a whole level of the tree."""
-        rows = list(queries)
-        device = self.model.device
-        parents, tokens = self.tree.parents[level, rows].to(device), self.tree.tokens[level, rows].to(device)
-        logits = session.step(parents, tokens)
-        return FrontierAnswers(
-            level + 1, tuple(rows), tuple(range(tokens.shape[1])), logits, self._hidden(parents)
-        )
-
-    def write_part(
+    def write(
         self,
         session: TreeSession,
         level: int,
         queries: Sequence[int],
-        columns: Sequence[int],
-        above: Sequence[int] | None,
+        columns: list[int] | None = None,
+        above: Sequence[int] = (),
     ) -> FrontierAnswers:
-        """Write some columns of a level; `above` holds those of the level above in the order written."""
-        rows, chosen = list(queries), list(columns)
-        parents = self.tree.parents[level][rows][:, chosen]
-        if above is not None:
-            place = torch.full((self.tree.tokens.shape[2] + 1,), -1)  # the last entry is for padding, -1
-            place[list(above)] = torch.arange(len(above))
-            parents = place[parents]
-        tokens = self.tree.tokens[level][rows][:, chosen]
+        """Write a level of the tree, or some columns below the columns `above` of the level above."""
+        parents, tokens = self.tree.parents[level, list(queries)], self.tree.tokens[level, list(queries)]
+        depth = None
+        if columns is None:
+            columns = list(range(tokens.shape[1]))
+        else:
+            depth, parents, tokens = level + 1, parents[:, columns], tokens[:, columns]
+            if level:
+                place = torch.full((self.tree.tokens.shape[2] + 1,), -1)  # the last entry is for padding, -1
+                place[list(above)] = torch.arange(len(above))
+                parents = place[parents]
         parents = parents.to(self.model.device)
-        logits = session.step(parents, tokens.to(self.model.device), level + 1)
-        return FrontierAnswers(level + 1, tuple(rows), tuple(chosen), logits, self._hidden(parents))
+        logits = session.step(parents, tokens.to(self.model.device), depth)
+        return FrontierAnswers(level + 1, list(queries), columns, logits, self._hidden(parents))
+
+    def write_all(self, session: TreeSession, queries: Sequence[int]) -> Iterator[FrontierAnswers]:
+        """Write all levels, one after the other."""
+        yield self.roots(session, queries)
+        for level in range(self.tree.depth):
+            yield self.write(session, level, queries)
 
     def write_whole(
         self, session: TreeSession, paths: _Paths, nodes_at_once: int
@@ -103,7 +94,7 @@ class Driver:
             if self.reader is not None:
                 hidden.append(self.reader.outputs()[:, 0])
         answers, outputs = torch.cat(logits), torch.cat(hidden, dim=1) if hidden else None
-        queries, columns = tuple(range(self.tree.num_queries)), tuple(range(self.tree.tokens.shape[2]))
+        queries, columns = list(range(self.tree.num_queries)), list(range(self.tree.tokens.shape[2]))
         for level, nodes in enumerate(paths.nodes.to(answers.device)):
             found = nodes.clamp(min=0)
             read = None if outputs is None else outputs[:, found]
@@ -142,15 +133,12 @@ class _Paths:
 def one_prompt(driver: Driver) -> Iterator[FrontierAnswers]:
     """Write every query in a session of its own."""
     for query, prompt in enumerate(driver.tree.prompts):
-        session = driver.model.prefill([prompt])
-        yield driver.roots(session, [query])
-        for level in range(driver.tree.depth):
-            yield driver.write(session, level, [query])
+        yield from driver.write_all(driver.model.prefill([prompt]), [query])
 
 
 def mixed_lengths(driver: Driver) -> Iterator[FrontierAnswers]:
     """Write all queries in one session, so that shorter prompts are padded."""
-    yield from _together(driver, driver.model.prefill(driver.tree.prompts))
+    yield from driver.write_all(driver.model.prefill(driver.tree.prompts), range(driver.tree.num_queries))
 
 
 def collections(driver: Driver) -> Iterator[FrontierAnswers]:
@@ -172,7 +160,7 @@ def shared_prefix(driver: Driver) -> Iterator[FrontierAnswers]:
     tree = driver.tree
     prefix = driver.model.share_prefix(tree.prompts[0][: tree.prefix_length])
     if prefix is not None:
-        yield from _together(driver, driver.model.prefill(tree.prompts, prefix))
+        yield from driver.write_all(driver.model.prefill(tree.prompts, prefix), range(tree.num_queries))
 
 
 def selection(driver: Driver) -> Iterator[FrontierAnswers]:
@@ -206,7 +194,7 @@ def kept_levels(driver: Driver) -> Iterator[FrontierAnswers]:
         ready = writable[level]
         order = torch.randperm(len(ready), generator=generator).tolist()
         columns = [ready[place] for place in order[: (len(ready) + 1) // 2]]
-        yield driver.write_part(session, level, queries, columns, written[level - 1] if level else None)
+        yield driver.write(session, level, queries, columns, written[level - 1] if level else ())
         written[level] += columns
 
 
@@ -227,13 +215,6 @@ def whole_trees(driver: Driver) -> Iterator[FrontierAnswers]:
     yield driver.roots(session, range(tree.num_queries))
     for nodes_at_once in (len(paths.trees.tokens), max(len(paths.trees.tokens) // 5, 1)):
         yield from driver.write_whole(session, paths, nodes_at_once)
-
-
-def _together(driver: Driver, session: TreeSession) -> Iterator[FrontierAnswers]:
-    queries = range(driver.tree.num_queries)
-    yield driver.roots(session, queries)
-    for level in range(driver.tree.depth):
-        yield driver.write(session, level, queries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,31 +251,30 @@ class Outcome:
         return Outcome(self.logits + other.logits, layers)
 
 
-def replay(driver: Driver, scenario: Scenario, answers: PlainAnswers) -> Outcome:
+def replay(driver: Driver, scenario: Scenario, expected: Expected) -> Outcome:
     """Write a tree in one way and compare every branch; none if the model cannot do the scenario."""
     outcome = Outcome(Difference(), ())
     with nullcontext() if driver.reader is None else driver.reader.watching():
         for frontier in scenario.drive(driver):
-            outcome = outcome + _compare(frontier, driver.tree, answers, driver.reader)
+            outcome = outcome + _compare(frontier, driver, expected)
     return outcome
 
 
-def _compare(
-    frontier: FrontierAnswers, tree: RandomTree, answers: PlainAnswers, reader: LayerReader | None
-) -> Outcome:
-    queries, columns = list(frontier.queries), list(frontier.columns)
-    real = tree.columns(frontier.depth)[queries][:, columns]
+def _compare(frontier: FrontierAnswers, driver: Driver, expected: Expected) -> Outcome:
+    queries, columns = frontier.queries, frontier.columns
+    real = driver.tree.columns(frontier.depth)[queries][:, columns]
+    device, reader = frontier.logits.device, driver.reader
 
-    def expected(level: Tensor) -> Tensor:
+    def picked(level: Tensor) -> Tensor:
         """Pick the frontier's real branches out of its level. (Q, B, n) to (rows, n)."""
-        return level[queries][:, columns][real].to(frontier.logits.device)
+        return level[queries][:, columns][real].to(device)
 
-    device_real = real.to(frontier.logits.device)
-    logits = Difference.between(frontier.logits[device_real], expected(answers.logits[frontier.depth]))
-    if reader is None or frontier.hidden is None or answers.hidden is None:
+    here = real.to(device)
+    logits = Difference.between(frontier.logits[here], picked(expected.answers.logits[frontier.depth]))
+    if reader is None or frontier.hidden is None or not expected.hidden:
         return Outcome(logits, ())
     layers = [
-        Difference.between(reader.read(mine[device_real]), reader.read(expected(plain)))
-        for mine, plain in zip(frontier.hidden, answers.hidden[frontier.depth], strict=True)
+        Difference.between(reader.read(mine[here]), reader.read(picked(plain)))
+        for mine, plain in zip(frontier.hidden, expected.hidden[frontier.depth], strict=True)
     ]
     return Outcome(logits, tuple(layers))

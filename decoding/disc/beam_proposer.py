@@ -28,31 +28,16 @@ from torch import Tensor
 
 from genret.decoding.constraints import Constraint, EdgeChooser, Edges
 from genret.decoding.counter_rng import extend_key, hash_key, uniforms_of
-from genret.decoding.disc.draws import DrawBatch, DrawFrontier, Draws, merge_branches
+from genret.decoding.disc.draws import DrawBatch, DrawFrontier, Draws, Proposer, merge_branches
 
 
-class BeamProposer:
-    """Draws by stochastic beam search (`decoding.disc.draws.Proposer`).
+class BeamProposer(Proposer):
+    """Draws by stochastic beam search.
 
     Prefixes of different draws of a query that are the same text share one node of its token tree. The noise
     of an edge is the uniform of (seed, stream, sample, number, 0, the tokens up to and with that edge), so a
     seed gives the same draws whatever else is in the batch.
     """
-
-    def __init__(self, batch: DrawBatch) -> None:
-        self._batch = batch
-        self._used = False
-        self.num_steps = 0
-        self._nodes = [0] * batch.num_queries
-        self._log_root_mass = [0.0] * batch.num_queries
-
-    def nodes_of_queries(self) -> list[int]:
-        """Return the tokens computed behind each prompt so far."""
-        return list(self._nodes)
-
-    def log_upper_bounds(self) -> list[float] | None:
-        """Return the valid mass of each query's first token; None with `top_m`, where it is unknown."""
-        return list(self._log_root_mass) if self._batch.top_m is None else None
 
     def run(self, draws: Draws, stream: int, log_threshold: Tensor | None) -> None:
         """Walk draws to their ends; see `Proposer.run`.
@@ -60,11 +45,7 @@ class BeamProposer:
         The proposed row, and so the weight, is known only at the end: no draw is stopped early.
         """
         queries = sorted(set(draws.query.tolist()))
-        if len(queries) == self._batch.num_queries and not self._used:
-            self._used = True
-            self._run(self._batch, draws.query, draws, stream)
-            return
-        part = self._batch.select(queries)
+        part = self._batch.unwritten(queries)
         place = torch.full((self._batch.num_queries,), -1, dtype=torch.int64, device=draws.query.device)
         place[queries] = torch.arange(len(queries), device=place.device)
         self._run(part, place[draws.query], draws, stream)
@@ -83,24 +64,15 @@ class BeamProposer:
                 break
             log_mass = _advance(batch, query, pool, nodes, logits)
             if not step:
-                self._note_root_mass(batch, log_mass)
+                self._log_root_mass[batch.numbers] = log_mass
             if not bool(pool.live.any()):
                 break
             frontier = _merge(batch.num_queries, query, pool)
             logits = batch.session.step(frontier.parents, frontier.tokens)
-            self._count(batch, frontier)
+            self.num_steps += 1
+            self._nodes[batch.numbers] += (frontier.parents >= 0).sum(dim=1)
             nodes = frontier.states
         _propose(draws, pool, batch.constraint)
-
-    def _note_root_mass(self, batch: DrawBatch, log_mass: Tensor) -> None:
-        for number, mass in zip(batch.numbers.tolist(), log_mass.tolist(), strict=True):
-            self._log_root_mass[number] = mass
-
-    def _count(self, batch: DrawBatch, frontier: DrawFrontier) -> None:
-        self.num_steps += 1
-        counts = (frontier.parents >= 0).sum(dim=1).tolist()
-        for number, count in zip(batch.numbers.tolist(), counts, strict=True):
-            self._nodes[number] += count
 
 
 def _advance(batch: DrawBatch, query: Tensor, pool: BeamPool, nodes: Tensor, logits: Tensor) -> Tensor:

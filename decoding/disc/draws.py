@@ -8,9 +8,10 @@ share its forward and its KV.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -100,6 +101,7 @@ class DrawBatch:
         if any(t != 1.0 for t in temperatures):
             self.temperature = torch.tensor(temperatures, dtype=torch.float32, device=device)
         self.top_m = params[0].top_m
+        self._is_written = False
 
     def new_draws(self, wanted: Sequence[tuple[int, int, int, int]]) -> Draws:
         """Lay out draws for (query, sample, first number, number of draws) quadruples."""
@@ -115,8 +117,11 @@ class DrawBatch:
             temperature = rows.repeat_interleave(states.shape[1])
         return expand(self.constraint, states.flatten(), logits.flatten(0, 1), temperature, self.top_m)
 
-    def select(self, queries: Sequence[int]) -> DrawBatch:
-        """Return a batch of some of the queries, over a session without branches."""
+    def unwritten(self, queries: Sequence[int]) -> DrawBatch:
+        """Return a batch of some of the queries, over a session without branches: itself once, for all."""
+        if len(queries) == self.num_queries and not self._is_written:
+            self._is_written = True
+            return self
         return DrawBatch(
             self.session.select(queries),
             self.constraint,
@@ -126,15 +131,21 @@ class DrawBatch:
         )
 
 
-class Proposer(Protocol):
+class Proposer(ABC):
     """Makes draws for the queries of one batch.
 
     Attributes:
         num_steps: Forwards of the model so far.
     """
 
-    num_steps: int
+    def __init__(self, batch: DrawBatch) -> None:
+        self._batch = batch
+        self.num_steps = 0
+        self._nodes = torch.zeros(batch.num_queries, dtype=torch.int64, device=batch.device)
+        # log of the valid mass at each query's root, 0 before it is known. Shape: (Q,), float64.
+        self._log_root_mass = torch.zeros(batch.num_queries, dtype=torch.float64, device=batch.device)
 
+    @abstractmethod
     def run(self, draws: Draws, stream: int, log_threshold: Tensor | None) -> None:
         """Walk draws to their ends. May be called again, with further draws.
 
@@ -153,12 +164,18 @@ class Proposer(Protocol):
 
     def nodes_of_queries(self) -> list[int]:
         """Return the tokens that the model computed behind each prompt so far, padding left out. Length Q."""
+        return [int(count) for count in self._nodes.tolist()]
 
     def log_upper_bounds(self) -> list[float] | None:
         """Return the log of an upper bound of each query's P_L(S) that follows from the valid masses met.
 
-        Length Q; None if this way of drawing gives none.
+        Length Q; None with `top_m`, which may leave valid tokens out.
         """
+        return None if self._batch.top_m is not None else self._log_bounds().tolist()
+
+    def _log_bounds(self) -> Tensor:
+        """The bounds. Shape: (Q,), float64."""
+        return self._log_root_mass
 
 
 _TOKEN_BITS = 32  # leaves 31 bits for queries times slots

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from genret.decoding.constraints import MAX_CELLS, StaticConstraint
 from genret.decoding.counter_rng import uniforms
-from genret.decoding.disc.draws import DrawBatch, Draws
+from genret.decoding.disc.draws import DrawBatch, Draws, Proposer
 from genret.decoding.late_flag import LateFlag, goes_on
 
 # Most logits of one forward, at 4 bytes each: more draws than fit are made in several walks.
@@ -32,8 +32,8 @@ _STEPS_AHEAD = 16
 _BROKEN = "a branch that was being written"
 
 
-class StaticProposer:
-    """Draws by ancestral sampling among the valid tokens (`decoding.disc.draws.Proposer`).
+class StaticProposer(Proposer):
+    """Draws by ancestral sampling among the valid tokens.
 
     It makes the same draws as `TreeProposer`, since the same random numbers go to the same tokens. A forward
     computes at most `max_logits`, but at least one draw of each query; `new_flag` makes the late flag.
@@ -48,14 +48,10 @@ class StaticProposer:
     ) -> None:
         if not isinstance(batch.constraint, StaticConstraint):
             raise TypeError(f"{type(batch.constraint).__name__} does not list its children padded")
-        self._batch = batch
+        super().__init__(batch)
         self._constraint: StaticConstraint = batch.constraint
         self._new_flag = new_flag
         self._max_logits = max_logits
-        self._used = False
-        self.num_steps = 0
-        self._nodes = torch.zeros(batch.num_queries, dtype=torch.int64, device=batch.device)
-        self._log_upper = torch.zeros(batch.num_queries, dtype=torch.float64, device=batch.device)
 
     @staticmethod
     def suits(batch: DrawBatch) -> bool:
@@ -63,51 +59,37 @@ class StaticProposer:
         plain = not batch.params[0].adaptive and batch.params[0].beam_size == 1
         return plain and batch.device.type == "cuda" and isinstance(batch.constraint, StaticConstraint)
 
-    def nodes_of_queries(self) -> list[int]:
-        """Return the tokens computed behind each prompt so far."""
-        return [int(count) for count in self._nodes.tolist()]
-
-    def log_upper_bounds(self) -> list[float] | None:
-        """Return the log of the valid mass at each root; None with `top_m`, which truncates it."""
-        return None if self._batch.top_m is not None else self._log_upper.tolist()
-
     def run(self, draws: Draws, stream: int, log_threshold: Tensor | None) -> None:
         """Walk draws to their ends; see `Proposer.run`."""
         columns: Counter[int] = Counter()
-        passes: dict[int, list[tuple[int, int]]] = {}
+        passes: dict[int, list[tuple[int, int, int]]] = {}
         owners: list[int] = draws.query.tolist()
         most = max(
             1, self._max_logits // (max(1, len(set(owners))) * self._batch.session.root_logits.shape[1])
         )
         for member, query in enumerate(owners):
-            passes.setdefault(columns[query] // most, []).append((query, member))
+            number, column = divmod(columns[query], most)
+            passes.setdefault(number, []).append((query, column, member))
             columns[query] += 1
+        threshold = torch.full_like(draws.log_weight, -math.inf) if log_threshold is None else log_threshold
         for members in passes.values():
-            self._run_some(draws, members, stream, log_threshold)
+            self._run_some(draws, members, stream, threshold + draws.log_bound)
 
     def _run_some(
-        self, draws: Draws, members: Sequence[tuple[int, int]], stream: int, log_threshold: Tensor | None
+        self, draws: Draws, members: Sequence[tuple[int, int, int]], stream: int, log_threshold: Tensor
     ) -> None:
-        """Walk the draws of some (query, index among all draws) pairs to their ends."""
-        queries = sorted({query for query, _ in members})
-        whole = len(queries) == self._batch.num_queries and not self._used
-        self._used = True
-        batch = self._batch if whole else self._batch.select(queries)
-        row = {query: place for place, query in enumerate(queries)}
-        grid = DrawGrid(
-            [row[query] for query, _ in members], [m for _, m in members], len(queries), batch.device
-        )
-        walking = _Walking(self._constraint, batch, grid, draws, stream, log_threshold)
+        """Walk some draws to their ends: (query, column in the rectangle, index among all draws)."""
+        queries = sorted({query for query, _, _ in members})
+        batch = self._batch.unwritten(queries)
+        walking = _Walking(self._constraint, batch, queries, members, draws, stream, log_threshold)
         flag = self._new_flag(2, batch.device)
         self._walk(walking, flag)
         goes_on(flag.last(), _BROKEN)  # raises for broken logits that the loop ended too early to see
-        if not whole:
-            self._batch.stop.absorb(batch.stop, queries)
-        grid.collect(draws, walking.walk, walking.tokens)
-        chosen = torch.tensor(queries, dtype=torch.int64, device=batch.device)
-        self._nodes[chosen] += walking.num_nodes
+        self._batch.stop.absorb(batch.stop, queries)
+        walking.collect(draws)
+        self._nodes[batch.numbers] += walking.num_nodes
         if walking.log_root_mass is not None:
-            self._log_upper[chosen] = walking.log_root_mass
+            self._log_root_mass[batch.numbers] = walking.log_root_mass
 
     def _walk(self, walking: _Walking, flag: LateFlag) -> None:
         """Take steps until all draws have ended; waits only for a flag of several steps ago."""
@@ -123,28 +105,48 @@ class StaticProposer:
 
 
 class _Walking:
-    """One walk of a rectangle of draws, with all inputs uploaded beforehand."""
+    """One walk of a rectangle of draws, (Q, D), with all inputs uploaded beforehand.
+
+    `members` are those of `StaticProposer._run_some`, of the batch's `queries`.
+    """
 
     def __init__(
         self,
         constraint: StaticConstraint,
         batch: DrawBatch,
-        grid: DrawGrid,
+        queries: Sequence[int],
+        members: Sequence[tuple[int, int, int]],
         draws: Draws,
         stream: int,
-        log_threshold: Tensor | None,
+        log_threshold: Tensor,
     ) -> None:
         self._constraint, self.batch = constraint, batch
-        threshold = torch.full_like(draws.log_weight, -math.inf) if log_threshold is None else log_threshold
-        self._log_threshold = grid.spread(threshold + draws.log_bound, -math.inf)
+        self._shape = (len(queries), 1 + max(column for _, column, _ in members))
+        row = {query: place for place, query in enumerate(queries)}
+        at = [(row[query] * self._shape[1] + column, member) for query, column, member in members]
+        self._places, self._members = torch.tensor(at, dtype=torch.int64, device=batch.device).T
+        self._log_threshold = self._spread(log_threshold, -math.inf)
         self._seed = batch.seed.unsqueeze(1)
-        self._coordinates = (stream, grid.spread(draws.sample, 0), grid.spread(draws.number, 0))
+        self._coordinates = (stream, self._spread(draws.sample, 0), self._spread(draws.number, 0))
         self._ahead = torch.arange(_STEPS_AHEAD, device=batch.device)[:, None, None]
         self._uniforms = self._ahead
-        self.walk: DrawWalk = grid.begin(draws, constraint.start(batch.numbers))
+        self.walk = DrawWalk(
+            state=constraint.start(batch.numbers).unsqueeze(1).expand(self._shape).contiguous(),
+            log_weight=self._spread(draws.log_weight, -math.inf),
+            logprob=self._spread(draws.logprob, 0.0),
+            running=self._spread(draws.running, False),
+            finished=self._spread(draws.finished, False),
+            broken=torch.zeros((), dtype=torch.bool, device=batch.device),
+        )
         self.tokens: list[Tensor] = []
-        self.num_nodes = torch.zeros(grid.num_rows, dtype=torch.int64, device=batch.device)
+        self.num_nodes = torch.zeros(len(queries), dtype=torch.int64, device=batch.device)
         self.log_root_mass: Tensor | None = None
+
+    def _spread(self, column: Tensor, padding: float) -> Tensor:
+        """Return one value per place from one value per draw. Shapes: (Q, D) from (all draws,)."""
+        cells = column.new_full((self._shape[0] * self._shape[1],), padding)
+        cells[self._places] = column[self._members]
+        return cells.view(self._shape)
 
     def take(self, logits: Tensor, depth: int) -> Step:
         """Write one more token on every running draw, `depth` written so far. `logits`: (Q, B, V)."""
@@ -167,49 +169,12 @@ class _Walking:
         self.tokens.append(step.token)
         return step
 
-
-class DrawGrid:
-    """Places of some of a batch's draws in a rectangle of `num_rows` rows.
-
-    `rows` are the row of each draw that takes part, `members` its index among all draws. Length n.
-    """
-
-    def __init__(
-        self, rows: Sequence[int], members: Sequence[int], num_rows: int, device: torch.device
-    ) -> None:
-        filled = [0] * num_rows
-        columns = []
-        for row in rows:
-            columns.append(filled[row])
-            filled[row] += 1
-        self.num_columns = max(filled)  # D, the most draws of any row
-        self.num_rows = num_rows
-        places = [row * self.num_columns + column for row, column in zip(rows, columns, strict=True)]
-        self._places = torch.tensor(places, dtype=torch.int64, device=device)
-        self._members = torch.tensor(members, dtype=torch.int64, device=device)
-
-    def spread(self, column: Tensor, padding: float) -> Tensor:
-        """Return one value per place from one value per draw. Shapes: (Q, D) from (all draws,)."""
-        cells = column.new_full((self.num_rows * self.num_columns,), padding)
-        cells[self._places] = column[self._members]
-        return cells.view(self.num_rows, self.num_columns)
-
-    def begin(self, draws: Draws, start: Tensor) -> DrawWalk:
-        """Return the draws at the beginning of their walk; `start` is the state of each row, (Q,)."""
-        return DrawWalk(
-            state=start.unsqueeze(1).expand(self.num_rows, self.num_columns).contiguous(),
-            log_weight=self.spread(draws.log_weight, -math.inf),
-            logprob=self.spread(draws.logprob, 0.0),
-            running=self.spread(draws.running, False),
-            finished=self.spread(draws.finished, False),
-            broken=torch.zeros((), dtype=torch.bool, device=start.device),
-        )
-
-    def collect(self, draws: Draws, walk: DrawWalk, tokens: Sequence[Tensor]) -> None:
+    def collect(self, draws: Draws) -> None:
         """Copy the walk and its tokens into all draws; those outside the rectangle stay as they are."""
+        tokens = self.tokens
         for name in ("state", "log_weight", "logprob", "running", "finished"):
             column = getattr(draws, name).clone()
-            column[self._members] = getattr(walk, name).flatten()[self._places]
+            column[self._members] = getattr(self.walk, name).flatten()[self._places]
             setattr(draws, name, column)
         unwritten = torch.full_like(draws.state, -1)
         draws.tokens.extend(unwritten.clone() for _ in range(len(tokens) - len(draws.tokens)))

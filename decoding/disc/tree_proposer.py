@@ -23,19 +23,19 @@ from torch import Tensor
 
 from genret.decoding.constraints import EdgeChooser, Edges
 from genret.decoding.counter_rng import extend_key, hash_key, uniforms_of
-from genret.decoding.disc.draws import DrawBatch, Draws, merge_branches
+from genret.decoding.disc.draws import DrawBatch, Draws, Proposer, merge_branches
 from genret.decoding.language_model import DecodeSession
 
 
-class TreeProposer:
-    """Draws by ancestral sampling among the valid tokens (`decoding.disc.draws.Proposer`).
+class TreeProposer(Proposer):
+    """Draws by ancestral sampling among the valid tokens.
 
     With `keeps_ways`, `ways` has the edge that every draw followed in each level, by call of `run`, each of
     shape (D,), int64; meaningless for draws that had ended.
     """
 
     def __init__(self, batch: DrawBatch, keeps_ways: bool = False) -> None:
-        self._batch = batch
+        super().__init__(batch)
         self._keeps_ways = keeps_ways
         self.ways: list[list[Tensor]] = []
         self._adaptive = batch.params[0].adaptive
@@ -43,25 +43,15 @@ class TreeProposer:
         self._sessions = BranchSessions(batch.session, batch.num_queries)
         if any(p.num_draws > 1 for p in batch.params):  # with one draw each there is one walk
             batch.session.keep_levels()
-        self.num_steps = 0
-        self._nodes = torch.zeros(batch.num_queries, dtype=torch.int64, device=batch.device)
 
     @property
     def levels(self) -> list[ExploredDepth]:
         """The computed nodes, by depth; roots are numbered by query."""
         return self._tree.levels
 
-    def nodes_of_queries(self) -> list[int]:
-        """Return the tokens computed behind each prompt so far."""
-        return [int(count) for count in self._nodes.tolist()]
-
-    def log_upper_bounds(self) -> list[float] | None:
-        """Return the envelopes of the roots; None with `top_m`, which may leave valid tokens out."""
-        if self._batch.top_m is not None:
-            return None
-        if not self._tree.levels:
-            return [0.0] * self._batch.num_queries
-        return [float(bound) for bound in self._tree.log_root_envelopes().tolist()]
+    def _log_bounds(self) -> Tensor:
+        """The envelopes of the roots."""
+        return self._tree.log_root_envelopes() if self._tree.levels else self._log_root_mass
 
     def run(self, draws: Draws, stream: int, log_threshold: Tensor | None) -> None:
         """Walk draws to their ends; see `Proposer.run`."""

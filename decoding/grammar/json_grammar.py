@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -20,10 +19,10 @@ from genret.decoding.grammar.automaton.parse_stacks import (
     StackSegments,
     forced,
 )
-from genret.decoding.grammar.automaton.string_sources import Tracer
+from genret.decoding.grammar.automaton.title_slot_values import TitleSlotValue, title_slot_values
 from genret.decoding.grammar.automaton.token_masks import Masks
 from genret.decoding.grammar.compile_options import GrammarOptions, compile_budget
-from genret.decoding.grammar.leaves.leaf import TitleSlotName, TitleSlotOpener
+from genret.decoding.grammar.leaves.leaf import TitleSlotOpener
 from genret.decoding.grammar.leaves.leaf_factory import Leaves
 from genret.decoding.grammar.schema.formula_table import FormulaTable
 from genret.decoding.grammar.schema.schema_document import canonical_text
@@ -72,25 +71,6 @@ _DICT_BYTES = 232
 _EMPTY_BYTES = 6500
 _REFUSED = -1
 _FINISHED = 1
-
-
-@dataclass(frozen=True, slots=True)
-class TitleSlotValue:
-    """A string of an answer that came out of a hole.
-
-    Attributes:
-        pointer: JSON pointer of the string in the answer: "/people/0/name".
-        name: The set it comes from.
-        members: Numbers of the members it stands for, ascending; several where they share a text.
-        first_byte: Begin of the value in the answer's bytes, its opening quote.
-        last_byte: End of the value, behind its closing quote.
-    """
-
-    pointer: str
-    name: TitleSlotName
-    members: tuple[int, ...]
-    first_byte: int
-    last_byte: int
 
 
 class Grammar:
@@ -264,18 +244,16 @@ class Grammar:
         """The strings of a complete answer that came out of holes, in order.
 
         Where several alternatives allow the answer, so that a string may have come out of several sets, or
-        out of none, every set is listed.
+        out of none, every set is listed. What stands under a key that comes again in its object is left out.
 
         Raises:
             ValueError: the text is not a complete answer.
         """
         with self._lock:
-            strings = Tracer(self._value, self._frames, text).strings()
-        if strings is None:
+            found = title_slot_values(self._configurations, text)
+        if found is None:
             raise ValueError("text: expected a complete answer under the grammar")
-        return tuple(
-            TitleSlotValue(s.pointer, s.leaf.name, s.leaf.members(s.state), s.begin, s.end) for s in strings
-        )
+        return tuple(found)
 
     def text(self, token_ids: Sequence[int]) -> bytes:
         """The bytes that tokens write; the end token writes none."""
@@ -289,16 +267,6 @@ class Grammar:
     def report(self) -> SchemaReport | None:
         """The report on every keyword; None for a grammar that was not made from a schema."""
         return None if self._explain is None else self._explain()
-
-    def fresh(self) -> Grammar:
-        """The same grammar without anything that was added since it was made; it shares nothing that grows.
-
-        For those who keep grammars: states can be forgotten only together with the grammar.
-        """
-        base_bytes = self._base_bytes - _EMPTY_BYTES
-        return Grammar(
-            self._value, self.vocabulary, self._options, self._explain, self._max_bytes, base_bytes
-        )
 
     def _leaf_bytes(self) -> int:
         """Memory of leaves that no other grammar has; counted again when the grammar has grown."""

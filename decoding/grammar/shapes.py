@@ -13,12 +13,14 @@ completed: shapes and leaves without any text are left out, and a progress that 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from genret.decoding.grammar.leaves.leaf import Leaf
 
 Progress = Any
 """A hashable value that only its shape understands."""
+ENDLESS = 1 << 40
+"""Bytes of what cannot be written at all; sums of it stay above every real size."""
 
 
 class Option(NamedTuple):
@@ -28,14 +30,25 @@ class Option(NamedTuple):
     progress: Progress
 
 
-class Shape(Protocol):
+class Shape:
     """A state machine over the members of a container. Sizes are of compact JSON."""
+
+    __slots__ = ()
+
+    def cost(self) -> int:
+        """Fewest bytes of such a container, as far as the values in it are known; `ENDLESS`: none."""
+        raise NotImplementedError
+
+    def seal(self) -> None:
+        """Settle, once all values are known, what may come where. To be called before all that follows."""
 
     def start(self) -> Progress:
         """Progress behind the opening bracket."""
+        return 0
 
     def can_close(self, progress: Progress) -> bool:
         """Whether the closing bracket may follow."""
+        raise NotImplementedError
 
     def after_value(self, progress: Progress, label: int) -> Progress:
         """Progress once the value of an `Option` is written.
@@ -44,29 +57,38 @@ class Shape(Protocol):
             progress: The option's.
             label: The label of the leaf that the value was, 0 for containers.
         """
+        return progress
 
     def shortest(self, progress: Progress) -> int:
         """Fewest bytes that close the container from between two members, the bracket included."""
+        raise NotImplementedError
 
 
-class ObjectShape(Shape, Protocol):
+class ObjectShape(Shape):
     """A shape of objects."""
+
+    __slots__ = ()
 
     def keys(self, progress: Progress) -> Leaf | None:
         """The keys that may follow, quotes included, labelled; None when no member may follow.
 
         Equal choices of keys are the same object.
         """
+        raise NotImplementedError
 
     def after_key(self, progress: Progress, label: int) -> tuple[Option, ...]:
         """The ways to go on behind a key; never empty for a label that `keys` can give."""
+        raise NotImplementedError
 
 
-class ArrayShape(Shape, Protocol):
+class ArrayShape(Shape):
     """A shape of arrays."""
+
+    __slots__ = ()
 
     def items(self, progress: Progress) -> tuple[Option, ...]:
         """The ways to go on with an item; none when none may follow."""
+        raise NotImplementedError
 
 
 @dataclass(slots=True, eq=False)

@@ -28,9 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from genret.decoding.grammar.errors import VocabularyError
-from genret.decoding.grammar.regular.byte_dfa import ByteDfa, byte_edges
-from genret.decoding.grammar.regular.minimise import Row
-from genret.decoding.grammar.regular.ranges import union
+from genret.decoding.grammar.regular.byte_dfa import ByteDfa
 from genret.decoding.grammar.token_trie import FlatTrie, TokenNode
 
 # A packed mask is words of this many tokens.
@@ -201,20 +199,12 @@ class Writable:
 
     def texts(self) -> ByteDfa:
         """All texts that can be written, the empty one included, with label 0."""
-        if self.is_of_bytes:
-            bytes_ = sorted(unit[0] for unit in self.units)
-            return ByteDfa.from_rows([[(byte, byte, 0) for byte in bytes_]], [0])
-        ranges = union((ord(unit.decode()), ord(unit.decode())) for unit in self.units)
-        rows: list[Row] = [()]
-        inside: dict[Row, int] = {}
-
-        def state(row: Row) -> int:
-            if row not in inside:
-                inside[row] = len(rows)
-                rows.append(row)
-            return inside[row]
-
-        rows[0] = tuple(byte_edges([(first, last, 0) for first, last in ranges], state))
+        units = ByteDfa.literals((unit, 0) for unit in self.units)
+        # No unit begins another one, so behind each a text begins anew.
+        rows = [
+            [(first, last, 0 if units.ends[target] >= 0 else target) for first, last, target in row]
+            for row in units.rows
+        ]
         return ByteDfa.from_rows(rows, [0] + [-1] * (len(rows) - 1))
 
     def _units_of(self, text: bytes) -> Sequence[bytes]:

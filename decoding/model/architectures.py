@@ -3,7 +3,7 @@ attend.
 
 *Verified* architectures are compared with plain forward passes by the tests of this repository. *Refused*
 ones keep state that a tree of branches cannot share. Any other has to pass a numeric self-check when it is
-loaded (`decoding.conformance.self_check`).
+loaded (`decoding.model.self_check`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Runs chains over stock transformers models: one branch per query, several tokens a pass, with rewinding.
 
-Prompts, cache and attention are the token tree's; only visibility (`decoding.model.token_tree.ChainStep`) and
-the use of slots differ. Exact for every architecture that the token tree is exact for.
+Prompts, cache and attention are the token tree's; only visibility and the use of slots
+differ. Exact for every architecture that the token tree is exact for.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from genret.decoding.errors import PromptTooLongError
-from genret.decoding.language_model import KvUsage
-from genret.decoding.model.hf_session import TreeSession, at_least_float32
-from genret.decoding.model.token_tree import ChainStep, PromptLayout
+from genret.decoding.language_model import KvUsage, at_least_float32
+from genret.decoding.model.hf_session import TreeSession
+from genret.decoding.model.token_tree import BranchStep, PromptLayout
 
 
 class TreeChains:
@@ -43,9 +43,7 @@ class TreeChains:
 
     @torch.no_grad()
     def extend(self, token_ids: Sequence[Sequence[int]]) -> Tensor:
-        """Write tokens behind each query's chain, in one pass; see `ChainSession.extend`. Never waits for the
-        device.
-        """
+        """Write tokens behind each query's chain; see `ChainSession.extend`. Never waits for the device."""
         self._check(token_ids)
         width = max(len(tokens) for tokens in token_ids)
         self._make_room(width)
@@ -65,7 +63,7 @@ class TreeChains:
         return other
 
     def _check(self, token_ids: Sequence[Sequence[int]]) -> None:
-        prompts, limit = self._slots.prompts.lengths, self._session.position_limit
+        prompts, limit = self._slots.prompts.lengths, self._session.model.position_limit
         if len(token_ids) != len(prompts):
             raise ValueError(f"token_ids must have one list per query, {len(prompts)}, got {len(token_ids)}")
         if not any(token_ids):
@@ -82,9 +80,9 @@ class TreeChains:
     def _make_room(self, width: int) -> None:
         """Reserve room for one more pass, freeing dead slots before the cache would have to grow."""
         slots = self._slots
-        if slots.num_slots + width > self._session.capacity and slots.most_living < slots.num_slots:
+        if slots.num_slots + width > self._session.cache.capacity and slots.most_living < slots.num_slots:
             self._session.compact(slots.collect(), width)
-        self._session.make_room(width)
+        self._session.cache.make_room(width)
 
 
 _Ints = NDArray[np.int64]
@@ -126,7 +124,7 @@ class ChainSlots:
         self.lengths = wanted
         self._depths[self._depths > wanted[:, None]] = 0
 
-    def extend(self, token_ids: Sequence[Sequence[int]]) -> tuple[Tensor, ChainStep]:
+    def extend(self, token_ids: Sequence[Sequence[int]]) -> tuple[Tensor, BranchStep]:
         """Take slots for the new tokens of every query, possibly none.
 
         Returns the tokens, padded on the right, of shape (Q, L), int64, and their visibility.
@@ -147,10 +145,11 @@ class ChainSlots:
         device_tokens, device_depths, device_written = torch.split(packed[:, :-1], longest, dim=1)
         living = self._on_device.masked_fill(self._on_device > packed[:, -1:], 0)
         self._on_device = torch.cat([living, device_written], dim=1)
-        last = self.lengths + np.array(self.prompts.lengths) - 1
-        step = ChainStep(
-            self.prompts, device_depths, self._on_device, int(depths.min()), largest_position=int(last.max())
-        )
+        slots = self._on_device[:, None]
+        unrelated = (slots == 0) | (slots > device_depths[..., None])
+        bounds = int(depths.min()), int(depths.max())
+        last = int((self.lengths + np.array(self.prompts.lengths)).max()) - 1
+        step = BranchStep(self.prompts, device_depths, self._on_device, unrelated, bounds, last)
         return device_tokens, step
 
     def collect(self) -> Tensor:

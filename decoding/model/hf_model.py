@@ -14,7 +14,6 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
-from genret.decoding.conformance.self_check import probe, refuse_if_different
 from genret.decoding.errors import PromptTooLongError, UnsupportedModelError
 from genret.decoding.language_model import PromptPrefix
 from genret.decoding.model import architectures
@@ -27,9 +26,10 @@ from genret.decoding.model.hf_session import (
     use_true_positions,
 )
 from genret.decoding.model.model_loading import load_pretrained, refuse_float16_on_cpu
-from genret.decoding.model.prefill import check_continuations, checked_prefix
+from genret.decoding.model.self_check import SelfCheck
 from genret.decoding.model.token_tree import DEFAULT_COLLECTION, CollectionPolicy
 from genret.decoding.model.tree_attention import TREE_ATTENTION, register_tree_attention
+from genret.decoding.model.tree_cache import check_continuations, checked_prefix
 
 
 class HFLanguageModel:
@@ -90,10 +90,10 @@ class HFLanguageModel:
         self._num_input_tokens = known = architectures.input_vocab_size(model)
         if any(not 0 <= token < known for token in self.decoder_prompt):
             raise ValueError(f"decoder_prompt must be in [0, {known}), got {list(self.decoder_prompt)}")
-        expected = None if trusted else probe(model, self.decoder_prompt)
+        check = None if trusted else SelfCheck.of(model, self.decoder_prompt)
         self._replace_attention()
-        if expected is not None:
-            refuse_if_different(self, expected)
+        if check is not None:
+            check.refuse_if_different(self)
 
     @classmethod
     def load(

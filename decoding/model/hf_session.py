@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
@@ -23,33 +23,12 @@ from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
 from genret.decoding.errors import PromptTooLongError
-from genret.decoding.language_model import KvUsage
-from genret.decoding.model.prefill import PromptPass, TreePrefix
-from genret.decoding.model.token_tree import ChainStep, CollectionPolicy, PromptLayout, TokenTree
-from genret.decoding.model.tree_attention import BranchPass
-from genret.decoding.model.tree_cache import PackedFrontier, PackedWrites, TreeCache
+from genret.decoding.language_model import KvUsage, at_least_float32
+from genret.decoding.model.token_tree import BranchStep, CollectionPolicy, PromptLayout, TokenTree
+from genret.decoding.model.tree_attention import BranchPass, PromptPass
+from genret.decoding.model.tree_cache import PackedFrontier, PackedWrites, TreeCache, TreePrefix
 from genret.decoding.model.whole_trees import WholeTreePass, WholeTreeWriter
 from genret.decoding.row_trees import RowTrees
-
-
-@dataclass(slots=True)
-class PerBranchCost:
-    """Counts the bytes that one cache per branch would have held."""
-
-    num_queries: int  # Q
-    prompt_tokens: int  # Decoder tokens before the first branch, of the longest prompt, its prefix included
-    token_bytes: int  # Keys and values of one token in all layers
-    fixed_bytes: int  # Cross-attention of an encoder-decoder, for every branch
-    most_bytes: int = field(default=0, init=False)  # Most bytes of any frontier so far
-
-    def __post_init__(self) -> None:
-        self.note(1, 0)
-
-    def note(self, branches: int, depth: int) -> None:
-        """Count one frontier of `branches` per query, padding included, `depth` tokens below the prompt."""
-        path_bytes = (self.prompt_tokens + depth) * self.token_bytes
-        cost = self.num_queries * branches * (path_bytes + self.fixed_bytes)
-        self.most_bytes = max(self.most_bytes, cost)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,13 +54,14 @@ class TreeSession(ABC):
     root_logits: Tensor
 
     def __init__(self, model: TreeModel, prompts: PromptLayout, prefix: TreePrefix | None = None) -> None:
-        self._model = model
+        self.model = model
         self._prefix = prefix
         self._tree = TokenTree(prompts)
-        self._cache = TreeCache(() if prefix is None else prefix.segments)
+        self.cache = TreeCache(() if prefix is None else prefix.segments)
         self._steps_since_collection = 0
         self._num_collections = 0
-        self._per_branch: PerBranchCost
+        self._token_bytes = 0  # Keys and values of one token in all layers
+        self._per_branch_bytes = 0  # Most bytes that one cache per branch would have held
         # Any mask with four axes keeps transformers from building one out of slot numbers.
         self._no_mask = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=model.inner.device)
 
@@ -90,10 +70,10 @@ class TreeSession(ABC):
         """Key/value memory; see `DecodeSession.usage`."""
         cross = self._cross_bytes
         return KvUsage(
-            held_bytes=self._cache.held_bytes + cross,
-            used_bytes=self._cache.used_bytes + cross,
-            peak_bytes=self._cache.peak_bytes + cross,
-            per_branch_bytes=self._per_branch.most_bytes,
+            held_bytes=self.cache.held_bytes + cross,
+            used_bytes=self.cache.used_bytes + cross,
+            peak_bytes=self.cache.peak_bytes + cross,
+            per_branch_bytes=self._per_branch_bytes,
             shared_bytes=0 if self._prefix is None else self._prefix.kv_bytes,
             num_collections=self._num_collections,
         )
@@ -105,14 +85,16 @@ class TreeSession(ABC):
 
     def _count_from_here(self) -> None:
         """Reset the memory counts. Needs the prompts in the cache."""
-        queries = self._tree.num_queries
-        self._per_branch = PerBranchCost(
-            num_queries=queries,
-            prompt_tokens=self._tree.prompts.longest,
-            token_bytes=self._cache.slot_bytes,
-            fixed_bytes=self._cross_bytes // queries,
-        )
+        self._token_bytes = self.cache.slot_bytes
+        self._per_branch_bytes = 0
+        self._note_branches(1, 0)
         self._num_collections = 0
+
+    def _note_branches(self, branches: int, depth: int) -> None:
+        """Count one frontier of `branches` per query, padding included, `depth` tokens below the prompt."""
+        path_bytes = (self._tree.prompts.longest + depth) * self._token_bytes
+        held = branches * (self._tree.num_queries * path_bytes + self._cross_bytes)
+        self._per_branch_bytes = max(self._per_branch_bytes, held)
 
     def keep_levels(self) -> None:
         """Keep the branches of every depth; see `DecodeSession.keep_levels`. Disables collection."""
@@ -137,19 +119,19 @@ class TreeSession(ABC):
         if parents.shape[1] == 0:
             raise ValueError("a frontier needs at least one branch, got B = 0")
         depth = self._tree.checked_depth(depth)
-        limit = self._model.position_limit
+        limit = self.model.position_limit
         overflows = limit is not None and self._tree.prompts.longest + depth > limit
         if overflows:
             self._refuse_live_overflow(parents, depth)
         self._make_room(parents)
         growth = self._tree.grow(parents, depth)
-        positions = growth.positions[:, None].expand(parents.shape)
+        positions = growth.positions.expand(parents.shape)
         if overflows and limit is not None:
             positions = positions.clamp(max=limit - 1)  # padding of queries that have ended
-        tree = BranchPass(growth, self._cache, self._model.shared_bias, self._packed(parents, depth))
+        tree = BranchPass(growth, self.cache, self.model.shared_bias, self._packed(parents, depth))
         logits = at_least_float32(self._forward(token_ids, positions, tree))
         self._steps_since_collection += 1
-        self._per_branch.note(parents.shape[1], depth)
+        self._note_branches(parents.shape[1], depth)
         return logits
 
     @torch.no_grad()
@@ -169,16 +151,16 @@ class TreeSession(ABC):
         width, held = parents.shape[1], self._tree.num_slots
         # Every branch keeps its whole path alive. So collecting under pressure gains nothing if even one path
         # per query leaves no room, and nothing is dead if there is only one path.
-        full = self._tree.depth + width <= self._cache.capacity < held + width
-        if held > self._tree.depth and self._model.collection.is_due(self._steps_since_collection, full):
+        full = self._tree.depth + width <= self.cache.capacity < held + width
+        if held > self._tree.depth and self.model.collection.is_due(self._steps_since_collection, full):
             self._collect(parents, width)
-        self._cache.make_room(width)
+        self.cache.make_room(width)
 
     def _collect(self, parents: Tensor | None, width: int) -> None:
         kept = self._tree.collect(parents)
         self._steps_since_collection = 0
         if kept is not None:
-            self._cache.compact(kept, width)
+            self.cache.compact(kept, width)
             self._num_collections += 1
 
     def _refuse_live_overflow(self, parents: Tensor, depth: int) -> None:
@@ -187,7 +169,7 @@ class TreeSession(ABC):
         Waits for the device, but only once a prompt of the batch has no position left.
         """
         live = (parents >= 0).any(dim=1).tolist()
-        limit = self._model.position_limit
+        limit = self.model.position_limit
         for length, alive in zip(self._tree.prompts.lengths, live, strict=True):
             needed = length + depth
             if alive and limit is not None and needed > limit:
@@ -208,7 +190,7 @@ class TreeSession(ABC):
         """`select` without its memory counts; `chosen` are the queries on the device, (n,), int64."""
         other = copy.copy(self)
         other._tree = self._tree.select(queries, chosen, branches)
-        other._cache = self._cache.select(chosen, other._tree.prompts.width, branches)
+        other.cache = self.cache.select(chosen, other._tree.prompts.width, branches)
         other.root_logits = self.root_logits[chosen]
         if not branches:
             other._steps_since_collection = 0
@@ -219,50 +201,36 @@ class TreeSession(ABC):
         """Layout of the decoder's prompts."""
         return self._tree.prompts
 
-    @property
-    def position_limit(self) -> int | None:
-        """Positions of the decoder, None without bound."""
-        return self._model.position_limit
-
-    @property
-    def capacity(self) -> int:
-        """Tail slots per query for which the cache has room."""
-        return self._cache.capacity
-
-    def make_room(self, width: int) -> None:
-        """Reserve `width` more slots per query."""
-        self._cache.make_room(width)
-
     def compact(self, kept: Tensor, width: int) -> None:
         """Keep some tail slots; see `TreeCache.compact`. Chains find their dead slots themselves."""
-        self._cache.compact(kept, width)
+        self.cache.compact(kept, width)
         self._num_collections += 1
 
-    def run_chains(self, token_ids: Tensor, step: ChainStep) -> Tensor:
+    def run_chains(self, token_ids: Tensor, step: BranchStep) -> Tensor:
         """Write the next tokens of chains, (Q, L), without branches of the tree; `make_room` must have been
         called.
 
         Returns logits in the model's type. Shape: (Q, L, V).
         """
         logits = self._forward(
-            token_ids, step.positions, BranchPass(step, self._cache, self._model.shared_bias)
+            token_ids, step.positions, BranchPass(step, self.cache, self.model.shared_bias)
         )
-        self._per_branch.note(1, step.largest_position + 1 - self._tree.prompts.longest)
+        self._note_branches(1, step.largest_position + 1 - self._tree.prompts.longest)
         return logits
 
     def tree_writer(self, trees: RowTrees) -> WholeTreeWriter:
         """Return a writer of whole trees below the prompts; see `DecodeSession.tree_writer`."""
-        model = self._model
+        model = self.model
         longest = int(trees.depths.max(initial=0))
-        self._per_branch.note(max(trees.widths, default=0), longest)
+        self._note_branches(max(trees.widths, default=0), longest)
         return WholeTreeWriter(
-            trees, self.prompts, self._cache, self._run_whole_trees, model.shared_bias, model.position_limit
+            trees, self.prompts, self.cache, self._run_whole_trees, model.shared_bias, model.position_limit
         )
 
     @torch.no_grad()
     def _run_whole_trees(self, tree: WholeTreePass) -> Tensor:
         """Logits of one pass over nodes of whole trees, in the model's type. Shape: (1, P, V)."""
-        self._cache.note_beside(tree.piece.tokens.shape[1], tree.kept.length)
+        self.cache.note_beside(tree.piece.tokens.shape[1], tree.kept.length)
         return self._forward_whole_trees(tree)
 
     @abstractmethod
@@ -289,37 +257,37 @@ class CausalSession(TreeSession):
     @torch.no_grad()
     def _run_prompts(self, prompts: Sequence[Sequence[int]]) -> Tensor:
         """Run the prompts behind the prefix. Returns logits of shape (Q, V)."""
-        layout, device = self._tree.prompts, self._model.inner.device
+        layout, device = self._tree.prompts, self.model.inner.device
         # Padding stands on the left, so that the last column holds the last token of every prompt.
         padded = [[0] * (layout.width - len(prompt)) + list(prompt) for prompt in prompts]
         # All verified decoder-only models take this argument; others compute the logits of every position.
-        last_only = {"logits_to_keep": 1} if accepts(self._model.inner, "logits_to_keep") else {}
-        output = self._model.inner(
+        last_only = {"logits_to_keep": 1} if accepts(self.model.inner, "logits_to_keep") else {}
+        output = self.model.inner(
             input_ids=torch.tensor(padded, device=device),
             position_ids=layout.positions().clamp(min=0),
             attention_mask=self._no_mask,
-            past_key_values=self._cache,
+            past_key_values=self.cache,
             use_cache=True,
-            tree=PromptPass.of(layout.own_lengths, device, self._model.shared_bias, self._cache.prefix),
+            tree=PromptPass.of(layout.own_lengths, device, self.model.shared_bias, self.cache.prefix),
             **last_only,
         )
         return at_least_float32(output.logits[:, -1])
 
     def as_prefix(self, token_ids: Sequence[int]) -> TreePrefix:
         """Return the one prompt of this session, `token_ids`, as a prefix of other prompts."""
-        return TreePrefix.of(self._model.inner, token_ids, self._cache)
+        return TreePrefix.of(self.model.inner, token_ids, self.cache)
 
     def _packed(self, parents: Tensor, depth: int) -> PackedFrontier | None:
         # Counting the live branches waits for a GPU. At depth 1 parents are ignored.
-        packs = parents.is_cpu if self._model.pack_frontiers is None else self._model.pack_frontiers
+        packs = parents.is_cpu if self.model.pack_frontiers is None else self.model.pack_frontiers
         return PackedFrontier.of(parents) if packs and depth > 1 else None
 
     def _forward(self, token_ids: Tensor, positions: Tensor, tree: BranchPass) -> Tensor:
         packed = tree.packed
         if packed is None:
-            return self._run(token_ids, positions, tree, self._cache)
+            return self._run(token_ids, positions, tree, self.cache)
         token_ids, positions = packed.pack(token_ids), packed.pack(positions)
-        return packed.unpack(self._run(token_ids, positions, tree, PackedWrites(self._cache, packed)))
+        return packed.unpack(self._run(token_ids, positions, tree, PackedWrites(self.cache, packed)))
 
     def _forward_whole_trees(self, tree: WholeTreePass) -> Tensor:
         return self._run(tree.piece.tokens, tree.piece.positions, tree, tree.kept)
@@ -327,7 +295,7 @@ class CausalSession(TreeSession):
     def _run(
         self, token_ids: Tensor, positions: Tensor, tree: BranchPass | WholeTreePass, cache: Cache
     ) -> Tensor:
-        output = self._model.inner(
+        output = self.model.inner(
             input_ids=token_ids,
             position_ids=positions,
             attention_mask=self._no_mask,
@@ -344,11 +312,6 @@ def accepts(model: PreTrainedModel, argument: str) -> bool:
     return argument in inspect.signature(model.forward).parameters
 
 
-def at_least_float32(logits: Tensor) -> Tensor:
-    """Convert logits to a type that probabilities can be computed in."""
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
-
-
 # Positions of the tokens of a pass, for decoders that would otherwise number them by cache slot. A context
 # variable keeps sessions of different threads apart. Shape: (Q, B).
 _FRONTIER_POSITIONS: ContextVar[Tensor | None] = ContextVar("genret_frontier_positions", default=None)
@@ -362,7 +325,7 @@ class EncoderDecoderSession(TreeSession):
     ) -> None:
         super().__init__(model, PromptLayout([len(decoder_prompt)] * len(prompts), model.inner.device))
         self._cross = DynamicCache()
-        self._past = EncoderDecoderCache(self._cache, self._cross)
+        self._past = EncoderDecoderCache(self.cache, self._cross)
         self._takes_positions = accepts(model.inner, "decoder_position_ids")
         self.root_logits = self._run_prompts(prompts, decoder_prompt)
         self._count_from_here()
@@ -373,7 +336,7 @@ class EncoderDecoderSession(TreeSession):
         layers: list[Any] = self._cross.layers
         for number, layer in enumerate(layers):
             other._cross.update(layer.keys[chosen], layer.values[chosen], number)
-        other._past = EncoderDecoderCache(other._cache, other._cross)
+        other._past = EncoderDecoderCache(other.cache, other._cross)
         other._encoder_mask = self._encoder_mask[chosen]
         other._encoded = self._encoded[: len(queries)]  # a stand-in: only its shape is asked for
         return other
@@ -390,12 +353,12 @@ class EncoderDecoderSession(TreeSession):
     @torch.no_grad()
     def _run_prompts(self, prompts: Sequence[Sequence[int]], decoder_prompt: Sequence[int]) -> Tensor:
         width = max(len(prompt) for prompt in prompts)
-        device = self._model.inner.device
+        device = self.model.inner.device
         # Encoders count positions from the left edge: padding stands on the right.
         padded = [list(prompt) + [0] * (width - len(prompt)) for prompt in prompts]
         lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
         mask = torch.arange(width, device=device)[None, :] < lengths[:, None]
-        encoded: Tensor = self._model.inner.get_encoder()(
+        encoded: Tensor = self.model.inner.get_encoder()(
             input_ids=torch.tensor(padded, device=device), attention_mask=mask.long(), return_dict=True
         ).last_hidden_state
         self._encoder_mask = mask[:, None, None, :]
@@ -403,7 +366,7 @@ class EncoderDecoderSession(TreeSession):
         start = torch.tensor(decoder_prompt, device=device).expand(len(prompts), -1)
         positions = torch.arange(len(decoder_prompt), device=device).expand(len(prompts), -1)
         # These models compute the logits of every position; here that is one or two.
-        tree = PromptPass.of(self._tree.prompts.own_lengths, device, self._model.shared_bias)
+        tree = PromptPass.of(self._tree.prompts.own_lengths, device, self.model.shared_bias)
         logits = self._run_decoder(start, positions, tree, self._past)
         # The cross-attention cache is full. Later passes only need the shape of the encoding, so a view of
         # one zero stands in for it.
@@ -426,7 +389,7 @@ class EncoderDecoderSession(TreeSession):
         tree: PromptPass | BranchPass | WholeTreePass,
         past: EncoderDecoderCache,
     ) -> Tensor:
-        output = self._model.inner(
+        output = self.model.inner(
             encoder_outputs=BaseModelOutput(last_hidden_state=self._encoded),
             attention_mask=self._encoder_mask,
             decoder_input_ids=token_ids,

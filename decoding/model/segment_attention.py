@@ -1,18 +1,18 @@
 """Computes one softmax over several stretches of keys: the attention of the token tree.
 
-Grouped-query heads are folded into rows instead of repeating keys. A stretch that all queries share takes
-their rows in one product and is not copied per query.
+`Sights` says which slots of each stretch a pass may see, `attend` computes. Grouped-query heads are folded
+into rows instead of repeating keys. A stretch that all queries share takes their rows in one product and is
+not copied per query.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-
-from genret.decoding.model.token_tree import Visibility
 
 # A score this far below the largest of its row is negligible: e^-64 is 1.6e-28.
 _NEGLIGIBLE = 64.0
@@ -40,19 +40,81 @@ class Segment:
     bias: Tensor | None  # Added to the scores. Shape: (Q or 1, H, B or 1, n)
 
 
-def visible_segments(
-    stretches: Iterable[tuple[Tensor, Tensor] | None],
-    sights: Iterable[Visibility],
-    biases: Iterable[Tensor | None],
-) -> tuple[Segment, ...]:
-    """Cut stretches of keys and values to their visible slots; None is a missing stretch."""
-    segments = []
-    for stretch, sight, bias in zip(stretches, sights, biases, strict=True):
-        if stretch is not None and sight.first < stretch[0].shape[2]:
-            keys, values = (part[:, :, sight.first :] for part in stretch)
-            bias = None if bias is None else bias[..., sight.first :]
-            segments.append(Segment(keys, values, sight.hidden, bias))
-    return tuple(segments)
+@dataclass(frozen=True, slots=True, eq=False)
+class Visibility:
+    """The visible part of a stretch of slots."""
+
+    first: int  # No new token attends to a slot before this one
+    # True where a new token must not attend, from slot `first` on; None if nothing is hidden. Shape: (Q, L or
+    # 1, n - first), bool.
+    hidden: Tensor | None
+
+
+class Sights(ABC):
+    """The stretches of slots that the new tokens of one pass may attend to.
+
+    `positions` are those of the new tokens, (Q, L or 1), int64. The host knows bounds of them without asking
+    the device: none is below `least_position` or above `largest_position`.
+    """
+
+    def __init__(self, positions: Tensor, least_position: int, largest_position: int) -> None:
+        self.positions, self.largest_position = positions, largest_position
+        self._least_position = least_position
+        # Layers with the same window share their masks; there are one or two windows per model.
+        self._by_window: dict[int | None, tuple[Visibility, ...]] = {}
+        self._biases: dict[nn.Module, tuple[Tensor, ...]] = {}  # By owner, shared between layers
+
+    def attend(self, query: Tensor, stretches: Sequence[tuple[Tensor, Tensor] | None], rule: Rule) -> Tensor:
+        """Attend to the keys and values of every stretch, None for a missing one; see `attend`."""
+        sights, owner = self.sights(rule.window), rule.bias_owner
+        biases = [None] * len(sights) if owner is None else self._biases_of(owner)
+        segments = []
+        for stretch, sight, bias in zip(stretches, sights, biases, strict=True):
+            if stretch is not None and sight.first < stretch[0].shape[2]:
+                keys, values = (part[:, :, sight.first :] for part in stretch)
+                cut = None if bias is None else bias[..., sight.first :]
+                segments.append(Segment(keys, values, sight.hidden, cut))
+        return attend(query, tuple(segments), rule)
+
+    def sights(self, window: int | None) -> tuple[Visibility, ...]:
+        """Return the visibility of every stretch.
+
+        With a window, a token at position p attends to positions above p - window only.
+        """
+        if window is not None and self.largest_position < window:
+            window = None
+        if window not in self._by_window:
+            self._by_window[window] = self._look(window)
+        return self._by_window[window]
+
+    @abstractmethod
+    def distances(self) -> tuple[Tensor, ...]:
+        """Distances from the new tokens back to the slots of every stretch.
+
+        Returns:
+            Shapes: (Q or 1, L or 1, n), int64, each in [0, `largest_position`].
+        """
+
+    @abstractmethod
+    def _look(self, window: int | None) -> tuple[Visibility, ...]: ...
+
+    def _at_positions(self, start: int, end: int, window: int | None) -> Visibility:
+        """Visibility of slots that hold the tokens at positions [start, end) of every query."""
+        if window is None:
+            return Visibility(0, None)
+        seen = min(max(self._least_position - window + 1, start), end)
+        if seen == end or self.largest_position - seen < window:
+            return Visibility(seen - start, None)
+        slots = torch.arange(seen, end, device=self.positions.device)
+        return Visibility(seen - start, self.positions[..., None] - slots >= window)
+
+    def _biases_of(self, owner: nn.Module) -> tuple[Tensor, ...]:
+        """Relative biases of every stretch. Shape of each: (Q or 1, H, L or 1, n)."""
+        if owner not in self._biases:
+            table = bias_by_distance(owner, self.largest_position, self.positions.device)
+            # (H, Q or 1, L or 1, n) to (Q or 1, H, L or 1, n)
+            self._biases[owner] = tuple(table[:, behind].transpose(0, 1) for behind in self.distances())
+        return self._biases[owner]
 
 
 def attend(query: Tensor, segments: tuple[Segment, ...], rule: Rule) -> Tensor:

@@ -12,12 +12,13 @@ slot for every query of a frontier: layers with a window read fewer slots and ne
 from __future__ import annotations
 
 import copy
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from genret.decoding.model.segment_attention import Sights, Visibility
 
 
 class TokenTree:
@@ -78,7 +79,7 @@ class TokenTree:
             raise ValueError(f"depth must be in [1, {following}], got {depth}")
         return depth
 
-    def grow(self, parents: Tensor, depth: int | None = None) -> TreeStep:
+    def grow(self, parents: Tensor, depth: int | None = None) -> BranchStep:
         """Add one frontier of B branches and return what it may attend to.
 
         `parents`, (Q, B), index the branches written at `depth` - 1, in the order written (without
@@ -92,8 +93,10 @@ class TokenTree:
         self._tail_depths = torch.cat(
             [self._tail_depths, self._tail_depths.new_full((queries, branches), depth)], dim=1
         )
-        hidden = torch.ones(queries, branches, self.num_slots, dtype=torch.bool, device=parents.device)
-        step = TreeStep(self.prompts, depth, self._tail_depths, hidden.scatter_(2, paths, value=False))
+        unrelated = torch.ones(queries, branches, self.num_slots, dtype=torch.bool, device=parents.device)
+        unrelated.scatter_(2, paths, value=False)
+        depths = torch.full((1, 1), depth, device=parents.device)
+        step = BranchStep(self.prompts, depths, self._tail_depths, unrelated, (depth, depth))
         if not self.keeps_levels:
             self._paths.clear()
         elif depth in self._paths:
@@ -150,109 +153,18 @@ class TokenTree:
         return other
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Visibility:
-    """The visible part of a stretch of slots."""
+class BranchStep(Sights):
+    """The pass that writes one frontier of branches, or the next tokens of chains: prefix, prompts and tail.
 
-    first: int  # No branch attends to a slot before this one
-    # True where a branch must not attend, from slot `first` on; None if nothing is hidden. Shape: (Q, B or 1,
-    # n - first), bool.
-    hidden: Tensor | None
+    Rows without a token, in chains, attend to the same slots as the last token of their query.
 
-
-class BranchStep(ABC):
-    """The slots that the new tokens of one pass may attend to."""
-
-    def __init__(self, prompts: PromptLayout, positions: Tensor, largest_position: int) -> None:
-        self.positions = positions  # Positions of the new tokens. Shape: (Q,), (Q, L) for chains, int64
-        self.largest_position = largest_position  # `positions.max()`, known without asking the device
-        self._prompts = prompts
-        # Layers with the same window share their masks; there are one or two windows per model.
-        self._by_window: dict[int | None, tuple[Visibility, Visibility, Visibility]] = {}
-
-    def sights(self, window: int | None) -> tuple[Visibility, Visibility, Visibility]:
-        """Return the visibility of the shared prefix (S slots), of the prompts (T) and of the tail (n).
-
-        With a window, a token at position p attends to positions above p - window only.
-        """
-        if window is not None and self.largest_position < window:
-            window = None
-        if window not in self._by_window:
-            self._by_window[window] = (
-                Visibility(0, None) if window is None else self._prefix(window),
-                self._prompt(window),
-                self._tail(window),
-            )
-        return self._by_window[window]
-
-    @abstractmethod
-    def distances(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Distances from the new tokens back to the slots of prefix, prompts and tail, at least 0.
-
-        Returns:
-            Shapes: (Q, 1 or L, S), (1 or Q, 1 or L, T) and (Q, 1 or L, n), int64, each in
-            [0, `largest_position`].
-        """
-
-    @abstractmethod
-    def _prefix(self, window: int) -> Visibility: ...
-
-    @abstractmethod
-    def _prompt(self, window: int | None) -> Visibility: ...
-
-    @abstractmethod
-    def _tail(self, window: int | None) -> Visibility: ...
-
-
-class TreeStep(BranchStep):
-    """The pass of one frontier, whose branches stand at one depth.
-
-    `tail_depths`, (Q, n), is the depth of every tail slot; `invisible`, (Q, B, n), is True for slots that are
-    no ancestor.
-    """
-
-    def __init__(self, prompts: PromptLayout, depth: int, tail_depths: Tensor, invisible: Tensor) -> None:
-        super().__init__(prompts, prompts.lengths_on_device + (depth - 1), prompts.longest + depth - 1)
-        self._depth = depth
-        self._tail_depths = tail_depths
-        self._invisible = invisible
-
-    def distances(self) -> tuple[Tensor, Tensor, Tensor]:
-        """See `BranchStep.distances`."""
-        device = self.positions.device
-        prefix = self.positions[:, None] - torch.arange(self._prompts.prefix_length, device=device)
-        width = self._prompts.width
-        prompt = torch.arange(width + self._depth - 1, self._depth - 1, -1, device=device)[None]
-        tail = (self._depth - self._tail_depths).clamp_(min=0)
-        return prefix[:, None], prompt[:, None], tail[:, None]
-
-    def _prefix(self, window: int) -> Visibility:
-        prompts = self._prompts
-        # Position p attends to p - window + 1 and later; the shortest prompt's branches reach farthest back.
-        first = min(max(prompts.shortest + self._depth - window, 0), prompts.prefix_length)
-        if first == prompts.prefix_length or prompts.longest + self._depth - window <= first:
-            return Visibility(first, None)
-        slots = torch.arange(first, prompts.prefix_length, device=self.positions.device)
-        return Visibility(first, (self.positions[:, None] - slots >= window)[:, None])
-
-    def _prompt(self, window: int | None) -> Visibility:
-        width, padding = self._prompts.width, self._prompts.padding
-        first = 0 if window is None else min(max(width + self._depth - window, 0), width)
-        return Visibility(first, None if padding is None or first == width else padding[:, None, first:])
-
-    def _tail(self, window: int | None) -> Visibility:
-        if window is None or self._depth <= window:
-            return Visibility(0, self._invisible)
-        too_far = self._depth - self._tail_depths >= window
-        return Visibility(0, self._invisible | too_far[:, None])
-
-
-class ChainStep(BranchStep):
-    """The pass that writes consecutive tokens of chains, whose queries stand at different depths.
-
-    Rows without a token attend to the same slots as the last token of their query, and have its depth.
-    `depths`, (Q, L), are the tokens written up to and with each new one, at least `least_depth`;
-    `slot_depths`, (Q, n), the depth of the token in every slot, this pass's included, 0 for none.
+    Args:
+        prompts: The prompts.
+        depths: Tokens written up to and with each new one. Shape: (Q, L), (1, 1) for a frontier, int64.
+        slot_depths: Depth of the token in every tail slot, this pass's included. Shape: (Q, n), int64.
+        unrelated: True for tail slots that hold no ancestor of a new token. Shape: (Q, L, n), bool.
+        depth_bounds: The smallest and the largest of `depths`, known without asking the device.
+        largest_position: The largest position of a new token; None: that of the longest prompt.
     """
 
     def __init__(
@@ -260,47 +172,49 @@ class ChainStep(BranchStep):
         prompts: PromptLayout,
         depths: Tensor,
         slot_depths: Tensor,
-        least_depth: int,
-        largest_position: int,
+        unrelated: Tensor,
+        depth_bounds: tuple[int, int],
+        largest_position: int | None = None,
     ) -> None:
-        super().__init__(prompts, prompts.lengths_on_device[:, None] + depths - 1, largest_position)
-        self._depths = depths
-        self._slot_depths = slot_depths
-        self._least_depth = least_depth
+        self._prompts, self._depths, self._slot_depths = prompts, depths, slot_depths
+        self._unrelated = unrelated
+        self._least_depth, self._most_depth = depth_bounds
+        if largest_position is None:
+            largest_position = prompts.longest + self._most_depth - 1
+        positions = prompts.lengths_on_device[:, None] + (depths - 1)
+        super().__init__(positions, prompts.shortest + self._least_depth - 1, largest_position)
 
     def distances(self) -> tuple[Tensor, Tensor, Tensor]:
-        """See `BranchStep.distances`."""
+        """See `Sights.distances`."""
         prefix = torch.arange(self._prompts.prefix_length, device=self.positions.device)
-        own = torch.arange(self._prompts.width, device=self.positions.device)
         return (
             self.positions[..., None] - prefix,
             # The padding of a short prompt lies farther away than any token.
-            (self._depths[..., None] + (self._prompts.width - 1) - own).clamp_(max=self.largest_position),
+            self._behind_prompt(0).clamp_(max=self.largest_position),
             (self._depths[..., None] - self._slot_depths[:, None]).clamp_(min=0),
         )
 
-    def _prefix(self, window: int) -> Visibility:
-        length = self._prompts.prefix_length
-        first = min(max(self._prompts.shortest + self._least_depth - window, 0), length)
-        if first == length or self.largest_position + 1 - window <= first:
-            return Visibility(first, None)
-        slots = torch.arange(first, length, device=self.positions.device)
-        return Visibility(first, self.positions[..., None] - slots >= window)
+    def _look(self, window: int | None) -> tuple[Visibility, Visibility, Visibility]:
+        tail = self._unrelated
+        if window is not None and self._most_depth > window:
+            tail = tail | (self._depths[..., None] - self._slot_depths[:, None] >= window)
+        prefix = self._at_positions(0, self._prompts.prefix_length, window)
+        return prefix, self._prompt(window), Visibility(0, tail)
 
     def _prompt(self, window: int | None) -> Visibility:
         width, padding = self._prompts.width, self._prompts.padding
         first = 0 if window is None else min(max(width + self._least_depth - window, 0), width)
         hidden = None if padding is None or first == width else padding[:, None, first:]
-        if window is None or first == width:
+        # At one depth, as in a frontier, the window ends at `first` for every token.
+        if window is None or first == width or self._least_depth == self._most_depth:
             return Visibility(first, hidden)
-        slots = torch.arange(first, width, device=self.positions.device)
-        too_far = self._depths[..., None] + (width - 1) - slots >= window
+        too_far = self._behind_prompt(first) >= window
         return Visibility(first, too_far if hidden is None else hidden | too_far)
 
-    def _tail(self, window: int | None) -> Visibility:
-        slots, rows = self._slot_depths[:, None], self._depths[..., None]
-        hidden = (slots == 0) | (slots > rows)
-        return Visibility(0, hidden if window is None else hidden | (rows - slots >= window))
+    def _behind_prompt(self, first: int) -> Tensor:
+        """Distances back to the prompts' slots from `first` on. Shape: (Q or 1, L or 1, T - first)."""
+        slots = torch.arange(first, self._prompts.width, device=self.positions.device)
+        return self._depths[..., None] + (self._prompts.width - 1) - slots
 
 
 class PromptLayout:

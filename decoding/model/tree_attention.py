@@ -1,7 +1,7 @@
 """Attends over the token tree, as one function that stock transformers models call.
 
 Registered as `genret_tree` beside transformers' own attention functions. The extra argument `tree` of a
-forward pass names its kind: a `PromptPass` writes the prompts (`decoding.model.prefill`), a `BranchPass` one
+forward pass names its kind: a `PromptPass` writes the prompts, a `BranchPass` one
 frontier of branches or the next tokens of chains, a `WholeTreePass` nodes of all depths
 (`decoding.model.whole_trees`). Without it, in encoders and in cross-attention the function is plain scaled
 dot product attention.
@@ -11,26 +11,22 @@ Masks come from positions and ancestry alone; whatever mask a model builds for i
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from genret.decoding.errors import UnsupportedModelError
-from genret.decoding.model.prefill import PromptPass, attend_prompts
-from genret.decoding.model.segment_attention import (
-    Rule,
-    attend,
-    bias_by_distance,
-    causal_mask,
-    visible_segments,
-)
+from genret.decoding.model.segment_attention import Rule, Segment, attend, bias_by_distance, causal_mask
 from genret.decoding.model.token_tree import BranchStep
-from genret.decoding.model.tree_cache import PackedFrontier, TreeCache
+from genret.decoding.model.tree_cache import KeysAndValues, PackedFrontier, TreeCache
 from genret.decoding.model.whole_trees import WholeTreePass, attend_whole_trees
 
 # The name must not contain "sdpa", "flex" or "flash": transformers looks for those substrings.
@@ -92,22 +88,12 @@ def tree_attention(
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     if tree is None and (softcap is not None or s_aux is not None):
         return _attend_outside(query, key, value, attention_mask, dropout, scaling, softcap, s_aux), None
-    if isinstance(tree, WholeTreePass) and not getattr(module, "is_causal", True):
-        return _attend_across(
-            tree, module, query, key, value, attention_mask, dropout, scaling, position_bias
-        ), None
     if tree is None or not getattr(module, "is_causal", True):
-        return sdpa_attention_forward(
-            module,
-            query,
-            key,
-            value,
-            attention_mask,
-            dropout=dropout,
-            scaling=scaling,
-            is_causal=kwargs.get("is_causal"),
-            position_bias=position_bias,
-        )
+        plainly = partial(sdpa_attention_forward, module, dropout=dropout, scaling=scaling)
+        if isinstance(tree, WholeTreePass):
+            return _attend_across(tree, plainly, query, key, value, attention_mask, position_bias), None
+        own_mask = kwargs.get("is_causal")
+        return plainly(query, key, value, attention_mask, is_causal=own_mask, position_bias=position_bias)
     for name in _UNSUPPORTED_ARGUMENTS:
         if kwargs.get(name) is not None:
             raise UnsupportedModelError(
@@ -133,28 +119,24 @@ def tree_attention(
 
 def _attend_across(
     tree: WholeTreePass,
-    module: nn.Module,
+    plainly: Callable[..., tuple[Tensor, None]],
     query: Tensor,
     key: Tensor,
     value: Tensor,
     mask: Tensor | None,
-    dropout: float,
-    scaling: float,
     position_bias: Tensor | None,
 ) -> Tensor:
     """Cross-attention of whole trees: the nodes of every query to its own encoding. (1, P, H, D_v)."""
     attended = []
     for of, first, end in tree.piece.rows:
-        part, _ = sdpa_attention_forward(
-            module,
-            query[:, :, first:end],
-            key[of : of + 1],
-            value[of : of + 1],
-            None if mask is None else mask[of : of + 1],
-            dropout=dropout,
-            scaling=scaling,
+        own, rows = slice(of, of + 1), slice(first, end)
+        part, _ = plainly(
+            query[:, :, rows],
+            key[own],
+            value[own],
+            None if mask is None else mask[own],
             is_causal=False,
-            position_bias=None if position_bias is None else position_bias[:, :, first:end],
+            position_bias=None if position_bias is None else position_bias[:, :, rows],
         )
         attended.append(part)
     return torch.cat(attended, dim=1)
@@ -214,10 +196,6 @@ def _bias_owner(
     return owner
 
 
-# Biases of prefix, prompts and tail. Shape of each: (Q or 1, H, B or 1, n).
-_Biases = tuple[Tensor | None, Tensor | None, Tensor | None]
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class BranchPass:
     """A pass that writes one frontier of branches, or the next tokens of chains."""
@@ -227,8 +205,6 @@ class BranchPass:
     # Module with the relative bias table of the layers that have none themselves.
     shared_bias: nn.Module | None
     packed: PackedFrontier | None = None  # The live branches, if only they are computed
-    # Biases of this pass by owner, shared between layers.
-    biases: dict[nn.Module, _Biases] = field(default_factory=dict)
 
 
 def attend_branches(tree: BranchPass, layer: int, query: Tensor, rule: Rule) -> Tensor:
@@ -237,28 +213,172 @@ def attend_branches(tree: BranchPass, layer: int, query: Tensor, rule: Rule) -> 
 
     Shapes: query (Q, H, B, D), (1, H, P, D) for a packed frontier; returns the same with D_v for D.
     """
-    if tree.packed is None:
-        return _attend_rectangle(tree, layer, query, rule)
-    attended = _attend_rectangle(tree, layer, tree.packed.unpack_heads(query), rule)
-    return tree.packed.pack_heads(attended)
+    held, packed = tree.cache.tree_layer(layer), tree.packed
+    stretches = (tree.cache.prefix_of(layer), held.prompt, held.tail)
+    if packed is None:
+        return tree.step.attend(query, stretches, rule)
+    return packed.pack_heads(tree.step.attend(packed.unpack_heads(query), stretches, rule))
 
 
-def _attend_rectangle(tree: BranchPass, layer: int, query: Tensor, rule: Rule) -> Tensor:
-    """Attention of all branches, padding included. Shapes: (Q, H, B, D) to (Q, H, B, D_v)."""
-    held = tree.cache.tree_layer(layer)
-    prefix = tree.cache.prefix[layer] if tree.cache.prefix else None
-    stretches = (prefix, held.prompt, (held.tail_keys, held.tail_values))
-    segments = visible_segments(stretches, tree.step.sights(rule.window), _biases(tree, rule))
-    return attend(query, segments, rule)
+# Rows of a prompt whose scores are materialised together, where no fused kernel computes them.
+ROWS_AT_ONCE = 128
 
 
-def _biases(tree: BranchPass, rule: Rule) -> _Biases:
-    owner = rule.bias_owner
-    if owner is None:
-        return None, None, None
-    if owner not in tree.biases:
-        table = bias_by_distance(owner, tree.step.largest_position, tree.step.positions.device)
-        # (H, Q or 1, B or 1, n) to (Q or 1, H, B or 1, n)
-        prefix, prompt, tail = (table[:, distances].transpose(0, 1) for distances in tree.step.distances())
-        tree.biases[owner] = (prefix, prompt, tail)
-    return tree.biases[owner]
+@dataclass(frozen=True, slots=True, eq=False)
+class PromptGroup:
+    """Queries whose prompts have the same length; `rows` None means all queries."""
+
+    length: int
+    rows: Tensor | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PromptPass:
+    """The pass that writes left-padded prompts. Each length is attended on its own, without padding."""
+
+    groups: tuple[PromptGroup, ...]  # The queries by their prompt length behind the prefix
+    # Module with the relative bias table of the layers that have none themselves.
+    shared_bias: nn.Module | None
+    # Keys and values of the shared prefix, by model layer; empty without one.
+    prefix: tuple[KeysAndValues, ...] = ()
+    # Masks of this pass by length, window and tokens before, shared between layers.
+    masks: dict[tuple[int, int | None, int], Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        lengths: Sequence[int],
+        device: torch.device,
+        shared_bias: nn.Module | None,
+        prefix: tuple[KeysAndValues, ...] = (),
+    ) -> PromptPass:
+        """Group the queries by length. `lengths` are counted behind the prefix."""
+        distinct = sorted(set(lengths))
+        if len(distinct) == 1:
+            return cls((PromptGroup(distinct[0], None),), shared_bias, prefix)
+        rows = {n: [row for row, length in enumerate(lengths) if length == n] for n in distinct}
+        groups = tuple(PromptGroup(n, torch.tensor(rows[n], device=device)) for n in distinct)
+        return cls(groups, shared_bias, prefix)
+
+    def hidden(self, length: int, window: int | None, before: int, device: torch.device) -> Tensor:
+        """Return `causal_mask`, made once for all layers that need it."""
+        key = (length, window, before)
+        if key not in self.masks:
+            self.masks[key] = causal_mask(length, window, device, before)
+        return self.masks[key]
+
+
+def attend_prompts(
+    tree: PromptPass, layer: int, query: Tensor, key: Tensor, value: Tensor, rule: Rule
+) -> Tensor:
+    """Attend causally inside every prompt and to the prefix; zeros on padding.
+
+    Shapes: query (Q, H, T, D), key (Q, H_kv, T, D), value (Q, H_kv, T, D_v); returns (Q, H, T, D_v).
+    """
+    prefix = _seen_prefix(tree.prefix[layer], rule.window) if tree.prefix else None
+    if tree.groups[0].rows is None:
+        return _attend_causally(tree, prefix, query, key, value, rule)
+    width = query.shape[2]
+    attended = query.new_zeros(*query.shape[:3], value.shape[3])
+    for group in tree.groups:
+        first = width - group.length
+        q, k, v = (part[group.rows, :, first:] for part in (query, key, value))
+        attended[group.rows, :, first:] = _attend_causally(tree, prefix, q, k, v, rule)
+    return attended
+
+
+def _seen_prefix(segment: KeysAndValues, window: int | None) -> KeysAndValues | None:
+    """The part of the prefix that the first token behind it attends to; later ones attend to no more."""
+    if window is None:
+        return segment
+    if window == 1:
+        return None
+    keys, values = segment
+    return keys[:, :, -(window - 1) :], values[:, :, -(window - 1) :]
+
+
+def _attend_causally(
+    tree: PromptPass, prefix: KeysAndValues | None, query: Tensor, key: Tensor, value: Tensor, rule: Rule
+) -> Tensor:
+    """Causal attention over unpadded sequences of length T. Returns (rows, H, T, D_v)."""
+    # One query at a time, so that only one copy of the prefix exists at any time.
+    rows = zip(*(torch.split(part, 1) for part in (query, key, value)), strict=True)
+    if rule.softcap is not None or rule.bias_owner is not None or rule.sinks is not None:
+        bias = _causal_bias(rule, query, prefix)
+        return torch.cat([_attend_row(tree, prefix, q, k, v, rule, bias) for q, k, v in rows])
+    if prefix is None:
+        return _attend_fused(tree, 0, query, key, value, rule)
+    keys, values = prefix
+    before = keys.shape[2]
+    return torch.cat(
+        [
+            _attend_fused(tree, before, q, torch.cat([keys, k], dim=2), torch.cat([values, v], dim=2), rule)
+            for q, k, v in rows
+        ]
+    )
+
+
+def _attend_fused(
+    tree: PromptPass, before: int, query: Tensor, key: Tensor, value: Tensor, rule: Rule
+) -> Tensor:
+    """Attend by torch's fused kernel, which materialises no scores. `before` keys are the prefix."""
+    length = query.shape[2]
+    windowed = rule.window is not None and before + length > rule.window
+    hidden = None
+    if windowed or (before and length > 1):
+        hidden = tree.hidden(length, rule.window if windowed else None, before, query.device)
+    groups = query.shape[1] // key.shape[1]
+    # Grouped heads together with a mask fall back to a slow kernel on some devices. A few tokens are folded
+    # into rows of their key's head; for many tokens, such masks would be larger than the keys.
+    folds = hidden is not None and groups > 1 and length <= key.shape[1] * key.shape[3]
+    if folds and hidden is not None:
+        hidden = hidden.repeat(groups, 1)
+        query = query.reshape(query.shape[0], key.shape[1], groups * length, -1)
+    elif hidden is not None and groups > 1:
+        key, value = (part.repeat_interleave(groups, dim=1) for part in (key, value))
+    attended = F.scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        attn_mask=None if hidden is None else ~hidden,
+        is_causal=hidden is None and length > 1,
+        scale=rule.scaling,
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
+    return attended.reshape(attended.shape[0], -1, length, attended.shape[3]) if folds else attended
+
+
+def _attend_row(
+    tree: PromptPass,
+    prefix: KeysAndValues | None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    rule: Rule,
+    bias: Tensor | None,
+) -> Tensor:
+    """Attend in one prompt, some rows at a time. Bias: (1, H, T, s + T). Returns (1, H, T, D_v)."""
+    length, before = query.shape[2], 0 if prefix is None else prefix[0].shape[2]
+    hidden = tree.hidden(length, rule.window, before, query.device)[None]
+    attended = []
+    for first in range(0, length, ROWS_AT_ONCE):
+        end = min(first + ROWS_AT_ONCE, length)
+        rows, seen = slice(first, end), slice(before, before + end)
+        own_bias = None if bias is None else bias[:, :, rows, seen]
+        segments = [Segment(key[:, :, :end], value[:, :, :end], hidden[:, rows, seen], own_bias)]
+        if prefix is not None:
+            prefix_bias = None if bias is None else bias[:, :, rows, :before]
+            segments.append(Segment(*prefix, hidden[:, rows, :before], prefix_bias))
+        attended.append(attend(query[:, :, rows], tuple(segments), rule))
+    return torch.cat(attended, dim=2)
+
+
+def _causal_bias(rule: Rule, query: Tensor, prefix: KeysAndValues | None) -> Tensor | None:
+    """Relative biases of a prompt's tokens to all slots before them. Shape: (1, H, T, s + T)."""
+    if rule.bias_owner is None:
+        return None
+    before, length = 0 if prefix is None else prefix[0].shape[2], query.shape[2]
+    table = bias_by_distance(rule.bias_owner, before + length - 1, query.device)
+    slots = torch.arange(before + length, device=query.device)
+    behind = (slots[before:, None] - slots[None, :]).clamp(min=0)
+    return table[:, behind][None]

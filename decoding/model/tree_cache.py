@@ -2,7 +2,7 @@
 
 `TreeLayer` is a transformers cache layer, so stock models fill it through `past_key_values.update`; the
 attention function reads its parts directly. Sizes follow from shapes, so asking for them never waits for the
-device.
+device. A `TreePrefix` holds the keys and values of tokens that many prompts begin with, run once.
 
 A packed frontier leaves padding branches out. Queries of a batch have different numbers of live branches, yet
 a frontier is a rectangle. Every layer but attention works token by token, so there the live branches of all
@@ -11,12 +11,20 @@ queries run as rows of a single sequence; attention and cache keep the rectangle
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
+
+from genret.decoding.language_model import PromptPrefix
+
+# Keys and values of one layer. Of a shared prefix, shapes: (1, H_kv, S, D) and (1, H_kv, S, D_v).
+KeysAndValues = tuple[Tensor, Tensor]
 
 
 class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
@@ -32,30 +40,22 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)  # type: ignore[no-untyped-call]
-        self.prompt_keys: Tensor | None = None  # None before the prompt is written. Shape: (Q, H_kv, T, D)
-        self.prompt_values: Tensor | None = None  # Shape: (Q, H_kv, T, D_v)
+        self._prompt: KeysAndValues | None = None  # None before it is written. Shapes: (Q, H_kv, T, D or D_v)
         self.used = 0  # Tail slots written so far
-        self._tail_keys: Tensor | None = None
-        self._tail_values: Tensor | None = None
+        self._tail: KeysAndValues | None = None  # Buffers of the written branches
 
     @property
-    def tail_keys(self) -> Tensor:
-        """Keys of the written branches, a view. Shape: (Q, H_kv, used, D)."""
-        assert self._tail_keys is not None
-        return self._tail_keys[:, :, : self.used]
-
-    @property
-    def tail_values(self) -> Tensor:
-        """Values of the written branches, a view. Shape: (Q, H_kv, used, D_v)."""
-        assert self._tail_values is not None
-        return self._tail_values[:, :, : self.used]
-
-    @property
-    def prompt(self) -> tuple[Tensor, Tensor]:
+    def prompt(self) -> KeysAndValues:
         """Keys and values of the prompts."""
-        assert self.prompt_keys is not None
-        assert self.prompt_values is not None
-        return self.prompt_keys, self.prompt_values
+        assert self._prompt is not None
+        return self._prompt
+
+    @property
+    def tail(self) -> KeysAndValues:
+        """Keys and values of the written branches, views. Shapes: (Q, H_kv, used, D or D_v)."""
+        assert self._tail is not None
+        keys, values = self._tail
+        return keys[:, :, : self.used], values[:, :, : self.used]
 
     @property
     def slot_bytes(self) -> tuple[int, int]:
@@ -66,13 +66,11 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     @property
     def held_bytes(self) -> int:
         """Bytes of storage behind prompt and tail, unused capacity included."""
-        held = (self.prompt_keys, self.prompt_values, self._tail_keys, self._tail_values)
-        return sum(part.untyped_storage().nbytes() for part in held if part is not None)
+        return sum(part.untyped_storage().nbytes() for part in (*(self._prompt or ()), *(self._tail or ())))
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Take ownership of the prompt's keys and values."""
-        self.prompt_keys = _own(key_states)
-        self.prompt_values = _own(value_states)
+        self._prompt = _own(key_states), _own(value_states)
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
@@ -84,15 +82,17 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
             self.lazy_initialization(key_states, value_states)
             return key_states, value_states
         self.used += key_states.shape[2]
-        self.tail_keys[:, :, -key_states.shape[2] :] = key_states
-        self.tail_values[:, :, -key_states.shape[2] :] = value_states
+        for part, new in zip(self.tail, (key_states, value_states), strict=True):
+            part[:, :, -new.shape[2] :] = new
         return key_states, value_states
 
     def resize(self, capacity: int) -> None:
         """Move the tail to buffers of `capacity` slots, keys before values."""
-        keys, values = self.prompt
-        self._tail_keys = _resized(self._tail_keys, keys, self.used, capacity)
-        self._tail_values = _resized(self._tail_values, values, self.used, capacity)
+        keys, values = self._tail or (None, None)
+        keys = _resized(keys, self.prompt[0], self.used, capacity)
+        if values is not None:
+            self._tail = keys, values  # frees the old keys before the new values are made
+        self._tail = keys, _resized(values, self.prompt[1], self.used, capacity)
 
     def compact(self, rows: Tensor, width: int, capacity: int) -> None:
         """Keep some slots of the tail, `width` per query, in buffers of `capacity` slots; buffers of that
@@ -100,10 +100,9 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
 
         `rows` are the slots of every query and head, as rows of a buffer. Shape: (Q * H_kv * width,).
         """
-        assert self._tail_keys is not None
-        assert self._tail_values is not None
-        self._tail_keys = _compacted(self._tail_keys, rows, width, capacity)
-        self._tail_values = _compacted(self._tail_values, rows, width, capacity)
+        assert self._tail is not None
+        self._tail = _compacted(self._tail[0], rows, width, capacity), self._tail[1]
+        self._tail = self._tail[0], _compacted(self._tail[1], rows, width, capacity)
         self.used = width
 
     def select(self, queries: Tensor, width: int, branches: bool) -> TreeLayer:
@@ -112,20 +111,17 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
 
         `branches` says whether to copy the tails too, without spare room.
         """
-        keys, values = self.prompt
+        keys, values = (part[:, :, -width:].index_select(0, queries) for part in self.prompt)
         other = TreeLayer()
-        other.lazy_initialization(
-            keys[:, :, -width:].index_select(0, queries), values[:, :, -width:].index_select(0, queries)
-        )
+        other.lazy_initialization(keys, values)
         if branches and self.used:
-            other._tail_keys = self.tail_keys.index_select(0, queries)
-            other._tail_values = self.tail_values.index_select(0, queries)
-            other.used = self.used
+            keys, values = (part.index_select(0, queries) for part in self.tail)
+            other._tail, other.used = (keys, values), self.used
         return other
 
     def get_seq_length(self) -> int:
         """Slots held per query, prompt and tail. A slot count, not a position."""
-        prompt = 0 if self.prompt_keys is None else self.prompt_keys.shape[2]
+        prompt = 0 if self._prompt is None else self._prompt[0].shape[2]
         return prompt + self.used
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
@@ -173,9 +169,6 @@ INITIAL_DEPTH = 8
 # every one waits for the device.
 LEAST_ROOM = 4
 
-# Keys and values that every query's prompt begins with. Shapes: (1, H_kv, S, D) and (1, H_kv, S, D_v).
-PrefixSegment = tuple[Tensor, Tensor]
-
 
 class TreeCache(Cache):
     """One `TreeLayer` per model layer, created as the model reaches it.
@@ -185,7 +178,7 @@ class TreeCache(Cache):
             one.
     """
 
-    def __init__(self, prefix: tuple[PrefixSegment, ...] = ()) -> None:
+    def __init__(self, prefix: tuple[KeysAndValues, ...] = ()) -> None:
         super().__init__(layer_class_to_replicate=TreeLayer)
         self.prefix = prefix
         self.capacity = 0  # Tail slots per query for which there is room
@@ -196,6 +189,10 @@ class TreeCache(Cache):
         layer = self.layers[index]
         assert isinstance(layer, TreeLayer)
         return layer
+
+    def prefix_of(self, layer: int) -> KeysAndValues | None:
+        """Keys and values of the shared prefix in one layer, None without one."""
+        return self.prefix[layer] if self.prefix else None
 
     @property
     def used(self) -> int:
@@ -299,6 +296,77 @@ def _rows(kept: Tensor, heads: int, capacity: int) -> Tensor:
     queries = kept.shape[0]
     first = torch.arange(queries * heads, device=kept.device).view(queries, heads, 1) * capacity
     return (first + kept[:, None]).flatten()
+
+
+class TreePrefix:
+    """Keys and values of tokens that many prompts begin with (`decoding.language_model.PromptPrefix`).
+
+    Immutable; sessions refer to the segments, one per model layer, and never copy them. Does not keep the
+    model alive.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, token_ids: Sequence[int], segments: tuple[KeysAndValues, ...]
+    ) -> None:
+        self._model = weakref.ref(model)
+        self._model_type: str = model.config.model_type
+        self.token_ids = tuple(token_ids)
+        self.segments = segments  # Shapes: (1, H_kv, S, D) and (1, H_kv, S, D_v)
+
+    @classmethod
+    def of(cls, model: PreTrainedModel, token_ids: Sequence[int], cache: TreeCache) -> TreePrefix:
+        """Return the one prompt of a cache as a prefix."""
+        layers = range(len(cache.layers))
+        return cls(model, token_ids, tuple(cache.tree_layer(index).prompt for index in layers))
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of key/value cache it holds."""
+        return sum(part.untyped_storage().nbytes() for segment in self.segments for part in segment)
+
+
+def checked_prefix(prefix: PromptPrefix, model: PreTrainedModel) -> TreePrefix:
+    """Return the prefix, if this model made it, in its present type and on its present device.
+
+    Raises:
+        ValueError: another model made it, or the model has been moved since.
+    """
+    name = model.config.model_type
+    if not isinstance(prefix, TreePrefix):
+        raise ValueError(
+            f"prefix must come from this model's share_prefix (model type {name!r}), "
+            f"got a {type(prefix).__name__}"
+        )
+    if prefix._model() is not model:
+        raise ValueError(
+            f"prefix was made by another model (model type {prefix._model_type!r}) than this one "
+            f"(model type {name!r}); keys and values mean nothing to another model"
+        )
+    made: tuple[torch.dtype, torch.device] = (prefix.segments[0][0].dtype, prefix.segments[0][0].device)
+    if made != (model.dtype, model.device):
+        raise ValueError(
+            f"prefix was made when model type {name!r} computed in {made[0]} on {made[1]}, "
+            f"it now computes in {model.dtype} on {model.device}"
+        )
+    return prefix
+
+
+def check_continuations(prefix: PromptPrefix, prompts: Sequence[Sequence[int]]) -> None:
+    """Raise ValueError for prompts that do not begin with the prefix, or end with it."""
+    shared = prefix.token_ids
+    for index, prompt in enumerate(prompts):
+        both = range(min(len(shared), len(prompt)))
+        differing = next((place for place in both if prompt[place] != shared[place]), None)
+        if differing is not None:
+            raise ValueError(
+                f"prompt {index} does not begin with the prefix: token {differing} is {prompt[differing]}, "
+                f"the prefix has {shared[differing]}"
+            )
+        if len(prompt) <= len(shared):
+            raise ValueError(
+                f"prompt {index} has {len(prompt)} tokens, it must go on after the prefix of "
+                f"{len(shared)} with at least one more"
+            )
 
 
 # A frontier is packed if at least one in this many branches is padding; with less, moving rows in every layer

@@ -10,7 +10,7 @@ exact for.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,13 +19,10 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
 from genret.decoding.errors import PromptTooLongError
-from genret.decoding.model.segment_attention import Rule, attend, bias_by_distance, visible_segments
-from genret.decoding.model.token_tree import PromptLayout, Visibility
+from genret.decoding.model.segment_attention import Rule, Sights, Visibility
+from genret.decoding.model.token_tree import PromptLayout
 from genret.decoding.model.tree_cache import TreeCache
 from genret.decoding.row_trees import NodeSpan, RowTrees
-
-# Biases of prefix, prompt, path and block. Shape of each: (1, H, b, n).
-_Biases = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,8 +35,6 @@ class WholeTreePass:
     kept: KeptPath  # Keys and values of the path above the nodes
     # Module with the relative bias table of the layers that have none themselves.
     shared_bias: nn.Module | None
-    # Biases of this pass by owner and block, shared between layers.
-    biases: dict[tuple[nn.Module, int], _Biases] = field(default_factory=dict)
 
 
 def attend_whole_trees(
@@ -52,34 +47,19 @@ def attend_whole_trees(
     _, heads, count, _ = query.shape
     # Laid out as the layer reads it.
     attended = query.new_empty(1, count, heads, value.shape[3]).transpose(1, 2)
-    prefix = tree.cache.prefix[layer] if tree.cache.prefix else None
     prompt_keys, prompt_values = tree.cache.tree_layer(layer).prompt
     above = tree.kept.seen(layer, key, value)
     for block in tree.piece.blocks:
         of, rows = block.query, slice(block.first, block.end)
         own = tree.prompts.own_lengths[of]
         stretches = (
-            prefix,
+            tree.cache.prefix_of(layer),
             (prompt_keys[of : of + 1, :, -own:], prompt_values[of : of + 1, :, -own:]),
             (above[0].index_select(2, block.path), above[1].index_select(2, block.path)),
             (key[:, :, rows], value[:, :, rows]),
         )
-        segments = visible_segments(stretches, block.sights(rule.window), _biases(tree, block, rule))
-        attended[:, :, rows] = attend(query[:, :, rows], segments, rule)
+        attended[:, :, rows] = block.attend(query[:, :, rows], stretches, rule)
     return attended
-
-
-def _biases(tree: WholeTreePass, block: TreeBlock, rule: Rule) -> _Biases:
-    owner = rule.bias_owner
-    if owner is None:
-        return None, None, None, None
-    key = (owner, block.first)
-    if key not in tree.biases:
-        distances = block.distances()
-        table = bias_by_distance(owner, block.largest_position, distances[0].device)
-        prefix, prompt, path, own = (table[:, behind][None] for behind in distances)
-        tree.biases[key] = (prefix, prompt, path, own)
-    return tree.biases[key]
 
 
 # Rows that attend together. Fewer make more and smaller products, more compute more hidden scores.
@@ -116,9 +96,7 @@ class WholeTreeWriter:
         self._check_fit(limit)
 
     def write(self, spans: Sequence[NodeSpan]) -> Tensor:
-        """Write nodes in one pass; see `TreeWriter.write`. Waits for the device only to copy the tokens
-        there.
-        """
+        """Write nodes in one pass; see `TreeWriter.write`. Waits for the device to copy the tokens there."""
         device = self._prompts.lengths_on_device.device
         rows_per_block = _ROWS_ON_CPU if device.type == "cpu" else _ROWS_ON_DEVICE
         piece = cut(self._trees, spans, self._kept.length, self._prompts, rows_per_block)
@@ -167,73 +145,61 @@ class Piece:
     blocks: tuple[TreeBlock, ...]  # The rows again, in blocks
 
 
-@dataclass(slots=True, eq=False)
-class TreeBlock:
-    """Consecutive nodes of one tree, b rows, and the slots that they may attend to."""
+class TreeBlock(Sights):
+    """Consecutive nodes of one tree, b rows; it attends to the prefix, the prompt, a path above, and itself.
 
-    first: int  # The first row in the pass
-    end: int  # The row behind the last one
-    query: int  # Number of the tree's query
-    prompt: int  # Tokens of its prompt, without padding, a shared prefix included
-    prefix: int  # Tokens of the shared prefix, S
-    positions: Tensor  # Positions of the nodes. Shape: (b,), int64
-    least_position: int  # At most the smallest of `positions`
-    largest_position: int  # The largest of `positions`
-    ends: Tensor  # Row behind the subtree of every node. Shape: (b,), int64
-    path: Tensor  # Slots of the path above, from the prompt on. Shape: (k,), int64
-    path_ends: Tensor  # Row behind the subtree of every node of the path. Shape: (k,), int64
-    _by_window: dict[int | None, tuple[Visibility, Visibility, Visibility, Visibility]] = field(
-        default_factory=dict, init=False
-    )
+    Args:
+        rows: The first row in the pass, and the row behind the last one.
+        query: Number of the tree's query.
+        prompt: Tokens of its prompt, without padding, a shared prefix included.
+        prefix: Tokens of the shared prefix, S.
+        positions: Positions of the nodes. Shape: (b,), int64.
+        bounds: The smallest and the largest of `positions`.
+        ends: Row behind the subtree of every node. Shape: (b,), int64.
+        path: Slots of the path above, from the prompt on. Shape: (k,), int64.
+        path_ends: Row behind the subtree of every node of the path. Shape: (k,), int64.
+    """
 
-    def sights(self, window: int | None) -> tuple[Visibility, Visibility, Visibility, Visibility]:
-        """Return the visibility of the shared prefix (S slots), the prompt (T), the path (k) and the block
-        itself (b).
-
-        With a window, a token at position p attends to positions above p - window only.
-        """
-        if window is not None and self.largest_position < window:
-            window = None
-        if window not in self._by_window:
-            self._by_window[window] = self._look(window)
-        return self._by_window[window]
+    def __init__(
+        self,
+        rows: tuple[int, int],
+        query: int,
+        prompt: int,
+        prefix: int,
+        positions: Tensor,
+        bounds: tuple[int, int],
+        ends: Tensor,
+        path: Tensor,
+        path_ends: Tensor,
+    ) -> None:
+        super().__init__(positions[None], *bounds)
+        self.first, self.end = rows
+        self.query, self.path = query, path
+        self._prompt, self._prefix = prompt, prefix
+        self._ends, self._path_ends = ends, path_ends
 
     def distances(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Distances from the nodes back to the slots of prefix, prompt, path and block, at least 0.
-
-        Returns:
-            Shapes: (b, S), (b, T), (b, k) and (b, b), int64, each in [0, `largest_position`].
-        """
-        here = self.positions[:, None]
-        slots = torch.arange(self.prompt + len(self.path), device=self.positions.device)
-        prefix, prompt, path = slots[: self.prefix], slots[self.prefix : self.prompt], slots[self.prompt :]
+        """See `Sights.distances`."""
+        here = self.positions[..., None]
+        slots = torch.arange(self._prompt + len(self.path), device=self.positions.device)
+        prefix, prompt, path = torch.tensor_split(slots, (self._prefix, self._prompt))
         own = (here - self.positions).clamp_(min=0)
         return here - prefix, here - prompt, (here - path).clamp_(min=0), own
 
     def _look(self, window: int | None) -> tuple[Visibility, Visibility, Visibility, Visibility]:
         rows = torch.arange(self.first, self.end, device=self.positions.device)
-        not_below = rows[:, None] >= self.path_ends
-        unrelated = (rows > rows[:, None]) | (rows[:, None] >= self.ends)
+        not_below = (rows[:, None] >= self._path_ends)[None]
+        unrelated = ((rows > rows[:, None]) | (rows[:, None] >= self._ends))[None]
         if window is not None:
             _, _, path, own = self.distances()
             not_below |= path >= window
             unrelated |= own >= window
         return (
-            self._of_prompt(window, 0, self.prefix),
-            self._of_prompt(window, self.prefix, self.prompt),
-            Visibility(0, not_below[None]),
-            Visibility(0, unrelated[None]),
+            self._at_positions(0, self._prefix, window),
+            self._at_positions(self._prefix, self._prompt, window),
+            Visibility(0, not_below),
+            Visibility(0, unrelated),
         )
-
-    def _of_prompt(self, window: int | None, start: int, end: int) -> Visibility:
-        """Visibility of the slots at positions [start, end)."""
-        if window is None:
-            return Visibility(0, None)
-        seen = min(max(self.least_position - window + 1, start), end)
-        if seen == end or self.largest_position - seen < window:
-            return Visibility(seen - start, None)
-        slots = torch.arange(seen, end, device=self.positions.device)
-        return Visibility(seen - start, (self.positions[:, None] - slots >= window)[None])
 
 
 def cut(
@@ -276,14 +242,12 @@ def cut(
     parts = torch.split(shipped, [len(nodes)] * 3 + on_path * 2)
     blocks = tuple(
         TreeBlock(
-            first,
-            end,
+            (first, end),
             query,
             prompts.lengths[query],
             prompts.prefix_length,
             parts[1][first:end],
-            int(positions[first:end].min()),
-            int(positions[first:end].max()),
+            (int(positions[first:end].min()), int(positions[first:end].max())),
             parts[2][first:end],
             parts[3 + number],
             parts[3 + len(bounds) + number],

@@ -1,6 +1,6 @@
 """Holds the title trie: its arrays, the constraint over them, row filters, and the kernels that walk it.
 
-The hot loops exist once per backend behind one contract (`trie_kernels.TrieKernels`). `torch_kernels` runs on
+The hot loops exist once per backend behind one contract (`trie_kernels.TrieKernels`). `TorchKernels` run on
 any device, with static shapes for CUDA graphs and `torch.compile`; `numba_kernels` are loops for the CPU,
 where calling a dozen tensor operations takes most of a small step. `title_trie.choose_kernels` picks one.
 

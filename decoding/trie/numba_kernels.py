@@ -35,8 +35,13 @@ from torch.compiler import is_compiling
 
 from genret.decoding.constraints import Children, PaddedChildren
 from genret.decoding.numba_compiling import compiled, keep_nothing, pointer
-from genret.decoding.trie.torch_kernels import TorchKernels
-from genret.decoding.trie.trie_kernels import POSITION_BITS, POSITION_MASK, TrieKernels, TrieTables
+from genret.decoding.trie.trie_kernels import (
+    POSITION_BITS,
+    POSITION_MASK,
+    TorchKernels,
+    TrieKernels,
+    TrieTables,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -269,9 +274,7 @@ def verify(
     filters: Longs,
     next_states: Longs,
 ) -> None:
-    """Write the next state of every candidate (`token_address`, (n, M), int64) to `next_states`, (n, M), -1
-    for none.
-    """
+    """Write the state behind every candidate (`token_address`, (n, M), int64), -1 for none."""
     states = numba.carray(pointer(address), (num_states,), np.int64)
     token_ids = numba.carray(pointer(token_address), next_states.shape, np.int64)
     stride = len(tail_begin)
@@ -326,14 +329,19 @@ class NumbaKernels:
     def __init__(self, tables: TrieTables, prefixes: Sequence[Tensor | None] = (None,)) -> None:
         self._tables = tables
         self._prefixes = [None if prefix is None else prefix.contiguous() for prefix in prefixes]
-        self._traced = TorchKernels(tables) if prefixes == (None,) else TorchKernels(tables).under(prefixes)
+        self._traced = TorchKernels(tables, prefixes)
         token = tables.token.numpy()
-        self._token: Tokens = token.view(f"u{token.itemsize}")
-        self._child_begin = tables.child_begin.numpy()
-        self._row_begin = tables.row_begin.numpy()
-        self._tail_begin = tables.tail_begin.numpy()
+        unsigned: Tokens = token.view(f"u{token.itemsize}")
         addresses = [0 if prefix is None else prefix.data_ptr() for prefix in self._prefixes]
-        self._filters: Longs = np.array(addresses, dtype=np.int64)
+        filters: Longs = np.array(addresses, dtype=np.int64)
+        # What the loops share: tokens of edges, runs of children, first rows, tails and filters.
+        self._arrays: tuple[Tokens, Ints, Ints, Ints, Longs] = (
+            unsigned,
+            tables.child_begin.numpy(),
+            tables.row_begin.numpy(),
+            tables.tail_begin.numpy(),
+            filters,
+        )
 
     def children(self, states: Tensor) -> Children:
         """List every continuation: one pass counts them, one writes them."""
@@ -341,21 +349,13 @@ class NumbaKernels:
         if there is None:
             return self._traced.children(states)
         at, count = there.data_ptr(), there.shape[0]
-        room = count_children(at, count, self._child_begin, self._tail_begin)
+        edges, child_begin, row_begin, tail_begin, filters = self._arrays
+        room = count_children(at, count, child_begin, tail_begin)
         # Three arrays are cheaper than one and views of it. Room for edges that a filter leaves out is never
         # touched, so it takes no memory.
         owner, token, next_state = np.empty(room, _LONG), np.empty(room, _LONG), np.empty(room, _LONG)
         num_edges = fill_children(
-            at,
-            count,
-            self._token,
-            self._child_begin,
-            self._row_begin,
-            self._tail_begin,
-            self._filters,
-            owner,
-            token,
-            next_state,
+            at, count, edges, child_begin, row_begin, tail_begin, filters, owner, token, next_state
         )
         if num_edges < room:
             owner, token, next_state = owner[:num_edges], token[:num_edges], next_state[:num_edges]
@@ -367,16 +367,9 @@ class NumbaKernels:
         if there is None:
             return self._traced.padded_children(states, width)
         padded = np.full((2, there.shape[0], width), -1, _LONG)
-        most = pad_children(
-            there.data_ptr(),
-            there.shape[0],
-            self._token,
-            self._child_begin,
-            self._row_begin,
-            self._tail_begin,
-            self._filters,
-            padded,
-        )
+        at, count = there.data_ptr(), there.shape[0]
+        edges, child_begin, row_begin, tail_begin, filters = self._arrays
+        most = pad_children(at, count, edges, child_begin, row_begin, tail_begin, filters, padded)
         if most > width:
             raise ValueError(f"width: expected at least {most}, the children of one state, got {width}")
         return PaddedChildren(torch.from_numpy(padded[0]), torch.from_numpy(padded[1]))
@@ -392,17 +385,9 @@ class NumbaKernels:
                 f"token_ids: expected a row for each of {len(there)} states, got shape {tuple(shape)}"
             )
         next_states = np.empty(shape, _LONG)
-        verify(
-            there.data_ptr(),
-            shape[0],
-            candidates.data_ptr(),
-            self._token,
-            self._child_begin,
-            self._row_begin,
-            self._tail_begin,
-            self._filters,
-            next_states,
-        )
+        at, tokens = there.data_ptr(), candidates.data_ptr()
+        edges, child_begin, row_begin, tail_begin, filters = self._arrays
+        verify(at, shape[0], tokens, edges, child_begin, row_begin, tail_begin, filters, next_states)
         return torch.from_numpy(next_states)
 
     def is_final(self, states: Tensor) -> Tensor:
@@ -411,7 +396,8 @@ class NumbaKernels:
         if there is None:
             return self._traced.is_final(states)
         final = np.empty(there.shape[0], np.bool_)
-        find_finals(there.data_ptr(), there.shape[0], self._child_begin, self._tail_begin, final)
+        _, child_begin, _, tail_begin, _ = self._arrays
+        find_finals(there.data_ptr(), there.shape[0], child_begin, tail_begin, final)
         return torch.from_numpy(final)
 
     def under(self, prefixes: Sequence[Tensor | None]) -> TrieKernels:

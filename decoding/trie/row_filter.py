@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from genret.decoding.trie.title_trie import TitleTrie, WalkedTrie
-from genret.decoding.trie.trie_kernels import pack, unpack
+from genret.decoding.trie.trie_kernels import POSITION_BITS
 
 # Room in a state for one past the last rank of an interval, with its lane.
 _MAX_ROW_ENDS = 2**32
@@ -118,13 +118,14 @@ class FilteredTrie(WalkedTrie):
             if row_filter is not None:
                 _check_fits(trie, row_filter, number)
         self._trie = trie
-        self._stride = trie.num_rows + 1
+        self.num_rows = trie.num_rows
+        stride = trie.num_rows + 1
         # The filter of each lane; a batch without queries has one as well.
         filter_of_lane: list[RowFilter | None] = list(dict.fromkeys(filters)) or [None]
-        if len(filter_of_lane) * self._stride > _MAX_ROW_ENDS:
+        if len(filter_of_lane) * stride > _MAX_ROW_ENDS:
             raise ValueError(
                 f"filters: {len(filter_of_lane)} different ones over {trie.num_rows} rows, none "
-                f"counting as one, do not fit into one batch; at most {_MAX_ROW_ENDS // self._stride} do"
+                f"counting as one, do not fit into one batch; at most {_MAX_ROW_ENDS // stride} do"
             )
         numbers = {row_filter: lane for lane, row_filter in enumerate(filter_of_lane)}
         lanes = [numbers[row_filter] for row_filter in filters]
@@ -145,19 +146,12 @@ class FilteredTrie(WalkedTrie):
 
     def start(self, queries: Tensor) -> Tensor:
         """Return the root under the filter of each query. Shapes: (n,), int64."""
-        row_end = self._lane_of_query[queries] * self._stride + self._trie.num_rows
-        return pack(torch.zeros_like(row_end), row_end)
+        lane = self._lane_of_query[queries]
+        return (lane * (self.num_rows + 1) + self.num_rows) << POSITION_BITS
 
     def width_at(self, depth: int) -> int:
-        """Return the most children of any of the trie's states after `depth` tokens; see
-        `TitleTrie.width_at`.
-        """
+        """Return the most children of any of the trie's states at a depth; see `TitleTrie.width_at`."""
         return self._trie.width_at(depth)
-
-    def row(self, states: Tensor) -> Tensor:
-        """Return the rank of a final state's row, -1 for state -1. Shape: (n,), int64."""
-        _, row_end = unpack(states)
-        return row_end % self._stride - 1
 
 
 def _check_fits(trie: TitleTrie, row_filter: RowFilter, number: int) -> None:

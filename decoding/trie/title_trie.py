@@ -21,9 +21,8 @@ from torch import Tensor
 
 from genret.decoding.constraints import Children, PaddedChildren
 from genret.decoding.errors import KernelsError
-from genret.decoding.trie.torch_kernels import TorchKernels
 from genret.decoding.trie.trie_arrays import MAX_POSITIONS, TrieArrays, derive_trie
-from genret.decoding.trie.trie_kernels import TrieKernels, TrieTables, pack_root, unpack
+from genret.decoding.trie.trie_kernels import POSITION_BITS, TorchKernels, TrieKernels, TrieTables
 
 
 class WalkedTrie:
@@ -31,9 +30,11 @@ class WalkedTrie:
 
     Attributes:
         kernels: The backend that walks the trie.
+        num_rows: Number of the trie's rows, allowed or not, R.
     """
 
     kernels: TrieKernels
+    num_rows: int
 
     def children(self, states: Tensor) -> Children:
         """Return every allowed continuation of every state, exactly; state -1 has none.
@@ -68,6 +69,15 @@ class WalkedTrie:
     def is_final(self, states: Tensor) -> Tensor:
         """Whether a whole row, end token included, has been written. Shape: (n,), bool."""
         return self.kernels.is_final(states)
+
+    def row(self, states: Tensor) -> Tensor:
+        """Return the rank of the last row below each state, which for a final state is its row. Shape: (n,),
+        int64.
+
+        State -1 has rank -1.
+        """
+        row_end = (states >> POSITION_BITS).clamp_(min=0)
+        return row_end % (self.num_rows + 1) - 1
 
 
 class TitleTrie(WalkedTrie):
@@ -146,7 +156,8 @@ class TitleTrie(WalkedTrie):
 
     def start(self, queries: Tensor) -> Tensor:
         """Return the root for every query. Shape: (n,), int64."""
-        return torch.full_like(queries, pack_root(self.num_rows), dtype=torch.int64, device=self.device)
+        root = self.num_rows << POSITION_BITS
+        return torch.full_like(queries, root, dtype=torch.int64, device=self.device)
 
     def width_at(self, depth: int) -> int:
         """Return the most children of any state after `depth` tokens, without asking the device.
@@ -169,15 +180,6 @@ class TitleTrie(WalkedTrie):
             widths.append(int(np.diff(self._child_begin[begin : end + 1]).max()))
             begin, end = end, int(self._child_begin[end])
         return widths
-
-    def row(self, states: Tensor) -> Tensor:
-        """Return the rank of the last row below each state, which for a final state is its row. Shape: (n,),
-        int64.
-
-        State -1 has rank -1.
-        """
-        _, row_end = unpack(states)
-        return row_end - 1
 
 
 logger = logging.getLogger(__name__)

@@ -15,10 +15,10 @@ from genret.decoding.beam_search import BeamResult, beam_search
 from genret.decoding.cancellation import CancelToken
 from genret.decoding.disc import DiscResult, disc
 from genret.decoding.errors import DecodingCancelledError, DecodingError, InvalidLogitsError
+from genret.decoding.grammar.automaton.title_slot_values import TitleSlotValue
 from genret.decoding.grammar.constraint import GrammarConstraint
 from genret.decoding.grammar.errors import GrammarError
 from genret.decoding.grammar.grammar_cache import CacheStats
-from genret.decoding.grammar.json_grammar import TitleSlotValue
 from genret.decoding.language_model import LanguageModel, PromptPrefix
 from genret.decoding.params import AnswerParams, BeamParams, DiscParams
 from genret.retrieval.answers.answer_types import (
@@ -31,15 +31,21 @@ from genret.retrieval.answers.answer_types import (
 from genret.retrieval.answers.schema_explanation import user_error
 from genret.retrieval.answers.schemas import AnswerEngine, CompiledSchema
 from genret.retrieval.answers.title_holes import Finder, IndexSet, ShortlistedSlots
-from genret.retrieval.answers.validation import InvalidAnswerError, SlowValidationError, standing
+from genret.retrieval.answers.validation import InvalidAnswerError, SlowValidationError
 from genret.retrieval.arguments import named, new_seed
 from genret.retrieval.errors import GenretError, InputError, ModelError
 from genret.retrieval.filters.entity_filter import FilterStore
 from genret.retrieval.index.owners import title_owners
 from genret.retrieval.index.reader import Index
-from genret.retrieval.kv_memory import ChainMeter, KvMeter, PrefixStore
-from genret.retrieval.loaded_model import DEFAULT_BATCH_SIZE, Limits, PromptEncoder
-from genret.retrieval.methods.scoring import owners_best_first
+from genret.retrieval.loaded_model import (
+    DEFAULT_BATCH_SIZE,
+    ChainMeter,
+    KvMeter,
+    Limits,
+    PrefixStore,
+    PromptEncoder,
+)
+from genret.retrieval.methods.decoded_methods import owners_best_first
 from genret.retrieval.prompts import JSON_ANSWER, JSON_BRIEF, CheckpointConfig, PromptTemplate
 from genret.retrieval.text import TextTokenizer
 from genret.retrieval.types import Timings
@@ -244,7 +250,7 @@ class Answerer:
         try:
             text = document.decode()
             job.schema.validator.check(text)
-            holes = standing(job.schema.grammar.holes(document), document)
+            holes = job.schema.grammar.holes(document)
         except SlowValidationError as error:
             return error
         except (UnicodeDecodeError, InvalidAnswerError, ValueError) as error:
@@ -266,7 +272,7 @@ class Answerer:
         spelled = text[value.first_byte : value.last_byte]
         members = value.members
         if job.request.shortlist is not None:
-            leaf = job.indexes.holes(value.name)
+            leaf = job.indexes(value.name)
             members = leaf.members(functools.reduce(leaf.step, spelled, 0))
         shares = owners_best_first(index, title_owners(index, members))
         return AnswerEntity(

@@ -156,7 +156,7 @@ class SchemaStore:
 
     def _compile(self, text: str, options: GrammarOptions, indexes: IndexSet, titles: str) -> CompiledSchema:
         def open_hole(name: TitleSlotName) -> TitleSlotLeaf:
-            return indexes.holes(_meant(name, titles))
+            return indexes(_meant(name, titles))
 
         grammar = _measured(compile_schema(text, self._leaves, options, open_hole), options)
         canonical = canonical_text(parse_document(text, options.limits))
@@ -235,7 +235,7 @@ class AnswerEngine:
         self._grammar_cache_bytes = grammar_cache_bytes
         self._parts: dict[str, object] = {}
         self._lock = threading.RLock()
-        self._indexes = IndexSet({}, self._open_holes)
+        self._indexes = IndexSet((), lambda: self.title_slots)
 
     @property
     def indexes(self) -> IndexSet:
@@ -261,6 +261,11 @@ class AnswerEngine:
     def speller(self) -> Speller:
         """Tokenises forced bytes as the tokenizer would."""
         return self._made("speller", lambda: Speller(self._tokenizer.encode_bytes, self.vocabulary))
+
+    @property
+    def title_slots(self) -> TitleSlots:
+        """The titles of the indexes."""
+        return self._made("title_slots", lambda: TitleSlots(self.leaves))
 
     @property
     def searcher(self) -> TextSearcher:
@@ -289,8 +294,8 @@ class AnswerEngine:
         with self._lock:
             if "schemas" in self._parts:
                 self.schemas.forget(named)
-            if self._indexes.opened_holes is not None:
-                self._indexes.opened_holes.forget(named.index)
+            if "title_slots" in self._parts:
+                self.title_slots.forget(named)
 
     def title(self, spelled: bytes) -> str:
         """Return the text of a JSON string."""
@@ -299,7 +304,7 @@ class AnswerEngine:
     def warm_up(self, indexes: IndexSet | None = None) -> None:
         """Make and compile everything for these indexes (None: those of now), so that no request waits."""
         self.leaves.warm_up()
-        (indexes or self._indexes).holes.warm_up()
+        self.title_slots.warm_up(indexes or self._indexes)
 
     def _made(self, name: str, make: Callable[[], T]) -> T:
         """Return a part, made by the first thread that asks for it while all others wait."""
@@ -316,9 +321,3 @@ class AnswerEngine:
             return Vocabulary.from_tokenizer(self._tokenizer.serialized, self._end_token_id, self._vocab_size)
         except VocabularyError as error:
             raise ModelError(f"{self._tokenizer.name}: {error}") from error
-
-    def _open_holes(self, indexes: IndexSet) -> TitleSlots:
-        """Make title slots over indexes; those of now are shared."""
-        with self._lock:
-            known = self._indexes.opened_holes or self._made("holes", lambda: TitleSlots(self.leaves))
-            return known.among((named.name, named.index, named.filters) for named in indexes)

@@ -1,8 +1,8 @@
 """Opens the titles that schemas may ask for: of the indexes by name, under filters, or likely for one query.
 
 `IndexSet` holds the indexes that schemas may name at one moment. It is immutable: a request keeps the set
-it began with, so that an index can be replaced while answers are written over it. `TitleSlots`, the titles of
-an index in order and its leaves under filters, are shared by all sets with it.
+it began with, so that an index can be replaced while answers are written over it. `TitleSlots` holds the
+titles in order, and the leaves under filters, of all indexes of a model.
 
 `ShortlistedSlots` puts the titles that a beam search finds for one query in place of all titles of an index.
 A model that was taught to write bare titles knows little behind `{"title": "`, where it has never been.
@@ -10,13 +10,13 @@ A model that was taught to write bare titles knows little behind `{"title": "`, 
 
 from __future__ import annotations
 
-import copy
 import itertools
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from weakref import WeakKeyDictionary
 
 from genret.decoding.bounded_cache import BoundedCache
 from genret.decoding.grammar.errors import VocabularyError
@@ -25,10 +25,10 @@ from genret.decoding.grammar.holes.text_places import spelled
 from genret.decoding.grammar.leaves.leaf import TitleSlotError, TitleSlotName
 from genret.decoding.grammar.leaves.leaf_factory import Leaves
 from genret.decoding.sorted_texts import SortedTexts
+from genret.retrieval.arguments import Restriction
 from genret.retrieval.errors import InputError
 from genret.retrieval.filters.entity_filter import EntityFilter, FilterStore
 from genret.retrieval.filters.predicate import canonical, parse
-from genret.retrieval.filters.restriction import Restriction
 from genret.retrieval.index.entities import title_batches
 from genret.retrieval.index.layout import TITLE
 from genret.retrieval.index.reader import Index
@@ -37,7 +37,7 @@ from genret.retrieval.types import Entity
 _serials = itertools.count(1)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class NamedIndex:
     """One version of an index under its name in schemas.
 
@@ -55,21 +55,18 @@ class NamedIndex:
 
 
 class IndexSet:
-    """Indexes by name; the first one is also called "titles". `open_holes` makes the title slots of a set."""
+    """Indexes by name; the first one is also called "titles".
 
-    def __init__(
-        self, indexes: Mapping[str, NamedIndex], open_holes: Callable[[IndexSet], TitleSlots]
-    ) -> None:
-        self._indexes = dict(indexes)
-        self._open_holes = open_holes
-        self._holes: TitleSlots | None = None
-        self._lock = threading.Lock()
+    Called, it opens title slots (`decoding.grammar.leaves.leaf.TitleSlotOpener`). `slots` returns those of
+    the model.
+    """
+
+    def __init__(self, indexes: Iterable[NamedIndex], slots: Callable[[], TitleSlots]) -> None:
+        self._indexes = {named.name: named for named in indexes}
+        self._slots = slots
 
     def __iter__(self) -> Iterator[NamedIndex]:
         return iter(self._indexes.values())
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._indexes
 
     @property
     def first_name(self) -> str:
@@ -78,28 +75,15 @@ class IndexSet:
 
     def with_index(self, named: NamedIndex) -> IndexSet:
         """Return a set with one index more, or in place of the one of its name."""
-        return IndexSet({**self._indexes, named.name: named}, self._open_holes)
+        return IndexSet({**self._indexes, named.name: named}.values(), self._slots)
 
-    @property
-    def holes(self) -> TitleSlots:
-        """The titles that schemas may name."""
-        if self._holes is None:
-            with self._lock:
-                if self._holes is None:
-                    self._holes = self._open_holes(self)
-        return self._holes
-
-    @property
-    def opened_holes(self) -> TitleSlots | None:
-        """The title slots, if they were asked for before."""
-        return self._holes
+    def __call__(self, name: TitleSlotName) -> TextLeaf:
+        """Return the leaf of a set of titles; raises as `TitleSlots.leaf` does, and as `index`."""
+        return self._slots().leaf(self._known(name.index), name.predicate)
 
     def index(self, name: str) -> Index:
         """Return the index of a name in schemas; TitleSlotError if there is none."""
-        named = self._named(name)
-        if named is None:
-            raise TitleSlotError(f"there is no index {name!r}")
-        return named.index
+        return self._known(name).index
 
     def finder(self, name: str) -> Finder:
         """Return the finder of the likeliest entities of an index; InputError if there is none."""
@@ -128,6 +112,13 @@ class IndexSet:
             return next(iter(self), None)
         return found
 
+    def _known(self, name: str) -> NamedIndex:
+        found = self._named(name)
+        if found is None:
+            known = ", ".join(map(repr, self._indexes)) or "none"
+            raise TitleSlotError(f"there is no index {name!r}; there are: {known}")
+        return found
+
 
 def _is_plain(name: str) -> bool:
     """Whether JSON spells a name as it is, without escapes."""
@@ -140,7 +131,7 @@ DEFAULT_MAX_FILTERED_BYTES = 256 << 20
 
 
 class TitleSlots:
-    """Opens the titles of indexes for schemas (`decoding.grammar.leaves.leaf.TitleSlotOpener`).
+    """The titles of a model's indexes, in order and under filters.
 
     All schemas over one index, or over one index under one filter, share one leaf. The order of filtered
     titles takes 4 bytes per title; the filters used last are kept up to `max_filtered_bytes`, and as long as
@@ -149,71 +140,44 @@ class TitleSlots:
 
     def __init__(self, leaves: Leaves, max_filtered_bytes: int = DEFAULT_MAX_FILTERED_BYTES) -> None:
         self._searcher = TextSearcher(leaves.vocabulary)
-        self._indexes: dict[str, _Titles] = {}
+        self._titles: WeakKeyDictionary[NamedIndex, _Titles] = WeakKeyDictionary()
         # Leaves used last, of all versions of all indexes. They grow by the masks that are found of them.
         self._filtered: BoundedCache[tuple[_Titles, TitleSlotName], TextLeaf] = BoundedCache(
             max_filtered_bytes, lambda key, leaf: leaf.num_bytes, max_value_size=math.inf
         )
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
 
-    def among(self, indexes: Iterable[tuple[str, Index, FilterStore]]) -> TitleSlots:
-        """Return slots over other indexes (name, index, filters), which share the known ones."""
-        other = copy.copy(self)
-        other._lock = threading.RLock()
-        with self._lock:
-            known = dict(self._indexes)
-        other._indexes = {}
-        for name, index, filters in indexes:
-            titles = known.get(name)
-            if titles is None or titles.index is not index:
-                titles = _Titles(name, index, filters, self._searcher)
-            other._indexes[name] = titles
-        return other
-
-    def forget(self, index: Index) -> None:
+    def forget(self, named: NamedIndex) -> None:
         """Drop everything kept of an index that is no longer asked for; it can be opened again."""
-        self._filtered.discard(lambda key: key[0].index is index)
-
-    def add(self, name: str, index: Index, filters: FilterStore) -> None:
-        """Let schemas name an index, in place of another one of that name, whose grammars stay as they are.
-
-        The index that is added first is also called "titles".
-        """
         with self._lock:
-            replaced = self._indexes.get(name)
-            self._indexes[name] = _Titles(name, index, filters, self._searcher)
-        if replaced is not None:
-            self.forget(replaced.index)
+            titles = self._titles.pop(named, None)
+        self._filtered.discard(lambda key: key[0] is titles)
 
-    def index(self, name: str) -> Index:
-        """Return the index of a name; TitleSlotError lists those there are."""
-        return self._titles(name).index
-
-    def __call__(self, name: TitleSlotName) -> TextLeaf:
+    def leaf(self, named: NamedIndex, predicate: str | None) -> TextLeaf:
         """Return the leaf of an index's titles, under a filter of those allowed.
 
         Raises:
-            TitleSlotError: there is no such index, it does not know the order of its titles, or the filter
-                cannot be read or does not fit the index; or the tokenizer cannot write one of its titles.
+            TitleSlotError: the index does not know the order of its titles, or the filter cannot be read or
+                does not fit the index; or the tokenizer cannot write one of its titles.
         """
-        titles = self._titles(name.index)
+        titles = self._titles_of(named)
         if titles.refusal is not None:
             raise TitleSlotError(titles.refusal)
-        if name.predicate is None:
+        if predicate is None:
             return titles.leaf()
         try:
-            predicate = parse(name.predicate)
-            restriction = Restriction(predicate)
+            read = parse(predicate)
+            restriction = Restriction(read)
             titles.filters.check(restriction)
         except InputError as error:
             raise TitleSlotError(error.message, "x-genret-filter") from None
-        key = TitleSlotName(titles.name, canonical(predicate))
+        key = TitleSlotName(titles.name, canonical(read))
         found = self._filtered.get((titles, key))
         if found is not None:
             return found
         made = titles.filtered(key, restriction)
         with self._lock:
-            if self._indexes[titles.name] is not titles:  # the index has been replaced meanwhile
+            if self._titles.get(named) is not titles:  # it has been forgotten meanwhile
                 return made
             kept = self._filtered.put((titles, key), made)
         self._filtered.settle()
@@ -223,29 +187,25 @@ class TitleSlots:
     def num_bytes(self) -> int:
         """Memory beyond the indexes, of leaves that are kept here."""
         with self._lock:
-            leaves = [titles.opened for titles in self._indexes.values()]
+            leaves = [titles.opened for titles in self._titles.values()]
         with self._filtered.lock:
             leaves += [leaf for _, leaf in self._filtered.items()]
         return sum(leaf.num_bytes for leaf in leaves if leaf is not None)
 
-    def warm_up(self) -> None:
-        """Compile the slow parts, so that no request waits for them."""
+    def warm_up(self, indexes: Iterable[NamedIndex]) -> None:
+        """Compile the slow parts, so that no request over these indexes waits for them."""
         self._searcher.warm_up()
-        with self._lock:
-            known = list(self._indexes.values())
-        for titles in known:
+        for titles in map(self._titles_of, indexes):
             if titles.index.title_order is not None and titles.refusal is None:
                 titles.leaf().warm_up()
 
-    def _titles(self, name: str) -> _Titles:
+    def _titles_of(self, named: NamedIndex) -> _Titles:
         with self._lock:
-            found = self._indexes.get(name)
-            if found is None and name == FIRST_INDEX:
-                found = next(iter(self._indexes.values()), None)
-            if found is None:
-                known = ", ".join(map(repr, self._indexes)) or "none"
-                raise TitleSlotError(f"there is no index {name!r}; there are: {known}")
-            return found
+            titles = self._titles.get(named)
+            if titles is None:
+                titles = _Titles(named.name, named.index, named.filters, self._searcher)
+                self._titles[named] = titles
+            return titles
 
 
 class _Titles:

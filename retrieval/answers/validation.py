@@ -1,8 +1,7 @@
-"""Validates every answer by `jsonschema` before it leaves, and finds the titles that are part of it.
+"""Validates every answer by `jsonschema` before it leaves.
 
 Numbers are read as decimals, as the grammar counts in decimals: `multipleOf: 0.01` would mean something else
-in binary fractions. A key that the schema does not name may be written twice; parsers keep its last value, so
-titles in an earlier one are no part of the answer.
+in binary fractions.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from decimal import Context, Decimal, InvalidOperation, localcontext
 from typing import Any, cast
 
@@ -20,9 +19,6 @@ from jsonschema.protocols import Validator
 from referencing.exceptions import Unresolvable
 
 from genret.decoding.grammar.compile_options import Formats
-from genret.decoding.grammar.json_grammar import TitleSlotValue
-from genret.decoding.grammar.leaves.leaf import TitleSlotName
-from genret.decoding.grammar.schema.schema_document import escaped_step
 from genret.retrieval.errors import GenretError, InputError
 
 # Digits of the longest number that is validated: remainders of longer ones are refused, not rounded.
@@ -134,31 +130,3 @@ def _legacy_dialect(schema: Mapping[str, Any]) -> Any:
         elif isinstance(value, list):
             waiting.extend(value)
     return found
-
-
-def standing(values: Iterable[TitleSlotValue], text: bytes) -> list[TitleSlotValue]:
-    """Return the strings of a document that parsers find where they were written, in their order."""
-    last: dict[tuple[str, TitleSlotName], TitleSlotValue] = {
-        (value.pointer, value.name): value for value in values
-    }
-    if not last:
-        return []
-    found = dict(_strings(json.loads(text)))
-    return [
-        value
-        for value in sorted(last.values(), key=lambda value: value.first_byte)
-        if found.get(value.pointer) == json.loads(text[value.first_byte : value.last_byte])
-    ]
-
-
-def _strings(document: Any) -> Iterator[tuple[str, str]]:
-    """Yield the strings of a document by their JSON pointers."""
-    waiting: list[tuple[str, Any]] = [("", document)]
-    while waiting:
-        at, now = waiting.pop()
-        if isinstance(now, str):
-            yield at, now
-        elif isinstance(now, list):
-            waiting += [(f"{at}/{place}", inner) for place, inner in enumerate(now)]
-        elif isinstance(now, dict):
-            waiting += [(f"{at}/{escaped_step(name)}", now[name]) for name in now]

@@ -7,131 +7,91 @@ import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from genret.retrieval.command_options import SHOWN, model_options, prompt_option
+from genret.retrieval.command_options import described_option as _option
+from genret.retrieval.command_options import model_options, prompt_option
 from genret.retrieval.interruption import INTERRUPTED, sigterm_as_interrupt
 
 if TYPE_CHECKING:
     from genret.retrieval.evaluation.evaluation import Evaluated, EvaluationPlan
 
+_COUNT = click.IntRange(min=1)
 _DEFAULT_METHODS = "unconstrained trie disc:1 disc:2 disc:3 disc:4 beam:10 bm25-shortlist bm25"
 
 
 @click.command("evaluate")
-@click.option(
-    "--index",
-    "index_path",
-    required=True,
-    type=click.Path(),
-    envvar="GENRET_EVALUATE_INDEX",
-    help="Index directory.",
-    **SHOWN,
+@_option(
+    "--index index_path", "Index directory.", click.Path(), required=True, envvar="GENRET_EVALUATE_INDEX"
 )
 @model_options
 @prompt_option()
-@click.option(
-    "--set",
-    "sets",
+@_option(
+    "--set sets",
+    "A labelled set: beir, kilt, trec, mentions or queries; may be given several times. queries reads "
+    "JSON Lines or TSV; '#' names one split of a file: queries:labels.tsv#test.",
     multiple=True,
     required=True,
     metavar="[NAME=]FORMAT:PATH[:QRELS]",
     envvar="GENRET_EVALUATE_SET",
-    help="A labelled set: beir, kilt, trec, mentions or queries; may be given several times. queries reads "
-    "JSON Lines or TSV; '#' names one split of a file: queries:labels.tsv#test.",
-    show_envvar=True,
 )
-@click.option(
-    "--method",
-    "methods",
+@_option(
+    "--method methods",
+    "A method, may be given several times: unconstrained[:BEAMS], trie, "
+    "disc:K[xBEAMS][/SAMPLES][+adaptive][+top:M], beam[:BEAMS], exact, evidence[:N], vectors[:N], "
+    "shortlist[:N][+weight:W], auto[:N][+weight:W][+disc], bm25-shortlist[:N], bm25, run:FILE.",
     multiple=True,
     metavar="METHOD",
     envvar="GENRET_EVALUATE_METHOD",
-    help="A method, may be given several times: unconstrained[:BEAMS], trie, "
-    "disc:K[xBEAMS][/SAMPLES][+adaptive][+top:M], beam[:BEAMS], exact, evidence[:N], vectors[:N], "
-    "shortlist[:N][+weight:W], auto[:N][+weight:W][+disc], bm25-shortlist[:N], bm25, run:FILE.",
     show_default=f"{_DEFAULT_METHODS}; with evidence in the index also evidence shortlist auto, and with "
     "vectors also vectors",
-    show_envvar=True,
 )
-@click.option(
-    "-k", "--k", "k", type=click.IntRange(1, 1000), default=10, help="Entities asked for per query.", **SHOWN
-)
-@click.option(
-    "--out",
-    required=True,
-    type=click.Path(path_type=Path),
-    help="Folder of the report and the runs.",
-    **SHOWN,
-)
-@click.option(
-    "--limit",
-    type=click.IntRange(min=1),
-    help="Queries of every set that are asked, the first ones.",
-    show_default="all",
-    show_envvar=True,
-)
-@click.option(
-    "--seeds",
-    "num_seeds",
-    type=click.IntRange(1, 100),
-    default=1,
+@_option("-k --k k", "Entities asked for per query.", click.IntRange(1, 1000), 10)
+@_option("--out", "Folder of the report and the runs.", click.Path(path_type=Path), required=True)
+@_option("--limit", "Queries of every set that are asked, the first ones.", _COUNT, show_default="all")
+@_option(
+    "--seeds num_seeds",
+    "Passes of methods that draw, each with its own seed.",
+    click.IntRange(1, 100),
+    1,
     envvar="GENRET_EVALUATE_SEEDS",
-    help="Passes of methods that draw, each with its own seed.",
-    **SHOWN,
 )
-@click.option("--seed", type=click.IntRange(0, 2**31), default=0, help="The first of these seeds.", **SHOWN)
-@click.option(
+@_option("--seed", "The first of these seeds.", click.IntRange(0, 2**31), 0)
+@_option(
     "--baseline",
+    "The method that the others are compared with.",
     metavar="METHOD",
-    help="The method that the others are compared with.",
     show_default="trie if it is asked, else the first method",
-    show_envvar=True,
 )
-@click.option(
-    "--metric",
-    "metrics",
+@_option(
+    "--metric metrics",
+    "A metric, the first one leads; may be given several times: nDCG@10, RR@10, Success@1, R@100, AP, "
+    "Rprec(KILT), F1(InKB), accuracy, …",
     multiple=True,
     metavar="METRIC",
     envvar="GENRET_EVALUATE_METRIC",
-    help="A metric, the first one leads; may be given several times: nDCG@10, RR@10, Success@1, R@100, AP, "
-    "Rprec(KILT), F1(InKB), accuracy, …",
     show_default="those that go with the set",
-    show_envvar=True,
 )
-@click.option(
-    "--resamples",
-    type=click.IntRange(100, 1_000_000),
-    default=2000,
-    help="Bootstrap resamples behind intervals and p-values.",
-    **SHOWN,
+@_option(
+    "--resamples", "Bootstrap resamples behind intervals and p-values.", click.IntRange(100, 1_000_000), 2000
 )
-@click.option(
-    "--batch-size",
-    type=click.IntRange(1, 4096),
-    default=64,
-    help="Queries answered together; 1 gives latencies.",
-    **SHOWN,
-)
-@click.option("--resume", is_flag=True, help="Continue the evaluation in --out.", **SHOWN)
-@click.option(
+@_option("--batch-size", "Queries answered together; 1 gives latencies.", click.IntRange(1, 4096), 64)
+@_option("--resume", "Continue the evaluation in --out.", is_flag=True)
+@_option(
     "--redirects",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="File of former titles in labels: lines of an old title, a tab and the present one.",
+    "File of former titles in labels: lines of an old title, a tab and the present one.",
+    click.Path(path_type=Path, dir_okay=False),
     show_default="none",
-    show_envvar=True,
 )
-@click.option("--no-plots", is_flag=True, help="Draw nothing, which needs no matplotlib.", **SHOWN)
-@click.option(
-    "--format",
-    "output",
-    type=click.Choice(["text", "json"]),
-    default="text",
+@_option("--no-plots", "Draw nothing, which needs no matplotlib.", is_flag=True)
+@_option(
+    "--format output",
+    "Format of the summary on standard output.",
+    click.Choice(["text", "json"]),
+    "text",
     envvar="GENRET_EVALUATE_FORMAT",
-    help="Format of the summary on standard output.",
-    **SHOWN,
 )
 def evaluate_command(
     index_path: str,
@@ -142,19 +102,12 @@ def evaluate_command(
     prompt: str | None,
     sets: tuple[str, ...],
     methods: tuple[str, ...],
-    k: int,
     out: Path,
-    limit: int | None,
-    num_seeds: int,
-    seed: int,
-    baseline: str | None,
     metrics: tuple[str, ...],
     resamples: int,
-    batch_size: int,
-    resume: bool,
-    redirects: Path | None,
     no_plots: bool,
     output: str,
+    **others: Any,
 ) -> None:
     """Compare methods on labelled sets and write a report.
 
@@ -174,17 +127,10 @@ def evaluate_command(
             sets=tuple(SetSpec.parse(text) for text in sets),
             methods=tuple(dict.fromkeys(methods)) or _default_methods(index_path),
             out=out,
-            k=k,
-            limit=limit,
-            seed=seed,
-            num_seeds=num_seeds,
-            baseline=baseline,
             metrics=tuple(dict.fromkeys(metrics)) or None,
             num_resamples=resamples,
-            batch_size=batch_size,
-            redirects=redirects,
             has_plots=not no_plots,
-            resume=resume,
+            **others,
         )
         plan.check()
         loading = {"device": device, "dtype": dtype, "threads": threads, "prompt": prompt}

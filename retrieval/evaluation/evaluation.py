@@ -39,6 +39,7 @@ from genret.retrieval.sources.source_files import digest_file
 
 _PAPER = "#ffffff"
 _MOST_WARM_UP = 64
+_BETTER = "higher is better, further left is faster."
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,19 +165,15 @@ def _plots(
     if overview is not None:
         timed = [(row, row.milliseconds) for row in overview.rows if row.milliseconds is not None]
         points = [Point(row.method, milliseconds, None, row.mean) for row, milliseconds in timed]
-        caption = "Quality against time, means over the sets: higher is better, further left is faster."
         if points:
+            caption = f"Quality against time, means over the sets: {_BETTER}"
             yield "overview", caption, "mean of the leading metrics", points
     for comparison in comparisons:
         name, metric = comparison.labelled.name, comparison.primary
-        points = []
-        for method in comparison.methods:
-            interval = method.figures[metric].interval
-            if method.times is not None:
-                points.append(Point(method.method, method.times.mean_ms, interval, interval.value))
-        caption = f"{name}: {metric} against time, with 95 % intervals. "
-        caption += "Higher is better, further left is faster."
+        known = [(m.method, m.times, m.figures[metric].interval) for m in comparison.methods]
+        points = [Point(n, times.mean_ms, found, found.value) for n, times, found in known if times]
         if points:
+            caption = f"{name}: {metric} against time, with 95 % intervals. {_BETTER.capitalize()}"
             yield f"set-{name}", caption, metric, points
 
 

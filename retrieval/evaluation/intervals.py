@@ -35,15 +35,10 @@ def bootstrap(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> Interval:
-    """Return the percentile interval of a metric.
+    """Return the percentile interval of a metric; the same seed draws the same queries for every metric.
 
-    Args:
-        metric: The metric of one run.
-        groups: The document of each query, resampled as one. If all queries have the same, queries are
-            resampled: one document says nothing of how documents differ.
-        num_resamples: Number of resamples.
-        confidence: Confidence of the interval.
-        seed: Seed; the same one draws the same queries for every metric of a set.
+    `groups` has the document of each query, resampled as one. If all queries have the same, queries are
+    resampled: one document says nothing of how documents differ.
 
     Raises:
         InputError: an argument is out of range, or there are not as many groups as queries.
@@ -117,8 +112,7 @@ def resampled_figures(
 def percentiles(figures: Floats, confidence: float) -> tuple[float, float]:
     """Return the ends of the percentile interval of resampled figures; NaN if all figures are NaN.
 
-    Raises:
-        InputError: the confidence is not between 0 and 1.
+    An InputError refuses a confidence that is not between 0 and 1.
     """
     if not 0 < confidence < 1:
         raise InputError("confidence", f"must be above 0 and below 1, got {confidence}")
@@ -138,11 +132,7 @@ def num_groups(metric: MetricValues, groups: Sequence[str] | None) -> int:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values adjusted for their number by Holm's step-down method (1979).
-
-    Raises:
-        InputError: one is outside [0, 1].
-    """
+    """Return p-values, each in [0, 1], adjusted for their number by Holm's step-down method (1979)."""
     for number, p in enumerate(p_values):
         if not 0 <= p <= 1:
             raise InputError(f"p_values[{number}]", f"must be in [0, 1], got {p}")

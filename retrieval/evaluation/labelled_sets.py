@@ -118,11 +118,7 @@ class JudgedRanking:
 
 
 def judge(labelled: LabelledSet, run: MethodRun) -> list[JudgedRanking]:
-    """Put every ranking beside its query.
-
-    Raises:
-        InputError: the run has other queries than the set, or more or fewer.
-    """
+    """Put every ranking beside its query; InputError if the run has other queries, or more or fewer."""
     if len(run.rankings) != len(labelled.queries):
         raise InputError(
             "run",

@@ -33,15 +33,9 @@ class Task:
     seed: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class EvaluationProgress:
-    """Progress of an evaluation."""
-
-    task: Task  # the running task
-    number: int  # its number, from 1
-    num_tasks: int  # number of all tasks, with those that were done before
-    num_answered: int  # queries of the task that are answered
-    seconds: float  # time since the task began
+# Is told the running task, its number among all from 1, how many of its queries are answered, and the seconds
+# since it began.
+Report = Callable[[Task, int, int, float], None]
 
 
 def plan_tasks(
@@ -60,7 +54,7 @@ def run_tasks(
     tasks: Sequence[Task],
     store: RunStore,
     titles: EntityFinder,
-    report: Callable[[EvaluationProgress], None],
+    report: Report,
     num_warm_up: int = _WARM_UP_QUERIES,
 ) -> list[MethodRun]:
     """Return the run of every task, in order; runs that the store has are not repeated.
@@ -78,7 +72,7 @@ def run_tasks(
             if task.method.name not in warm:  # what is made on first use is no query's time
                 task.method.answer(task.labelled.queries[:num_warm_up], task.seed or 0, lambda _: None)
                 warm.add(task.method.name)
-            run = _run(task, number, len(tasks), report)
+            run = _run(task, number, report)
             store.save(task.labelled, run)
         check_valid(run, titles)
         runs.append(run)
@@ -100,11 +94,11 @@ def check_valid(run: MethodRun, titles: EntityFinder) -> None:
                 )
 
 
-def _run(task: Task, number: int, num_tasks: int, report: Callable[[EvaluationProgress], None]) -> MethodRun:
+def _run(task: Task, number: int, report: Report) -> MethodRun:
     started = time.perf_counter()
 
     def answered(count: int) -> None:
-        report(EvaluationProgress(task, number, num_tasks, count, time.perf_counter() - started))
+        report(task, number, count, time.perf_counter() - started)
 
     answered(0)
     rankings = task.method.answer(task.labelled.queries, task.seed or 0, answered)
@@ -140,27 +134,27 @@ class Reporter:
     def __exit__(self, *error: Any) -> None:
         self._display.__exit__(*error)
 
-    def report(self, progress: EvaluationProgress) -> None:
-        """Show where the evaluation is."""
-        total = len(progress.task.labelled.queries)
-        if progress.num_answered and progress.seconds > 0:
-            self._speeds[progress.task.method.name] = progress.num_answered / progress.seconds
-        self._display.show(self._line(progress, total), is_last=progress.num_answered >= total)
+    def report(self, task: Task, number: int, num_answered: int, seconds: float) -> None:
+        """Show where the evaluation is (see `Report`)."""
+        if num_answered and seconds > 0:
+            self._speeds[task.method.name] = num_answered / seconds
+        is_last = num_answered >= len(task.labelled.queries)
+        self._display.show(self._line(task, number, num_answered), is_last=is_last)
 
     def say(self, text: str) -> None:
         """Print a line."""
         self._display.say(text)
 
-    def _line(self, progress: EvaluationProgress, total: int) -> str:
-        task = progress.task
+    def _line(self, task: Task, number: int, num_answered: int) -> str:
+        total = len(task.labelled.queries)
         seed = "" if task.seed is None else f" (seed {task.seed})"
-        text = f"{progress.number}/{progress.num_tasks} {task.labelled.name} {task.method.name}{seed}: "
-        text += f"{progress.num_answered:,}/{total:,}"
+        text = f"{number}/{len(self._tasks)} {task.labelled.name} {task.method.name}{seed}: "
+        text += f"{num_answered:,}/{total:,}"
         speed = self._speeds.get(task.method.name)
-        if not progress.num_answered or not speed:
+        if not num_answered or not speed:
             return text
         text += f", {speed:,.1f}/s"
-        left = (total - progress.num_answered) / speed + self._later(progress.number)
+        left = (total - num_answered) / speed + self._later(number)
         return f"{text}, {_clock(left)} left" if left >= 1 else text
 
     def _later(self, number: int) -> float:

@@ -178,11 +178,9 @@ def measure(labelled: LabelledSet, run: MethodRun, names: Sequence[str] | None =
 
 
 def check_metrics(names: Sequence[str]) -> list[str]:
-    """Refuse names that are no metrics, and return those that ir-measures computes.
+    """Refuse names that are no metrics with an InputError that lists all, and return those of ir-measures.
 
-    Raises:
-        InputError: a name is no metric; the text lists all.
-        MissingExtraError: ir-measures is not installed and is needed.
+    A MissingExtraError says that ir-measures is needed and not installed.
     """
     ranked = [n for n in names if n not in (*MICRO_METRICS, "accuracy", *RATES) and not _KILT.fullmatch(n)]
     for name in ranked:
@@ -234,9 +232,7 @@ def _of_evidence(name: str, judged: Sequence[JudgedRanking]) -> Floats:
 def parse_measure(name: str) -> Any:
     """Return the measure of ir-measures with this name.
 
-    Raises:
-        InputError: there is none, a parameter of it is wrong, or no installed library computes it.
-        MissingExtraError: ir-measures is not installed.
+    An InputError says why there is none, or that no installed library computes it.
     """
     ir_measures = _library()
     try:

@@ -9,9 +9,8 @@ An evaluation stores every finished run, so that it can go on after a stop:
     DIR/runs/SET/METHOD[.seedN].json        the end of the run, and its time; written last
 
 Files appear whole under their names or not at all. trec_eval reads scores as 32-bit floats, ignores ranks,
-and puts
-documents of one score in the falling order of their ids. So written scores fall strictly, as 32-bit floats
-too.
+and puts documents of one score in the falling order of their ids. So written scores fall strictly, as 32-bit
+floats too.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +53,8 @@ def write_run(file: str | Path, labelled: LabelledSet, run: MethodRun) -> None:
     """Write a run as TREC has it: query, Q0, document, rank, score, tag.
 
     Answers stand there as metrics see them (`labelled_sets.judge`), so trec_eval says the same of this file
-    and
-    `write_qrels` as `measure` of the run. White space in ids is percent-encoded; scores are lowered as far as
-    they must be
-    to fall.
+    and `write_qrels` as `measure` of the run. White space in ids is percent-encoded; scores are lowered as
+    far as they must be to fall.
 
     Raises:
         InputError: the run is not of this set.
@@ -76,11 +74,7 @@ def write_run(file: str | Path, labelled: LabelledSet, run: MethodRun) -> None:
 
 
 def write_qrels(file: str | Path, labelled: LabelledSet) -> None:
-    """Write the judgments of a set as TREC has them: query, 0, document, grade.
-
-    Raises:
-        SourceError: the file cannot be written.
-    """
+    """Write the judgments of a set as TREC has them: query, 0, document, grade."""
     with staged_file(file) as stream:
         for query in labelled.queries:
             name = encode_token(query.query_id)
@@ -137,8 +131,7 @@ def read_run(file: str | Path) -> dict[str, tuple[RankedEntity, ...]]:
 def read_rankings(file: str | Path) -> list[RankedAnswers]:
     """Read a file of `write_rankings`, optionally compressed; a score that is null is minus infinity.
 
-    Raises:
-        SourceError: the file is missing or empty, or a line is malformed.
+    A SourceError names a file that is missing or empty, and the line and field of what is malformed.
     """
     rankings = []
     for line, value in json_objects(file):
@@ -278,13 +271,8 @@ class RunStore:
         )
 
     def load(self, labelled: LabelledSet, method: str, seed: int | None) -> MethodRun | None:
-        """Return a run that is done, or None.
-
-        Raises:
-            SourceError: its files are malformed.
-        """
-        stem = self._stem(labelled.name, method, seed)
-        file = _with_ending(stem, ".json")
+        """Return a run that is done, or None; SourceError if its files are malformed."""
+        file = self._file(labelled.name, method, seed, ".json")
         if not file.is_file():
             return None
         try:
@@ -294,41 +282,38 @@ class RunStore:
             raise SourceError(
                 f"{file}: not written by this command ({error}); remove it to run again"
             ) from error
-        rankings = tuple(read_rankings(_with_ending(stem, ".jsonl")))
+        answers = self._file(labelled.name, method, seed, ".jsonl")
+        rankings = tuple(read_rankings(answers))
         if [r.query_id for r in rankings] != [q.query_id for q in labelled.queries]:
             raise SourceError(
-                f"{stem}.jsonl: not the queries of the set {labelled.name}; remove it to run again"
+                f"{answers}: not the queries of the set {labelled.name}; remove it to run again"
             )
         return MethodRun(method, labelled.name, rankings, seconds, seed, is_constrained)
 
     def save(self, labelled: LabelledSet, run: MethodRun) -> None:
         """Keep a run that is done."""
-        stem = self._stem(labelled.name, run.method, run.seed)
-        stem.parent.mkdir(parents=True, exist_ok=True)
-        write_qrels(stem.parent / "qrels.txt", labelled)
-        write_run(_with_ending(stem, ".run"), labelled, run)
-        write_rankings(_with_ending(stem, ".jsonl"), labelled, run)
+        file = partial(self._file, labelled.name, run.method, run.seed)
+        file(".json").parent.mkdir(parents=True, exist_ok=True)
+        write_qrels(file(".json").with_name("qrels.txt"), labelled)
+        write_run(file(".run"), labelled, run)
+        write_rankings(file(".jsonl"), labelled, run)
         done = {"method": run.method, "set": run.set_name, "seed": run.seed, "seconds": run.seconds}
         done["is_constrained"] = run.is_constrained
-        write_text(_with_ending(stem, ".json"), json.dumps(done, ensure_ascii=False) + "\n")
+        write_text(file(".json"), json.dumps(done, ensure_ascii=False) + "\n")
 
-    def _stem(self, set_name: str, method: str, seed: int | None) -> Path:
+    def _file(self, set_name: str, method: str, seed: int | None, ending: str) -> Path:
         name = re.sub(r"[^\w.+-]+", "-", method)
         if name != method.replace(":", "-").replace("/", "-") or method.startswith("run:"):
             # Paths of two run files may differ in what was just replaced.
             name = f"{name[:80]}-{xxhash.xxh3_64_hexdigest(method.encode())[:8]}"
         seeded = "" if seed is None else f".seed{seed}"
-        return self.folder / RUNS_FOLDER / set_name / f"{name}{seeded}"
+        return self.folder / RUNS_FOLDER / set_name / f"{name}{seeded}{ending}"
 
 
 def write_text(file: Path, text: str) -> None:
     """Write a file that appears under its name only when it is complete."""
     with staged_file(file) as stream:
         stream.write(text)
-
-
-def _with_ending(stem: Path, ending: str) -> Path:
-    return stem.with_name(stem.name + ending)
 
 
 def _read_identity(file: Path) -> Identity:

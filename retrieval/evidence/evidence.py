@@ -19,11 +19,10 @@ import numpy.typing as npt
 from rapidfuzz import process
 from rapidfuzz.distance import Indel
 
-from genret.retrieval.errors import GenretError, IndexFormatError
-from genret.retrieval.evidence.field import Counted, Field
+from genret.retrieval.errors import GenretError
+from genret.retrieval.evidence.field import FIELD_FILES, NAMES, QUERIES, TEXTS, Counted, Field, open_field
 from genret.retrieval.evidence.loops import compile_loops
 from genret.retrieval.evidence.postings import (
-    TERMS_VERSION,
     Characters,
     FloatArray,
     IntArray,
@@ -33,13 +32,11 @@ from genret.retrieval.evidence.postings import (
     Terms,
     fold_all,
 )
-from genret.retrieval.index.entity_texts import EntityTexts
-from genret.retrieval.index.layout import NAMES_FILE, QUERIES_FILE, TEXTS_FILE
 from genret.retrieval.index.priors import Prior
-from genret.retrieval.index.reader import Index
+from genret.retrieval.index.reader import EntityTexts, Index
 from genret.retrieval.vectors.vector_search import VectorProposer
 
-NAMES, TEXTS, QUERIES, VECTORS, MODEL, WEIGHT = "names", "texts", "queries", "vectors", "model", "weight"
+VECTORS, MODEL, WEIGHT = "vectors", "model", "weight"
 # Kinds of evidence, in the order in which they are shown.
 KINDS = (NAMES, TEXTS, QUERIES, VECTORS, MODEL, WEIGHT)
 
@@ -132,28 +129,22 @@ class EvidenceQuery:
 class Evidence:
     """The evidence of one open index. Safe to use from several threads.
 
-    Each field and the vectors may be None, if missing or unusable. `problems` says why a kind that the index
-    has cannot be used.
-
     Attributes:
-        fields: The usable fields, by kind.
-        vectors: Proposes by vectors, or None.
-        problems: Errors of the kinds that cannot be used.
+        fields: The usable fields, by kind in the order of `KINDS`.
+        vectors: Proposes by vectors; None if missing or unusable.
+        problems: Why kinds that the index has cannot be used.
     """
 
     def __init__(
         self,
         index: Index,
-        names: Field | None = None,
-        texts: Field | None = None,
-        queries: Field | None = None,
+        fields: Mapping[str, Field] = MappingProxyType({}),
         vectors: VectorProposer | None = None,
         problems: Mapping[str, GenretError] = MappingProxyType({}),
     ) -> None:
         self.vectors = vectors
         self.problems = problems
-        fields = {NAMES: names, TEXTS: texts, QUERIES: queries}
-        self.fields = {kind: field for kind, field in fields.items() if field is not None}
+        self.fields = fields
         self._num_asked = 0
         self._prior: tuple[Prior, float] | None = None
         self._names = EntityTexts(index)
@@ -364,7 +355,6 @@ def _columns(kind: str) -> slice:
 
 
 _LOG = logging.getLogger(__name__)
-FIELD_FILES = {NAMES: NAMES_FILE, TEXTS: TEXTS_FILE, QUERIES: QUERIES_FILE}
 
 
 def open_evidence(index: Index, encoder: str | Path | None = None, device: str = "cpu") -> Evidence:
@@ -389,29 +379,4 @@ def open_evidence(index: Index, encoder: str | Path | None = None, device: str =
             problems[VECTORS] = error.with_traceback(None)
     for kind, problem in problems.items():
         _LOG.warning("the %s of %s cannot be used as evidence: %s", kind, index.path, problem)
-    return Evidence(
-        index, fields.get(NAMES), fields.get(TEXTS), fields.get(QUERIES), vectors=vectors, problems=problems
-    )
-
-
-def open_field(index: Index, kind: str) -> Field:
-    """Open one field.
-
-    Raises:
-        IndexChecksumError: its file differs from the manifest.
-        IndexFormatError: the file is malformed, or was made by other rules.
-        EvidenceMissingError: the index has no such field.
-    """
-    file = FIELD_FILES[kind]
-    if index.evidence is not None and index.evidence.terms != TERMS_VERSION:
-        raise IndexFormatError(
-            f"{file}: made by version {index.evidence.terms} of the rules for words and letters, this "
-            f"library has version {TERMS_VERSION}; make it anew with: genret update INDEX --evidence all"
-        )
-    return Field.read(
-        index.evidence_file(file),
-        file,
-        index.num_entities,
-        has_queries=kind == QUERIES,
-        weights=index.weights if kind == NAMES else None,
-    )
+    return Evidence(index, fields, vectors, problems)

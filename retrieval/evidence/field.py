@@ -1,12 +1,13 @@
 """A field: texts with their owners, the entities of an index, found by words and by letter trigrams.
 
 A field is one Arrow file with a record batch per block of 65,536 texts, in the order of their owners, written
-block by block and mapped for reading.
+block by block and mapped for reading. `make_fields` makes those of an index: names, texts, past queries.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from random import Random
 from typing import Any, Self, TypeVar
@@ -22,6 +23,7 @@ from genret.retrieval.evidence.postings import (
     ALL_HASHES,
     BLOCK_TEXTS,
     MAX_TEXT,
+    TERMS_VERSION,
     Block,
     Characters,
     FloatArray,
@@ -33,8 +35,13 @@ from genret.retrieval.evidence.postings import (
     Terms,
     fold_all,
 )
-from genret.retrieval.index.arrow_files import as_arrow, as_numpy
+from genret.retrieval.index.layout import NAMES_FILE, QUERIES_FILE, TEXTS_FILE, as_arrow, as_numpy
+from genret.retrieval.index.manifest import EvidenceEntry
+from genret.retrieval.index.reader import EntityTexts, Index
+from genret.retrieval.progress import StepProgress
 
+NAMES, TEXTS, QUERIES = "names", "texts", "queries"
+FIELD_FILES = {NAMES: NAMES_FILE, TEXTS: TEXTS_FILE, QUERIES: QUERIES_FILE}
 WORDS, LETTERS = "words", "letters"
 _LISTS = {"term": pa.uint32(), "begin": pa.uint32(), "text": pa.uint16(), "length": pa.uint8()}
 _OWNER, _QUERIES, _COUNTS = "owner", "queries", "counts"
@@ -373,3 +380,147 @@ def _owners(
     if int(owner.min()) < 0 or int(owner.max()) >= num_entities or (owner[1:] < owner[:-1]).any():
         raise IndexFormatError(f"{name}: owners are not in order, or not entities of the index")
     return owner
+
+
+def open_field(index: Index, kind: str) -> Field:
+    """Open one field.
+
+    Raises:
+        IndexChecksumError: its file differs from the manifest.
+        IndexFormatError: the file is malformed, or was made by other rules.
+        EvidenceMissingError: the index has no such field.
+    """
+    file = FIELD_FILES[kind]
+    if index.evidence is not None and index.evidence.terms != TERMS_VERSION:
+        raise IndexFormatError(
+            f"{file}: made by version {index.evidence.terms} of the rules for words and letters, this "
+            f"library has version {TERMS_VERSION}; make it anew with: genret update INDEX --evidence all"
+        )
+    return Field.read(
+        index.evidence_file(file),
+        file,
+        index.num_entities,
+        has_queries=kind == QUERIES,
+        weights=index.weights if kind == NAMES else None,
+    )
+
+
+# Past queries kept per entity, the most frequent ones.
+MAX_QUERIES_PER_ENTITY = 64
+
+
+def make_fields(
+    index: Index,
+    columns: Sequence[str],
+    queries: Iterable[tuple[int, Sequence[Counted]]] | None,
+    folder: Path,
+    progress: StepProgress,
+    memory_bytes: int = DEFAULT_BLOCK_BYTES,
+) -> tuple[EvidenceEntry, tuple[str, ...]]:
+    """Make the fields of an index; return the manifest's entry and the names of the files written.
+
+    The same entities and queries give the same bytes. Memory: the texts of two blocks, of 65,536 texts each,
+    and `memory_bytes` for making the lists of one; less takes longer. `columns` are metadata columns of
+    strings whose values are texts of the entity; `queries` are entities, ascending, with their past queries.
+
+    Raises:
+        InputError: a column is unknown or not of strings.
+        SourceError: a file cannot be written.
+    """
+    counter = _Counter()
+    fields = {NAMES: _name_blocks(index, memory_bytes)}
+    if columns:
+        fields[TEXTS] = _column_blocks(index, columns, memory_bytes)
+    if queries is not None:
+        fields[QUERIES] = query_blocks(_batches(counter.watch(queries)), memory_bytes)
+    made = dict.fromkeys(FIELD_FILES, 0)
+    for kind, blocks in fields.items():
+        progress.phase(f"words and letters of {kind}")
+        for done in write_blocks(folder / FIELD_FILES[kind], blocks, kind == QUERIES):
+            progress.advance(done, f"{kind} of {done:,} entities" if kind == QUERIES else f"{done:,} {kind}")
+            made[kind] = done
+    entry = EvidenceEntry(TERMS_VERSION, made[NAMES], tuple(columns), made[TEXTS], counter.count)
+    return entry, tuple(FIELD_FILES[kind] for kind in fields)
+
+
+def wrong_block(index: Index, kind: str) -> int | None:
+    """Return the number of a field's first block that differs from the entities or past queries, if any.
+
+    The field ("names", "texts" or "queries") was made by the rules of this version of the library.
+
+    Raises:
+        IndexChecksumError, IndexFormatError: the file cannot be read.
+    """
+    stored = stored_blocks(index.evidence_file(FIELD_FILES[kind]), FIELD_FILES[kind], kind == QUERIES)
+    if kind == QUERIES:
+        queries = open_field(index, kind).all_queries()
+        blocks = query_blocks(_batches(_Counter().watch(queries)))
+    else:
+        columns = () if index.evidence is None else index.evidence.columns
+        blocks = _name_blocks(index) if kind == NAMES else _column_blocks(index, columns)
+    for number, (one, other) in enumerate(zip_longest(stored, blocks)):
+        if one is None or other is None or not one.equals(other):
+            return number
+    return None
+
+
+def _name_blocks(index: Index, memory_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[pa.RecordBatch]:
+    return text_blocks(EntityTexts(index).batches(_READ), memory_bytes)
+
+
+def _column_blocks(
+    index: Index, columns: Sequence[str], memory_bytes: int = DEFAULT_BLOCK_BYTES
+) -> Iterator[pa.RecordBatch]:
+    texts = EntityTexts(index, columns, has_names=False).batches(_READ)
+    return text_blocks(_one_per_entity(texts), memory_bytes)
+
+
+def most_frequent(queries: Sequence[Counted]) -> list[Counted]:
+    """Return the queries to keep for one entity: the most frequent first, ties by text."""
+    return sorted(queries, key=lambda one: (-one[1], one[0]))[:MAX_QUERIES_PER_ENTITY]
+
+
+class _Counter:
+    def __init__(self) -> None:
+        self.count = 0
+
+    def watch(self, queries: Iterable[tuple[int, Sequence[Counted]]]) -> Iterator[tuple[int, list[Counted]]]:
+        for entity, mine in queries:
+            kept = most_frequent(mine)
+            self.count += len(kept)
+            yield entity, kept
+
+
+def _batches(
+    queries: Iterable[tuple[int, list[Counted]]],
+) -> Iterator[tuple[IntArray, list[list[Counted]]]]:
+    owner: list[int] = []
+    asked: list[list[Counted]] = []
+    for entity, mine in queries:
+        owner.append(entity)
+        asked.append(mine)
+        if len(owner) == _READ:
+            yield np.array(owner), asked
+            owner, asked = [], []
+    if owner:
+        yield np.array(owner), asked
+
+
+def _one_per_entity(
+    batches: Iterable[tuple[IntArray, Sequence[str]]],
+) -> Iterator[tuple[IntArray, list[str]]]:
+    """Join the texts of every entity, which are neighbours."""
+    last, parts = -1, list[str]()
+    for owner, texts in batches:
+        numbers: list[int] = []
+        joined: list[str] = []
+        for number, text in zip(owner.tolist(), texts, strict=True):
+            if number != last and parts:
+                numbers.append(last)
+                joined.append("\n".join(parts))
+                parts = []
+            last = number
+            parts.append(text)
+        yield np.array(numbers, np.int64), joined
+    if parts:
+        yield np.array([last]), ["\n".join(parts)]

@@ -10,11 +10,14 @@ import numpy.typing as npt
 
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
+Places = npt.NDArray[np.uint16]  # in a block
+Levels = npt.NDArray[np.uint8]  # of lengths and weights
+Lists = tuple[Places, IntArray, IntArray, FloatArray]
+Factors = tuple[Levels, FloatArray, Levels, FloatArray]
+Room = tuple[npt.NDArray[np.int32], FloatArray]
 
 
-def accumulate(
-    text: npt.NDArray[np.uint16], begin: IntArray, end: IntArray, weights: FloatArray, totals: FloatArray
-) -> None:
+def accumulate(text: Places, begin: IntArray, end: IntArray, weights: FloatArray, totals: FloatArray) -> None:
     """Add the weight of every term to the totals of its texts.
 
     Args:
@@ -28,31 +31,28 @@ def accumulate(
         totals[text[first:last]] += weight  # a list holds a place once
 
 
-def best_of_block(
-    text: npt.NDArray[np.uint16],
-    begin: IntArray,
-    end: IntArray,
-    totals: FloatArray,
-    length: npt.NDArray[np.uint8],
-    length_factor: FloatArray,
-    weight: npt.NDArray[np.uint8],
-    weight_factor: FloatArray,
-    least: np.float32,
-    least_weighted: np.float32,
-    place: npt.NDArray[np.int32],
-    score: FloatArray,
-) -> int:
+def best_of_block(lists: Lists, factors: Factors, least: tuple[np.float32, np.float32], room: Room) -> int:
     """Find the texts of a block whose score is positive and, plain or weighted, large enough.
 
-    The lists and totals are those of `accumulate`; the totals are reset to 0. A score is a total times the
-    factor of the text's length, and is weighted by the factor of its weight. Shapes: length and weight (n,),
-    their factors (256,), falling and rising. Writes places, in any order, and scores, of shape (65536,), and
-    returns their number.
+    A score is a total times the factor of the text's length, and is weighted by the factor of its weight.
+
+    Args:
+        lists: Lists, their begins and ends, and totals, as in `accumulate`; the totals are reset to 0.
+        factors: Length of every text, factors of lengths, falling, weight of every text, factors of weights,
+            rising. Shapes: (n,), (256,), (n,), (256,).
+        least: Least score, and least weighted score.
+        room: Places, in any order, and scores, which are written. Shapes: (65536,).
+
+    Returns:
+        Number of the texts found.
     """
-    enough = min(least / length_factor[0], least_weighted / (length_factor[0] * weight_factor[-1]))
+    _, _, _, totals = lists
+    length, length_factor, weight, weight_factor = factors
+    place, score = room
+    enough = min(least[0] / length_factor[0], least[1] / (length_factor[0] * weight_factor[-1]))
     found = np.flatnonzero(totals[: len(length)] >= max(enough * 0.999, np.finfo(np.float32).tiny))
     scores = totals[found] * length_factor[length[found]]
-    kept = (scores >= least) | (scores * weight_factor[weight[found]] >= least_weighted)
+    kept = (scores >= least[0]) | (scores * weight_factor[weight[found]] >= least[1])
     count = int(kept.sum())
     place[:count], score[:count] = found[kept], scores[kept]
     totals[:] = 0
@@ -60,12 +60,7 @@ def best_of_block(
 
 
 def overlaps(
-    text: npt.NDArray[np.uint16],
-    begin: IntArray,
-    end: IntArray,
-    weights: FloatArray,
-    places: npt.NDArray[np.uint16],
-    sums: FloatArray,
+    text: Places, begin: IntArray, end: IntArray, weights: FloatArray, places: Places, sums: FloatArray
 ) -> None:
     """Add to the sum of every place in a block the weights of the terms that it has; see `accumulate`.
 
@@ -79,7 +74,7 @@ def overlaps(
 
 
 def _accumulate(
-    text: npt.NDArray[np.uint16], begin: IntArray, end: IntArray, weights: FloatArray, totals: FloatArray
+    text: Places, begin: IntArray, end: IntArray, weights: FloatArray, totals: FloatArray
 ) -> None:
     for t in range(len(weights)):
         weight = weights[t]
@@ -87,20 +82,10 @@ def _accumulate(
             totals[text[i]] += weight
 
 
-def _best_of_block(
-    text: npt.NDArray[np.uint16],
-    begin: IntArray,
-    end: IntArray,
-    totals: FloatArray,
-    length: npt.NDArray[np.uint8],
-    length_factor: FloatArray,
-    weight: npt.NDArray[np.uint8],
-    weight_factor: FloatArray,
-    least: np.float32,
-    least_weighted: np.float32,
-    place: npt.NDArray[np.int32],
-    score: FloatArray,
-) -> int:
+def _best_of_block(lists: Lists, factors: Factors, least: tuple[np.float32, np.float32], room: Room) -> int:
+    text, begin, end, totals = lists
+    length, length_factor, weight, weight_factor = factors
+    place, score = room
     count = 0
     factor, most = length_factor[0], weight_factor[-1]
     num_postings = 0
@@ -118,9 +103,9 @@ def _best_of_block(
             totals[i] = 0
             if i >= len(length) or total <= 0:  # a damaged file may name any place
                 continue
-            if total * factor >= least or total * factor * most >= least_weighted:
+            if total * factor >= least[0] or total * factor * most >= least[1]:
                 value = total * length_factor[length[i]]
-                if value >= least or value * weight_factor[weight[i]] >= least_weighted:
+                if value >= least[0] or value * weight_factor[weight[i]] >= least[1]:
                     place[count] = i
                     score[count] = value
                     count += 1
@@ -129,12 +114,7 @@ def _best_of_block(
 
 
 def _overlaps(
-    text: npt.NDArray[np.uint16],
-    begin: IntArray,
-    end: IntArray,
-    weights: FloatArray,
-    places: npt.NDArray[np.uint16],
-    sums: FloatArray,
+    text: Places, begin: IntArray, end: IntArray, weights: FloatArray, places: Places, sums: FloatArray
 ) -> None:
     for t in range(len(weights)):
         low = begin[t]

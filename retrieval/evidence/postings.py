@@ -147,7 +147,7 @@ class TermLists:
             mine = _NO_WEIGHTS if weight is None else weight[first : first + BLOCK_TEXTS]
             lists = (block.text, begin, end, totals)
             factors = (block.length, self.length_factor, mine, _WEIGHT_FACTOR)
-            count = loops.best_of_block(*lists, *factors, *best.least, *room)
+            count = loops.best_of_block(lists, factors, best.least, room)
             if not count:
                 continue
             place, score = room[0][:count].astype(np.int64) + first, room[1][:count].copy()

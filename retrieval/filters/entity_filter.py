@@ -18,10 +18,9 @@ from genret.decoding.constraints import Constraint
 from genret.decoding.errors import DecodingCancelledError
 from genret.decoding.trie.row_filter import FilteredTrie, RowFilter, counts_before
 from genret.decoding.trie.title_trie import TitleTrie
+from genret.retrieval.arguments import FilterKey, Restriction
 from genret.retrieval.errors import InputError
-from genret.retrieval.filters.check import check
-from genret.retrieval.filters.evaluate import evaluate
-from genret.retrieval.filters.restriction import FilterKey, Restriction
+from genret.retrieval.filters.evaluate import check, evaluate
 from genret.retrieval.index.layout import ENTITY_ID, TITLE
 from genret.retrieval.index.reader import Index
 
@@ -54,19 +53,67 @@ def constraint_of(trie: TitleTrie, filters: Sequence[EntityFilter | None]) -> Co
     return FilteredTrie(trie, [None if allowed is None else allowed.rows for allowed in filters])
 
 
-class FilterMaker:
-    """Makes the filters of one open index; their rows live on `device`, like the states of its trie."""
+DEFAULT_FILTER_CACHE_BYTES = 256 * 2**20
+_MAX_BYTES = 2**50
+# Memory of the Python objects of a kept filter: over a small index, most of it.
+_OBJECT_BYTES = 2048
+# Memory of the distinct filters of one batch, which all stay while it is decoded. It also keeps their number
+# far below what decoding's states can tell apart.
+_MAX_BATCH_BYTES = 512 * 2**20
+# Bytes of a filter per row and per entity.
+_ROW_BYTES, _ENTITY_BYTES = 4, 1
 
-    def __init__(self, index: Index, device: torch.device | str) -> None:
+
+@dataclass(frozen=True, slots=True)
+class FilterCacheStats:
+    """Counters of the filters kept; their memory includes that of the keys."""
+
+    hits: int
+    misses: int
+    evictions: int
+    num_filters: int
+    num_bytes: int
+    max_bytes: int
+
+
+def kept_bytes(key: FilterKey, made: EntityFilter) -> int:
+    """Return the memory of a kept filter with its key."""
+    return made.num_bytes + sys.getsizeof(key.predicate) + _OBJECT_BYTES
+
+
+class FilterStore:
+    """Makes the filters of one open index; their rows live on `device`, like the states of its trie.
+
+    Those last used are kept by restriction, in at most `max_bytes`; a larger one is made, used and not kept.
+    Two threads that miss the same filter at once both make it, because either may be cancelled.
+
+    Attributes:
+        cache: The filters kept; its size is in bytes, those of the keys included.
+
+    Raises:
+        InputError: the bound is negative or no integer.
+    """
+
+    def __init__(
+        self, index: Index, device: torch.device | str, max_bytes: int = DEFAULT_FILTER_CACHE_BYTES
+    ) -> None:
+        if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or not 0 <= max_bytes <= _MAX_BYTES:
+            raise InputError("filter_cache_bytes", f"must be an integer of at least 0, got {max_bytes!r}")
+        self.cache: BoundedCache[FilterKey, EntityFilter] = BoundedCache(max_bytes, kept_bytes)
         self._index = index
         self._device = torch.device(device)
+        size = _ROW_BYTES * (index.num_rows + 1) + _ENTITY_BYTES * index.num_entities
+        self._most = max(1, _MAX_BATCH_BYTES // size)
+
+    @property
+    def stats(self) -> FilterCacheStats:
+        """The counters of the cache."""
+        with (kept := self.cache).lock:
+            counts = (kept.hits, kept.misses, kept.evictions, len(kept), kept.size, kept.max_size)
+        return FilterCacheStats(*counts)
 
     def check(self, restriction: Restriction) -> None:
-        """Refuse a predicate that does not fit the index, by names and types alone.
-
-        Raises:
-            InputError: its field is "filter".
-        """
+        """Raise InputError for "filter" if a predicate does not fit the index; cheap, and from any thread."""
         if restriction.predicate is not None:
             names = (*self._index.entities.metadata_columns, ENTITY_ID, TITLE)
             check(restriction.predicate, {name: self._column(name).type for name in names})
@@ -83,6 +130,39 @@ class FilterMaker:
         allowed = self._entities(restriction, poll)
         allowed.flags.writeable = False
         return EntityFilter(allowed, int(np.count_nonzero(allowed)), self._rows(allowed))
+
+    def batches(
+        self,
+        restrictions: Sequence[Restriction],
+        max_size: int,
+        cancel: Sequence[CancelToken | None] | None = None,
+    ) -> Iterator[list[EntityFilter | DecodingCancelledError | None]]:
+        """Cut requests, in order, into batches of at most `max_size` whose filters fit into memory together.
+
+        The restrictions have passed `check`. The filters of a batch are made when it is asked for, and shared
+        by equal restrictions; a request's token is polled meanwhile. Yields per request of a batch its
+        filter, None where nothing is restricted, or the error that ended the making.
+        """
+        batch: list[EntityFilter | DecodingCancelledError | None] = []
+        used: dict[FilterKey, EntityFilter] = {}
+        for restriction, token in zip(restrictions, cancel or [None] * len(restrictions), strict=True):
+            key = None if restriction.is_open else restriction.key()
+            is_new = key is not None and key not in used
+            if batch and (len(batch) >= max_size or (is_new and len(used) >= self._most)):
+                yield batch
+                batch, used = [], {}
+            if key is None:
+                batch.append(None)
+                continue
+            try:
+                if key not in used:
+                    poll = None if token is None else token.check
+                    used[key] = self.cache.get_or_make(key, partial(self.make, restriction, poll))
+                batch.append(used[key])
+            except DecodingCancelledError as error:
+                batch.append(error)
+        if batch:
+            yield batch
 
     def _entities(self, restriction: Restriction, poll: Callable[[], None] | None) -> BoolArray:
         num_entities = self._index.num_entities
@@ -113,127 +193,3 @@ class FilterMaker:
 
     def _column(self, name: str) -> pa.ChunkedArray:
         return self._index.entities.stored_column(name)
-
-
-# Memory of the distinct filters of one batch, which all stay while it is decoded. It also keeps their number
-# far below what decoding's states can tell apart.
-_MAX_BATCH_BYTES = 512 * 2**20
-# Bytes of a filter per row and per entity.
-_ROW_BYTES, _ENTITY_BYTES = 4, 1
-
-
-class FilterStore:
-    """The filters of one open index, by restriction; keeps at most `max_bytes` of them.
-
-    Raises:
-        InputError: the bound is negative.
-    """
-
-    def __init__(self, index: Index, device: torch.device | str, max_bytes: int) -> None:
-        self.max_bytes = max_bytes
-        self._cache = FilterCache(max_bytes)
-        self._maker = FilterMaker(index, device)
-        size = _ROW_BYTES * (index.num_rows + 1) + _ENTITY_BYTES * index.num_entities
-        self._most = max(1, _MAX_BATCH_BYTES // size)
-
-    @property
-    def stats(self) -> FilterCacheStats:
-        """The counters of the cache."""
-        return self._cache.stats
-
-    def clear(self) -> None:
-        """Drop the cached filters."""
-        self._cache.clear()
-
-    def check(self, restriction: Restriction) -> None:
-        """Refuse a predicate that does not fit the index. Cheap, and safe from any thread.
-
-        Raises:
-            InputError: its field is "filter".
-        """
-        self._maker.check(restriction)
-
-    def batches(
-        self,
-        restrictions: Sequence[Restriction],
-        max_size: int,
-        cancel: Sequence[CancelToken | None] | None = None,
-    ) -> Iterator[list[EntityFilter | DecodingCancelledError | None]]:
-        """Cut requests, in order, into batches of at most `max_size` whose filters fit into memory together.
-
-        The restrictions have passed `check`. The filters of a batch are made when it is asked for, and shared
-        by equal restrictions; a request's token is polled meanwhile. Yields per request of a batch its
-        filter, None where nothing is restricted, or the error that ended the making.
-        """
-        batch: list[EntityFilter | DecodingCancelledError | None] = []
-        used: dict[FilterKey, EntityFilter] = {}
-        for restriction, token in zip(restrictions, cancel or [None] * len(restrictions), strict=True):
-            key = None if restriction.is_open else restriction.key()
-            is_new = key is not None and key not in used
-            if batch and (len(batch) >= max_size or (is_new and len(used) >= self._most)):
-                yield batch
-                batch, used = [], {}
-            if key is None:
-                batch.append(None)
-                continue
-            try:
-                if key not in used:
-                    poll = None if token is None else token.check
-                    used[key] = self._cache.get_or_make(key, partial(self._maker.make, restriction, poll))
-                batch.append(used[key])
-            except DecodingCancelledError as error:
-                batch.append(error)
-        if batch:
-            yield batch
-
-
-DEFAULT_FILTER_CACHE_BYTES = 256 * 2**20
-_MAX_BYTES = 2**50
-# Memory of the Python objects of a kept filter: over a small index, most of it.
-_OBJECT_BYTES = 2048
-
-
-@dataclass(frozen=True, slots=True)
-class FilterCacheStats:
-    """Counters of a filter cache; its memory includes that of the keys."""
-
-    hits: int
-    misses: int
-    evictions: int
-    num_filters: int
-    num_bytes: int
-    max_bytes: int
-
-
-def kept_bytes(key: FilterKey, made: EntityFilter) -> int:
-    """Return the memory of a kept filter with its key."""
-    return made.num_bytes + sys.getsizeof(key.predicate) + _OBJECT_BYTES
-
-
-class FilterCache(BoundedCache[FilterKey, EntityFilter]):
-    """The filters last used, of one index version, in at most `max_bytes`.
-
-    A filter larger than this is made, used and not kept. Two threads that miss the same filter at once both
-    make it, because either may be cancelled.
-
-    Raises:
-        InputError: the bound is negative or no integer.
-    """
-
-    def __init__(self, max_bytes: int = DEFAULT_FILTER_CACHE_BYTES) -> None:
-        if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or not 0 <= max_bytes <= _MAX_BYTES:
-            raise InputError("filter_cache_bytes", f"must be an integer of at least 0, got {max_bytes!r}")
-        super().__init__(max_bytes, kept_bytes)
-
-    @property
-    def stats(self) -> FilterCacheStats:
-        """The counters of the cache."""
-        with self.lock:
-            return FilterCacheStats(
-                hits=self.hits,
-                misses=self.misses,
-                evictions=self.evictions,
-                num_filters=len(self),
-                num_bytes=self.size,
-                max_bytes=self.max_size,
-            )

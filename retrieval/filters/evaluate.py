@@ -1,4 +1,4 @@
-"""Evaluates predicates over Arrow columns, batch by batch, without copying a column.
+"""Checks that a predicate fits the columns of an index, and evaluates it, batch by batch, without copies.
 
 Truth is three-valued as in SQL: a test of a missing value is unknown, `and`, `or` and `not` follow Kleene's
 tables, and a row whose result is unknown does not pass. For a dictionary-encoded column each distinct value
@@ -11,9 +11,10 @@ of `like`, % is any text, _ one character, and a backslash escapes the next char
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,21 +22,146 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from genret.retrieval.filters.check import kind_of
 from genret.retrieval.filters.predicate import (
     And,
+    Column,
     Comparison,
     Constant,
     IsNull,
     Leaf,
     Like,
+    Literal,
     Membership,
     Not,
     Or,
     Predicate,
     Truth,
+    error_at,
     leaves,
+    literal_text,
 )
+
+_MAX_LISTED = 30
+_SHOWN_CHARS = 40
+
+# Types of the values that a column of each type may be compared with.
+_VALUES: dict[str, tuple[type, ...]] = {
+    "string": (str,),
+    "int": (int, float),
+    "float": (int, float),
+    "bool": (bool,),
+}
+
+
+def kind_of(data_type: pa.DataType) -> str:
+    """Return "string", "int", "float" or "bool", or Arrow's name of a type that filters cannot compare."""
+    if pa.types.is_dictionary(data_type):
+        data_type = data_type.value_type
+    if pa.types.is_string(data_type) or pa.types.is_large_string(data_type):
+        return "string"
+    if pa.types.is_boolean(data_type):
+        return "bool"
+    if pa.types.is_integer(data_type):
+        return "int"
+    if pa.types.is_float64(data_type):
+        return "float"
+    return str(data_type)
+
+
+def check(predicate: Predicate, columns: Mapping[str, pa.DataType]) -> None:
+    """Raise InputError for "filter" if a column is unknown, or has another type than its value."""
+    for leaf in leaves(predicate):
+        _check_leaf(leaf, columns)
+
+
+def _check_leaf(leaf: Leaf, columns: Mapping[str, pa.DataType]) -> None:
+    match leaf:
+        case IsNull():
+            _known(leaf.column, columns)
+        case Truth():
+            kind = _known(leaf.column, columns)
+            if kind != "bool":
+                raise error_at(
+                    leaf.column.at,
+                    f"{_named(leaf.column)} is {kind}, not bool; expected a comparison after it",
+                )
+        case Like():
+            kind = _known(leaf.column, columns)
+            if kind != "string":
+                raise error_at(
+                    leaf.column.at, f"like needs a string column, and {_named(leaf.column)} is {kind}"
+                )
+            _check_pattern(leaf.pattern)
+        case Membership():
+            kind = _comparable(leaf.column, columns)
+            for literal in leaf.literals:
+                _check_value(leaf.column, kind, literal)
+        case Comparison():
+            kind = _comparable(leaf.column, columns)
+            _check_value(leaf.column, kind, leaf.literal)
+            if kind == "bool" and leaf.operator not in ("=", "!="):
+                raise error_at(
+                    leaf.column.at,
+                    f"{_named(leaf.column)} is bool, which has no order; expected = or !=",
+                )
+
+
+def _known(column: Column, columns: Mapping[str, pa.DataType]) -> str:
+    if column.name in columns:
+        return kind_of(columns[column.name])
+    folded = {name.casefold(): name for name in columns}
+    close = difflib.get_close_matches(column.name.casefold()[:_SHOWN_CHARS], folded, n=1)
+    hint = f", did you mean {_clip(folded[close[0]])!r}?" if close else ""
+    names = sorted(columns)
+    listed = ", ".join(_clip(name) for name in names[:_MAX_LISTED])
+    more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
+    raise error_at(
+        column.at, f"unknown column {_clip(column.name)!r}{hint or ';'} the index has: {listed}{more}"
+    )
+
+
+def _comparable(column: Column, columns: Mapping[str, pa.DataType]) -> str:
+    kind = _known(column, columns)
+    if kind not in _VALUES:
+        raise error_at(column.at, f"{_named(column)} is {kind}, which filters cannot compare")
+    return kind
+
+
+def _check_value(column: Column, kind: str, literal: Literal) -> None:
+    value = literal.value
+    if value is None or (type(value) in _VALUES[kind]):
+        return
+    names: dict[type, str] = {str: "a string", bool: "a truth value", int: "a number", float: "a number"}
+    shown = _clip(literal_text(value))
+    message = f"{_named(column)} is {kind}, got {names[type(value)]}: {shown}"
+    if kind == "string" and isinstance(value, int | float):
+        message += f"; text stands in single quotes: '{shown}'"
+    elif kind in ("int", "float") and isinstance(value, str) and _is_number(value):
+        message += "; numbers stand without quotes"
+    raise error_at(literal.at, message)
+
+
+def _check_pattern(pattern: Literal) -> None:
+    text = str(pattern.value)
+    if (len(text) - len(text.rstrip("\\"))) % 2:
+        raise error_at(pattern.at, r"the pattern ends in a single \; a backslash itself is written \\")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _named(column: Column) -> str:
+    return f"column {_clip(column.name)!r}"
+
+
+def _clip(text: str) -> str:
+    return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 1] + "…"
+
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -63,7 +189,8 @@ def evaluate(
     """
     names = {leaf.column.name for leaf in leaves(predicate) if not isinstance(leaf, Constant)}
     if not names:
-        return np.full(num_rows, _of_constants(predicate) is True)
+        truth = _Batches().truth(predicate, {"": pa.nulls(1)})
+        return np.full(num_rows, truth[0].as_py() is True)
     columns = {name: column(name) for name in names}
     mask = np.empty(num_rows, dtype=np.bool_)
     batches = _Batches()
@@ -208,21 +335,6 @@ def _where_valid(values: pa.Array, truth: bool) -> pa.Array:
     return pc.if_else(values.is_valid(), pa.scalar(truth), _UNKNOWN)
 
 
-def _of_constants(predicate: Predicate) -> bool | None:
-    """Return the truth of a predicate without columns."""
-    match predicate:
-        case Constant():
-            return predicate.value
-        case Not():
-            inner = _of_constants(predicate.operand)
-            return None if inner is None else not inner
-        case And() | Or():
-            decisive = isinstance(predicate, Or)
-            found = {_of_constants(operand) for operand in predicate.operands}
-            return decisive if decisive in found else (None if None in found else not decisive)
-    raise TypeError(f"{type(predicate).__name__} looks at a column")
-
-
 # Result of a comparison when all values of the column are below, or above, the literal.
 _BELOW = {"=": False, "!=": True, "<": True, "<=": True, ">": False, ">=": False}
 _ABOVE = {"=": False, "!=": True, "<": False, "<=": False, ">": True, ">=": True}
@@ -279,14 +391,12 @@ def narrow_to_float(operator: str, literal: int | float) -> Narrow | bool:
     return Narrow(">=" if nearest_is_above else ">", nearest)
 
 
-_SPECIAL = re.compile(r"[\\.+*?()\[\]{}|^$]")
-
-
 def match_pattern(texts: pa.Array, pattern: str) -> pa.Array:
     """Match whole texts against a pattern without a trailing escape; null where the text is null."""
-    parts = list(_parts(pattern))
-    literal = "".join(text for text, is_literal in parts if is_literal)
-    match "".join("x" if is_literal else text for text, is_literal in parts):
+    characters = re.findall(r"\\.|.", pattern, re.DOTALL)
+    literal = "".join(one[-1] for one in characters if one not in ("%", "_"))
+    shape = "".join(one if one in ("%", "_") else "x" for one in characters)
+    match re.sub(r"([x%])\1+", r"\1", shape):
         case "" | "x":
             return pc.equal(texts, pa.scalar(literal, texts.type))
         case "x%":
@@ -295,32 +405,6 @@ def match_pattern(texts: pa.Array, pattern: str) -> pa.Array:
             return pc.ends_with(texts, literal)
         case "%x%":
             return pc.match_substring(texts, literal)
-    return pc.match_substring_regex(texts, _regex(parts))
-
-
-def _parts(pattern: str) -> Iterator[tuple[str, bool]]:
-    """Yield runs of literal text with True, and wildcards with False; repeated % count once."""
-    literal: list[str] = []
-    characters = iter(pattern)
-    last = ""
-    for character in characters:
-        if character in "%_":
-            if literal:
-                yield "".join(literal), True
-            elif character == last == "%":
-                continue
-            literal, last = [], character
-            yield character, False
-        else:
-            literal.append(next(characters) if character == "\\" else character)
-            last = ""
-    if literal:
-        yield "".join(literal), True
-
-
-def _regex(parts: list[tuple[str, bool]]) -> str:
-    wildcards = {"%": ".*", "_": "."}
-    inside = "".join(
-        _SPECIAL.sub(r"\\\g<0>", text) if is_literal else wildcards[text] for text, is_literal in parts
-    )
-    return rf"(?s)\A(?:{inside})\z"
+    # Arrow takes some escapes of ordinary characters for the backslash itself.
+    known = (one if one in (r"\%", r"\_", r"\\") else one[-1] for one in characters)
+    return pc.match_like(texts, "".join(known))

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from enum import Enum
+from typing import Literal as OneOf
 from typing import NoReturn
 
 from genret.retrieval.errors import InputError
@@ -230,13 +230,13 @@ class _Parser:
 
     def disjunction(self) -> Predicate:
         operands = [self._conjunction()]
-        while self._take(TokenKind.KEYWORD, "or"):
+        while self._take("or"):
             operands.append(self._conjunction())
         return _joined(Or, operands)
 
     def expect_end(self) -> None:
         token = self._next
-        if token.kind is TokenKind.END:
+        if token.kind == "end":
             return
         if token.value == ")":
             raise error_at(token.at, "this ')' closes nothing")
@@ -244,27 +244,27 @@ class _Parser:
 
     def _conjunction(self) -> Predicate:
         operands = [self._negation()]
-        while self._take(TokenKind.KEYWORD, "and"):
+        while self._take("and"):
             operands.append(self._negation())
         return _joined(And, operands)
 
     def _negation(self) -> Predicate:
         negated = False
-        while self._take(TokenKind.KEYWORD, "not"):
+        while self._take("not"):
             negated = not negated
         operand = self._primary()
         return _negated(operand) if negated else operand
 
     def _primary(self) -> Predicate:
         token = self._next
-        if self._take(TokenKind.SIGN, "("):
+        if self._take("("):
             return self._brackets(token)
-        if token.kind is TokenKind.KEYWORD and token.value in _CONSTANTS:
+        if token.kind == "keyword" and token.value in _CONSTANTS:
             self._position += 1
             return Constant(_CONSTANTS[token.value])
-        if token.kind is TokenKind.VALUE:
+        if token.kind == "value":
             raise error_at(token.at, f"expected a column name, got the value {token.shown}; columns go left")
-        if token.kind is not TokenKind.NAME:
+        if token.kind != "name":
             self._refuse_as_column(token)
         self._position += 1
         return self._test(Column(str(token.value), token.at))
@@ -274,7 +274,7 @@ class _Parser:
         if len(self._open) > MAX_DEPTH:
             raise error_at(opening.at, f"brackets are nested more than {MAX_DEPTH} deep")
         inside = self.disjunction()
-        if not self._take(TokenKind.SIGN, ")"):
+        if not self._take(")"):
             self._fail(f"')' for the '(' at character {opening.at}")
         self._open.pop()
         return inside
@@ -284,68 +284,68 @@ class _Parser:
         if self._num_tests > MAX_TESTS:
             raise error_at(column.at, f"more than {MAX_TESTS} tests; many values of a column go into one in")
         token = self._next
-        if token.kind is TokenKind.SIGN and token.value in COMPARISONS:
+        if token.kind == "sign" and token.value in COMPARISONS:
             self._position += 1
             return Comparison(column, str(token.value), self._value())
-        if self._take(TokenKind.KEYWORD, "is"):
-            negated = self._take(TokenKind.KEYWORD, "not")
-            if not self._take(TokenKind.KEYWORD, "null"):
+        if self._take("is"):
+            negated = self._take("not")
+            if not self._take("null"):
                 self._fail("null" if negated else "null or not null")
             return _negated(IsNull(column)) if negated else IsNull(column)
-        negated = self._take(TokenKind.KEYWORD, "not")
-        if self._take(TokenKind.KEYWORD, "in"):
+        negated = self._take("not")
+        if self._take("in"):
             test: Predicate = Membership(column, self._values())
-        elif self._take(TokenKind.KEYWORD, "like"):
+        elif self._take("like"):
             test = Like(column, self._pattern())
         elif negated:
             self._fail("in or like")
-        elif token.kind in (TokenKind.NAME, TokenKind.VALUE) or token.value in ("(", *_CONSTANTS):
+        elif token.kind in ("name", "value") or token.value in ("(", *_CONSTANTS):
             self._fail(_AFTER_COLUMN)
         else:
             return Truth(column)
         return _negated(test) if negated else test
 
     def _values(self) -> tuple[Literal, ...]:
-        if not self._take(TokenKind.SIGN, "("):
+        if not self._take("("):
             self._fail("'(' before the values")
         values = [self._value()]
-        while self._take(TokenKind.SIGN, ","):
+        while self._take(","):
             values.append(self._value())
-        if not self._take(TokenKind.SIGN, ")"):
+        if not self._take(")"):
             self._fail("',' or ')' after a value")
         return tuple(values)
 
     def _pattern(self) -> Literal:
-        if self._next.kind is not TokenKind.VALUE or not isinstance(self._next.value, str):
+        if self._next.kind != "value" or not isinstance(self._next.value, str):
             self._fail("a pattern in single quotes")
         return self._value()
 
     def _value(self) -> Literal:
         token = self._next
-        if token.kind is TokenKind.VALUE:
+        if token.kind == "value":
             self._position += 1
             return Literal(token.value, token.at)
-        if token.kind is TokenKind.KEYWORD and token.value in _CONSTANTS:
+        if token.kind == "keyword" and token.value in _CONSTANTS:
             self._position += 1
             return Literal(_CONSTANTS[token.value], token.at)
-        hint = "; text stands in single quotes" if token.kind is TokenKind.NAME else ""
-        name = "the name " if token.kind is TokenKind.NAME else ""
+        hint = "; text stands in single quotes" if token.kind == "name" else ""
+        name = "the name " if token.kind == "name" else ""
         raise error_at(token.at, f"expected a value, got {name}{token.shown}{hint}")
 
     @property
     def _next(self) -> PredicateToken:
         return self._tokens[self._position]
 
-    def _take(self, kind: TokenKind, value: str) -> bool:
-        """Step over the next token if it is the given one."""
-        taken = self._next.kind is kind and self._next.value == value
+    def _take(self, word: str) -> bool:
+        """Step over the next token if it is the given keyword or sign."""
+        taken = self._next.kind in ("keyword", "sign") and self._next.value == word
         self._position += taken
         return taken
 
     def _refuse_as_column(self, token: PredicateToken) -> NoReturn:
         following = self._tokens[self._position + 1 : self._position + 2]
         hint = ""
-        if token.kind is TokenKind.KEYWORD and following and following[0].value in COMPARISONS:
+        if token.kind == "keyword" and following and following[0].value in COMPARISONS:
             hint = f'; a column of that name is written "{token.text}"'
         raise error_at(token.at, f"expected a column name, not or '(', got {token.shown}{hint}")
 
@@ -384,21 +384,11 @@ _PATTERN = re.compile(
 _SPELLINGS = {"==": "=", "<>": "!="}
 
 
-class TokenKind(Enum):
-    """Kinds of tokens."""
-
-    KEYWORD = "keyword"
-    NAME = "column name"
-    VALUE = "value"
-    SIGN = "sign"
-    END = "end"
-
-
 @dataclass(frozen=True, slots=True)
 class PredicateToken:
-    """One token."""
+    """One token; a name is that of a column, in quotes or not."""
 
-    kind: TokenKind
+    kind: OneOf["keyword", "name", "value", "sign", "end"]
     text: str  # as written
     value: Value  # keyword in lower case, column name, value of a string or number, or sign in one spelling
     at: int  # position of its first character, from 1
@@ -406,10 +396,10 @@ class PredicateToken:
     @property
     def shown(self) -> str:
         """The token as shown in messages."""
-        if self.kind is TokenKind.END:
+        if self.kind == "end":
             return "the end"
         text = self.text if len(self.text) <= _SHOWN_CHARS else self.text[: _SHOWN_CHARS - 1] + "…"
-        return text if self.kind is TokenKind.VALUE or text.startswith('"') else f"'{text}'"
+        return text if self.kind == "value" or text.startswith('"') else f"'{text}'"
 
 
 def error_at(at: int, message: str) -> InputError:
@@ -433,7 +423,7 @@ def tokenise(text: str) -> list[PredicateToken]:
         if match.lastgroup != "space":
             tokens.append(_token(match))
         position = match.end()
-    tokens.append(PredicateToken(TokenKind.END, "", None, len(text) + 1))
+    tokens.append(PredicateToken("end", "", None, len(text) + 1))
     return tokens
 
 
@@ -443,16 +433,16 @@ def _token(match: re.Match[str]) -> PredicateToken:
         case "name":
             keyword = text.lower()
             if keyword in KEYWORDS:
-                return PredicateToken(TokenKind.KEYWORD, text, keyword, at)
-            return PredicateToken(TokenKind.NAME, text, text, at)
+                return PredicateToken("keyword", text, keyword, at)
+            return PredicateToken("name", text, text, at)
         case "quoted":
-            return PredicateToken(TokenKind.NAME, text, text[1:-1].replace('""', '"'), at)
+            return PredicateToken("name", text, text[1:-1].replace('""', '"'), at)
         case "string":
-            return PredicateToken(TokenKind.VALUE, text, text[1:-1].replace("''", "'"), at)
+            return PredicateToken("value", text, text[1:-1].replace("''", "'"), at)
         case "number":
-            return PredicateToken(TokenKind.VALUE, text, _number(text, at), at)
+            return PredicateToken("value", text, _number(text, at), at)
         case _:
-            return PredicateToken(TokenKind.SIGN, text, _SPELLINGS.get(text, text), at)
+            return PredicateToken("sign", text, _SPELLINGS.get(text, text), at)
 
 
 def _number(text: str, at: int) -> int | float:

@@ -7,6 +7,7 @@ so that equal hashes of different ids can cost time and nothing else.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,6 @@ import pyarrow.compute as pc
 
 from genret.decoding.sorted_texts import WORD, TextBatches
 from genret.retrieval.errors import IndexFormatError
-from genret.retrieval.index.arrow_files import as_arrow, as_numpy, read_table, single_chunk
 from genret.retrieval.index.layout import (
     ALIASES,
     ENTITIES_FILE,
@@ -24,6 +24,10 @@ from genret.retrieval.index.layout import (
     ENTITY_ID,
     TITLE,
     TITLE_ORDER_FILE,
+    as_arrow,
+    as_numpy,
+    read_table,
+    single_chunk,
     title_order_schema,
 )
 from genret.retrieval.types import Entity
@@ -181,6 +185,7 @@ def _strings(entity_ids: Sequence[str] | pa.Array) -> pa.Array:
     return entity_ids if isinstance(entity_ids, pa.Array) else pa.array(entity_ids, type=pa.string())
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Postings:
     """Row -> entities, many to many.
 
@@ -190,12 +195,9 @@ class Postings:
         form: Which of the entity's forms the row is: 0 the title, n the n-th alias. Shape: (P,), unsigned.
     """
 
-    __slots__ = ("entity", "form", "offsets")
-
-    def __init__(self, offsets: IntArray, entity: IntArray, form: IntArray) -> None:
-        self.offsets = offsets
-        self.entity = entity
-        self.form = form
+    offsets: IntArray
+    entity: IntArray
+    form: IntArray
 
     @classmethod
     def from_table(cls, table: pa.Table, name: str) -> Postings:

@@ -169,14 +169,14 @@ def _versions(path: Path, index: Index) -> list[dict[str, Any]]:
     """Return a dictionary per version that is there, the most recently published first."""
     if not (path / CURRENT_FILE).exists():
         return [_version(index.version, index.manifest, live=True)]
-    return [_published(path, version, version == index.version) for version in list_versions(path)]
-
-
-def _published(path: Path, version: str, live: bool) -> dict[str, Any]:
-    try:
-        return _version(version, read_manifest(path / VERSIONS_DIR / version)[0], live)
-    except IndexDirectoryError as error:  # another one than the live: it need not be readable
-        return {"version": version, "live": live, "error": str(error)}
+    found = []
+    for version in list_versions(path):
+        live = version == index.version
+        try:
+            found.append(_version(version, read_manifest(path / VERSIONS_DIR / version)[0], live))
+        except IndexDirectoryError as error:  # another one than the live: it need not be readable
+            found.append({"version": version, "live": live, "error": str(error)})
+    return found
 
 
 def _version(version: str, manifest: Manifest, live: bool) -> dict[str, Any]:

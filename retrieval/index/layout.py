@@ -1,4 +1,4 @@
-"""Names, types and schemas of format version 6, shared by reader, verifier and builder.
+"""Names, types and schemas of format version 6, and tables that are checked against them.
 
 INDEX/CURRENT                           id of the live version; replaced atomically
 INDEX/versions/<id>/manifest.json       <id> is the digest of this file
@@ -22,7 +22,11 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+
+from genret.retrieval.errors import IndexFormatError
 
 FORMAT_NAME = "genret-index"
 FORMAT_VERSION = 6
@@ -159,3 +163,67 @@ def postings_schema(form_type: pa.DataType) -> pa.Schema:
 def title_order_schema() -> pa.Schema:
     """Return the schema of title_order.arrow: entity numbers."""
     return pa.schema([pa.field("entity", ENTITY_TYPE, nullable=False)])
+
+
+def read_schema(data: pa.Buffer, name: str) -> pa.Schema:
+    """Return the schema of a mapped file; IndexFormatError if it is no Arrow file."""
+    try:
+        schema = pa.ipc.open_file(pa.BufferReader(data)).schema
+        str(schema)  # decodes all names
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise IndexFormatError(f"{name}: not a readable Arrow file: {error}") from error
+    return schema
+
+
+def read_table(data: pa.Buffer, name: str, schemas: Sequence[pa.Schema], num_rows: int) -> pa.Table:
+    """Return the zero-copy table of a mapped file called `name`.
+
+    Raises:
+        IndexFormatError: it is no Arrow file, or has none of the schemas, or not `num_rows` rows.
+    """
+    try:
+        table = pa.ipc.open_file(pa.BufferReader(data)).read_all()
+        table.validate()
+        found = str(table.schema)  # decodes all names: damaged ones are found here, not at their first use
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise IndexFormatError(f"{name}: not a readable Arrow file: {error}") from error
+    if not any(table.schema.equals(schema, check_metadata=False) for schema in schemas):
+        raise IndexFormatError(f"{name}: expected the columns {_brief(str(schemas[0]))}, got {_brief(found)}")
+    if table.num_rows != num_rows:
+        raise IndexFormatError(f"{name}: expected {num_rows} rows, got {table.num_rows}")
+    for field in table.schema:
+        if not field.nullable and table.column(field.name).null_count:
+            raise IndexFormatError(f"{name}: column {field.name!r} has nulls")
+    return table
+
+
+def single_chunk(table: pa.Table, name: str, column: str) -> pa.Array:
+    """Return a column as one contiguous piece; IndexFormatError if it is stored in several."""
+    chunked = table.column(column)
+    if chunked.num_chunks != 1:
+        raise IndexFormatError(f"{name}: expected one record batch, got {chunked.num_chunks}")
+    return chunked.chunk(0)
+
+
+def as_numpy(array: pa.Array) -> npt.NDArray[np.signedinteger]:
+    """Return a zero-copy, read-only NumPy view of an integer array; ArrowInvalid if there are nulls."""
+    if array.null_count:
+        raise pa.ArrowInvalid(f"expected integers, got {array.null_count} nulls among them")
+    # `to_numpy` and, the other way round, `pyarrow.array` import pandas where it is installed: 0.2 s.
+    dtype = np.dtype(array.type.to_pandas_dtype())
+    data = array.buffers()[1]
+    if data is None:  # of an empty array
+        return np.empty(0, dtype)
+    return np.frombuffer(data, dtype, len(array), array.offset * dtype.itemsize)
+
+
+def as_arrow(numbers: npt.NDArray[np.signedinteger]) -> pa.Array:
+    """Return a zero-copy Arrow array of contiguous integers. Shape: (n,)."""
+    return pa.Array.from_buffers(
+        pa.from_numpy_dtype(numbers.dtype), len(numbers), [None, pa.py_buffer(numbers)]
+    )
+
+
+def _brief(schema: str) -> str:
+    text = ", ".join(schema.splitlines())
+    return text if len(text) <= 200 else text[:200] + " …"

@@ -11,8 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from genret.retrieval.errors import IndexFormatError
-from genret.retrieval.index.arrow_files import as_numpy, read_schema, read_table, single_chunk
-from genret.retrieval.index.layout import PRIOR_FILE
+from genret.retrieval.index.layout import PRIOR_FILE, as_numpy, read_schema, read_table, single_chunk
 from genret.retrieval.index.reader import Index
 
 FloatArray = npt.NDArray[np.float32]

@@ -2,41 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from genret.decoding.trie.trie_arrays import TrieArrays
 from genret.retrieval.errors import (
+    EvidenceMissingError,
     IndexChecksumError,
     IndexDirectoryError,
     IndexFormatError,
     IndexMismatchError,
     IndexNotFoundError,
+    InputError,
 )
-from genret.retrieval.index.arrow_files import open_mapped
 from genret.retrieval.index.entities import EntityTable, Postings, filled_weights, read_title_order
 from genret.retrieval.index.layout import (
+    ALIASES,
     ENTITIES_FILE,
     EVIDENCE_FILES,
     MANIFEST_FILE,
     POSTINGS_FILE,
+    TITLE,
     TITLE_ORDER_FILE,
     TRIE_FILE,
+    VECTOR_FILES,
     MetadataType,
+    as_arrow,
+    as_numpy,
 )
-from genret.retrieval.index.manifest import EvidenceEntry, Manifest, VectorsEntry
+from genret.retrieval.index.manifest import EvidenceEntry, FileEntry, Manifest, VectorsEntry
 from genret.retrieval.index.small_files import digest_bytes, read_small_file
 from genret.retrieval.index.version_parts import (
-    EvidenceFiles,
     RowBuckets,
     expected_files,
+    open_mapped,
     optional_files,
     read_bucket,
     read_entities,
@@ -81,7 +88,7 @@ class Index:
         entities: EntityTable,
         postings: Postings | None,
         title_order: npt.NDArray[np.int32] | None,
-        evidence_files: EvidenceFiles,
+        verify_digests: bool,
     ) -> None:
         self.path = path
         self.manifest = manifest
@@ -98,13 +105,13 @@ class Index:
         self.metadata_types: dict[str, MetadataType] = {c.name: c.type for c in manifest.metadata}
         self.vectors: VectorsEntry | None = manifest.vectors
         self.evidence: EvidenceEntry | None = manifest.evidence
-        self._evidence_files = evidence_files
+        self._evidence_files = {file.name: file for file in manifest.files if file.name in EVIDENCE_FILES}
+        self._evidence_problems: dict[str, IndexChecksumError] = {}
+        for entry in self._evidence_files.values():
+            self._check_evidence(entry, verify_digests)
         self._open: tuple[TrieArrays, RowBuckets, EntityTable] | None = (trie, rows, entities)
         self._postings = postings  # None: row r is the title of entity r
         self._title_order = title_order
-        self._forms: npt.NDArray[np.int64] | None = None
-        self._max_forms: int | None = None
-        self._weights: npt.NDArray[np.float64] | None = None
 
     @classmethod
     def open(cls, path: str | Path, verify_digests: bool = True) -> Self:
@@ -156,7 +163,7 @@ class Index:
             entities=read_entities(files[ENTITIES_FILE], manifest),
             postings=read_postings(files.get(POSTINGS_FILE), manifest),
             title_order=None if order is None else read_title_order(order, counts.entities),
-            evidence_files=EvidenceFiles(folder, manifest, verify_digests),
+            verify_digests=verify_digests,
         )
 
     def trie_arrays(self) -> TrieArrays:
@@ -198,7 +205,7 @@ class Index:
     @property
     def evidence_problems(self) -> Mapping[str, IndexChecksumError]:
         """Faults of files of evidence found when the index was opened, by the files' names."""
-        return self._evidence_files.problems
+        return self._evidence_problems
 
     def evidence_path(self, name: str) -> Path:
         """Return the path of one of `EVIDENCE_FILES`, checked against the manifest.
@@ -208,37 +215,48 @@ class Index:
             IndexChecksumError: its size or digest differs from the manifest, or it is not there any more.
         """
         self._parts()
-        return self._evidence_files.path(name)
+        entry = self._evidence_files.get(name)
+        if entry is None:
+            flags = "--vectors METHOD" if name in VECTOR_FILES else "--evidence all"
+            raise EvidenceMissingError(
+                f"{self.path}: this version of the index has no {name}; evidence is added with: genret "
+                f"update INDEX {flags}"
+            )
+        if name not in self._evidence_problems:
+            self._check_evidence(entry, False)  # a publication may have removed the version meanwhile
+        if name in self._evidence_problems:
+            raise self._evidence_problems[name]
+        return self.path / name
 
     def evidence_file(self, name: str) -> pa.Buffer:
         """Return a file of evidence, mapped; arguments and errors are those of `evidence_path`."""
-        self._parts()
-        return self._evidence_files.read(name)
+        self.evidence_path(name)
+        return open_mapped(self.path, self._evidence_files[name], verify_digest=False)
 
-    @property
+    def _check_evidence(self, entry: FileEntry, verify_digest: bool) -> None:
+        try:
+            open_mapped(self.path, entry, verify_digest)
+        except IndexChecksumError as error:
+            self._evidence_problems[entry.name] = error
+
+    @cached_property
     def forms_per_entity(self) -> npt.NDArray[np.int64]:
         """Number of forms of every entity, counted on first use. Shape: (num_entities,)."""
-        if self._forms is None:
-            self._forms = np.bincount(self.postings.entity, minlength=self.num_entities)
-        return self._forms
+        return np.bincount(self.postings.entity, minlength=self.num_entities)
 
-    @property
+    @cached_property
     def max_forms(self) -> int:
         """Largest number of forms of one entity, 0 without entities; found on first use."""
-        if self._max_forms is None:
-            self._max_forms = int(self.forms_per_entity.max(initial=0))
-        return self._max_forms
+        return int(self.forms_per_entity.max(initial=0))
 
-    @property
+    @cached_property
     def weights(self) -> npt.NDArray[np.float64] | None:
         """Weight of every entity, by number: 1 where its value is missing; None in an index without weights.
 
         Shape: (num_entities,), float64, read-only.
         """
         column = self.manifest.weight_column
-        if self._weights is None and column is not None:
-            self._weights = filled_weights(self.entities.stored_column(column))
-        return self._weights
+        return None if column is None else filled_weights(self.entities.stored_column(column))
 
     def row_token_ids(self, rank: int) -> tuple[int, ...]:
         """Return the tokens of a row, end token included; ValueError if there is no such rank."""
@@ -336,3 +354,126 @@ def read_manifest(folder: Path) -> tuple[Manifest, str]:
             MANIFEST_FILE, f"its digest is {digest}, but the version directory is named {folder.name}"
         )
     return manifest, digest
+
+
+IntArray = npt.NDArray[np.int64]
+
+# The column whose texts get vectors and other evidence if no column is named.
+DESCRIPTION = "description"
+# Entities read at once.
+_BLOCK = 16_384
+
+
+class TextBatch(NamedTuple):
+    """Some texts as they are stored, and the numbers of their entities. Shape: (m,), int64."""
+
+    numbers: IntArray
+    texts: list[str]
+
+
+class EntityTexts:
+    """The texts of the entities of an index: title, aliases, values of some metadata columns.
+
+    Blank texts are left out, and repeated texts of one entity.
+
+    Args:
+        index: An open index.
+        columns: Names of metadata columns of strings.
+        has_names: Whether titles and aliases are among the texts.
+
+    Raises:
+        InputError: a column is missing or holds no strings; names those that do.
+    """
+
+    def __init__(self, index: Index, columns: Sequence[str] = (), has_names: bool = True) -> None:
+        strings = [name for name in index.metadata_columns if index.metadata_types[name] == "string"]
+        for name in columns:
+            if name not in strings:
+                known = f"expected one of {strings}" if strings else "the index has no columns of strings"
+                raise InputError("vector_columns", f"{known}, got {name!r}")
+        self._entities = index.entities
+        self.columns = tuple(dict.fromkeys(columns))
+        self._has_names = has_names
+
+    @cached_property
+    def count(self) -> int:
+        """Number of texts; the first time they are all read."""
+        return sum(len(numbers) for numbers, _ in self._blocks())
+
+    def batches(self, size: int = 16_384) -> Iterator[TextBatch]:
+        """Yield all texts in the order of their entities, at most `size` at a time."""
+        for numbers, texts in self._blocks():
+            for begin in range(0, len(numbers), size):
+                part = slice(begin, begin + size)
+                yield TextBatch(numbers[part], texts[part].to_pylist())
+
+    def of(self, entities: Sequence[int] | npt.NDArray[np.integer]) -> TextBatch:
+        """Return the texts of some entities, in the order given; ValueError if there is no such entity."""
+        wanted = np.asarray(entities, dtype=np.int64)
+        if not len(wanted):
+            return TextBatch(wanted, [])
+        low, high = int(wanted.min()), int(wanted.max())
+        if low < 0 or high >= len(self._entities):
+            got = low if low < 0 else high
+            raise ValueError(f"entity number: expected 0 <= number < {len(self._entities)}, got {got}")
+        places, texts = self._texts(self._entities.take(wanted))
+        return TextBatch(wanted[places], texts.to_pylist())
+
+    def sample(self, size: int) -> TextBatch:
+        """Return at most `size` texts, of entities spread evenly over the index; always the same ones."""
+        chosen = self.of(_spread(len(self._entities), size))
+        kept = _spread(len(chosen.texts), size)
+        return TextBatch(chosen.numbers[kept], [chosen.texts[i] for i in kept])
+
+    def _blocks(self) -> Iterator[tuple[IntArray, pa.Array]]:
+        for begin in range(0, len(self._entities), _BLOCK):
+            end = min(begin + _BLOCK, len(self._entities))
+            places, texts = self._texts(self._entities.slice(begin, end))
+            yield begin + places, texts
+
+    def _texts(self, table: pa.Table) -> tuple[IntArray, pa.Array]:
+        """Return the row of the table of each text, and the texts: ordered by row, titles first."""
+        every: IntArray = np.arange(table.num_rows, dtype=np.int64)
+        rows, texts = ([every], [_plain(table.column(TITLE))]) if self._has_names else ([], [])
+        if self._has_names and ALIASES in table.column_names:
+            aliases = table.column(ALIASES).combine_chunks()
+            rows.append(as_numpy(pc.list_parent_indices(aliases)).astype(np.int64))
+            texts.append(_plain(pc.list_flatten(aliases)))
+        for name in self.columns:
+            rows.append(every)
+            texts.append(_plain(table.column(name)))
+        if not texts:
+            return every[:0], pa.array([], pa.string())
+        row, text = np.concatenate(rows), pa.concat_arrays(texts)
+        letters = pc.utf8_length(pc.utf8_trim_whitespace(text))
+        kept = as_numpy(pc.indices_nonzero(letters)).astype(np.int64)  # without the nulls
+        if len(texts) > 1:
+            codes = as_numpy(text.dictionary_encode("encode").indices).astype(np.int64)
+            pairs = row[kept] * (len(text) + 1) + codes[kept]
+            _, first = np.unique(pairs, return_index=True)  # the first of each, for unique sorts stably
+            kept = kept[np.sort(first)]
+            kept = kept[np.argsort(row[kept], kind="stable")]
+        if len(texts) > 1 or len(kept) < len(text):
+            text = text.take(as_arrow(kept))
+        return row[kept], text
+
+
+def text_columns(asked: Sequence[str] | None, types: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the columns asked for; by default `description` if it is a column of strings."""
+    if asked is not None:
+        return tuple(asked)
+    return (DESCRIPTION,) if types.get(DESCRIPTION) == "string" else ()
+
+
+def _plain(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    """Return a column of strings in one piece, without a dictionary."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _spread(total: int, size: int) -> IntArray:
+    """Return `size` of the numbers 0 … total - 1, evenly spread; all of them where there are no more."""
+    if size >= total:
+        return np.arange(total, dtype=np.int64)
+    return np.arange(size, dtype=np.int64) * total // size

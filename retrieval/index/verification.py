@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 
 from genret.decoding.trie.trie_arrays import derive_trie
 from genret.retrieval.errors import IndexChecksumError, IndexDirectoryError, MissingExtraError
-from genret.retrieval.index.arrow_files import open_mapped
 from genret.retrieval.index.entities import first_disorder, title_batches, weight_problem
 from genret.retrieval.index.layout import (
     ALIASES,
@@ -35,6 +34,7 @@ from genret.retrieval.index.manifest import Manifest
 from genret.retrieval.index.priors import read_priors
 from genret.retrieval.index.reader import Index, read_manifest
 from genret.retrieval.index.summary import unusable_vectors
+from genret.retrieval.index.version_parts import open_mapped
 from genret.retrieval.index.versions import read_version
 
 IntArray = npt.NDArray[np.signedinteger]
@@ -236,8 +236,7 @@ def _check_title_order(index: Index) -> Iterator[Problem]:
 
 def _check_fields(index: Index, damaged: Set[str], notes: list[str]) -> Iterator[Problem]:
     """Compare names, texts and past queries with those of the entities; read rankings and priors."""
-    from genret.retrieval.evidence.evidence import FIELD_FILES, open_field
-    from genret.retrieval.evidence.field_maker import wrong_block
+    from genret.retrieval.evidence.field import FIELD_FILES, open_field, wrong_block
     from genret.retrieval.evidence.postings import TERMS_VERSION
     from genret.retrieval.ranking.rankings import Rankings
 

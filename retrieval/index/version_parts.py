@@ -6,7 +6,8 @@ finds rows by rank and ranks by row. Files of evidence are checked too, but a da
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import stat
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,13 +16,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from genret.decoding.trie.trie_arrays import TrieArrays
-from genret.retrieval.errors import EvidenceMissingError, IndexChecksumError, IndexFormatError
-from genret.retrieval.index.arrow_files import as_numpy, open_mapped, read_schema, read_table, single_chunk
+from genret.retrieval.errors import IndexChecksumError, IndexFormatError
 from genret.retrieval.index.entities import EntityTable, Postings
 from genret.retrieval.index.layout import (
     EMBEDDER_FILE,
     ENTITIES_FILE,
-    EVIDENCE_FILES,
     MANIFEST_FILE,
     MAX_COLUMNAR_LENGTH,
     NAMES_FILE,
@@ -33,18 +32,54 @@ from genret.retrieval.index.layout import (
     TITLE_ORDER_FILE,
     TITLE_ORDER_SINCE,
     TRIE_FILE,
-    VECTOR_FILES,
     VECTORS_FILE,
     MetadataType,
+    as_numpy,
     entities_schema,
     metadata_field,
     postings_schema,
+    read_schema,
+    read_table,
     rows_schema,
+    single_chunk,
     smallest_unsigned,
     token_type,
     trie_schema,
 )
 from genret.retrieval.index.manifest import OLD_VECTOR_METHODS, Bucket, FileEntry, Manifest
+from genret.retrieval.index.small_files import digest_bytes, kind_of
+
+
+def open_mapped(folder: Path, entry: FileEntry, verify_digest: bool) -> pa.Buffer:
+    """Map a file and compare it with its manifest entry: the mapping that is checked is the one that is read.
+
+    Raises:
+        IndexChecksumError: the file is missing, or its size or digest differs.
+    """
+    path = folder / entry.name
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise IndexChecksumError(entry.name, f"cannot be read ({error.strerror}) in {folder}") from error
+    size = found.st_size
+    if not stat.S_ISREG(found.st_mode):  # mapping a pipe would wait for a writer
+        raise IndexChecksumError(entry.name, f"expected a file, got a {kind_of(found)}, in {folder}")
+    if size != entry.bytes:
+        raise IndexChecksumError(
+            entry.name, f"the manifest says {entry.bytes} bytes, got {size}, in {folder}"
+        )
+    try:
+        with pa.memory_map(str(path), "r") as mapped:
+            data = mapped.read_buffer(size)
+    except (pa.ArrowException, OSError) as error:
+        raise IndexChecksumError(entry.name, f"cannot be mapped in {folder}: {error}") from error
+    if verify_digest:
+        digest = digest_bytes(data)
+        if digest != entry.xxh3_128:
+            raise IndexChecksumError(
+                entry.name, f"the manifest says digest {entry.xxh3_128}, got {digest}, in {folder}"
+            )
+    return data
 
 
 def expected_files(manifest: Manifest) -> set[str]:
@@ -175,30 +210,24 @@ class RowBucket:
 
     def find(self, token_ids: Sequence[int]) -> int:
         """Return the rank of a row of this length; -1 when there is none."""
-        low, high = 0, len(self.ranks)
-        for column, token in zip(self.columns, token_ids, strict=True):
-            if not 0 <= token <= np.iinfo(column.dtype).max:
-                return -1
-            low, high = _equal_range(column, low, high, token)
-            if low == high:
-                return -1
-        return int(self.ranks[low])
+        low, high = self._alike(token_ids)
+        return int(self.ranks[low]) if low < high else -1
 
     def lower_bound(self, token_ids: Sequence[int]) -> int:
         """Return the number of rows of this length that sort before a row of any length."""
+        low, high = self._alike(token_ids)
+        return high if self.length < len(token_ids) else low  # a row sorts before its extensions
+
+    def _alike(self, token_ids: Sequence[int]) -> tuple[int, int]:
+        """Return the places of rows that equal a row as far as both go; [i, i) where it would stand."""
         low, high = 0, len(self.ranks)
         for column, token in zip(self.columns, token_ids, strict=False):
             if not 0 <= token <= np.iinfo(column.dtype).max:
-                return high if token > 0 else low
+                return (high, high) if token > 0 else (low, low)
             low, high = _equal_range(column, low, high, token)
             if low == high:
-                return low
-        return high if self.length < len(token_ids) else low  # a row sorts before its extensions
-
-    def position(self, rank: int) -> int:
-        """Return the place of `rank` in this bucket; -1 when it has another length."""
-        at = int(np.searchsorted(self.ranks, self.ranks.dtype.type(rank)))
-        return at if at < len(self.ranks) and self.ranks[at] == rank else -1
+                break
+        return low, high
 
 
 def _equal_range(column: IntArray, low: int, high: int, token: int) -> tuple[int, int]:
@@ -220,12 +249,7 @@ class RowBuckets:
 
     def token_ids(self, rank: int) -> tuple[int, ...]:
         """Return the row of a rank; ValueError if there is no such rank."""
-        if 0 <= rank < self.num_rows:
-            for bucket in self._by_size:
-                at = bucket.position(rank)
-                if at >= 0:
-                    return tuple(int(column[at]) for column in bucket.columns)
-        raise ValueError(f"rank: expected 0 <= rank < {self.num_rows}, got {rank}")
+        return self.token_ids_of(np.array([rank]))[0]
 
     def token_ids_of(self, ranks: IntArray) -> list[tuple[int, ...]]:
         """Return the rows of ranks in their order, faster than one by one; ValueError if one has none."""
@@ -297,49 +321,3 @@ class RowBuckets:
             for i, column in enumerate(bucket.columns):
                 tokens[starts + i] = column[low:high]
         return tokens, offsets
-
-
-class EvidenceFiles:
-    """The files of evidence of a version, and whether each is sound."""
-
-    def __init__(self, folder: Path, manifest: Manifest, verify_digests: bool) -> None:
-        self._folder = folder
-        self._entries = {entry.name: entry for entry in manifest.files if entry.name in EVIDENCE_FILES}
-        self._problems: dict[str, IndexChecksumError] = {}
-        for entry in self._entries.values():
-            self._check(entry, verify_digests)
-
-    @property
-    def problems(self) -> Mapping[str, IndexChecksumError]:
-        """Faults of damaged files, by name."""
-        return self._problems
-
-    def read(self, name: str) -> pa.Buffer:
-        """Map a file; errors are those of `path`."""
-        self.path(name)
-        return open_mapped(self._folder, self._entries[name], verify_digest=False)
-
-    def path(self, name: str) -> Path:
-        """Return the path of one of `EVIDENCE_FILES`.
-
-        Raises EvidenceMissingError if there is none, IndexChecksumError if it differs from the manifest or
-        has gone.
-        """
-        entry = self._entries.get(name)
-        if entry is None:
-            flags = "--vectors METHOD" if name in VECTOR_FILES else "--evidence all"
-            raise EvidenceMissingError(
-                f"{self._folder}: this version of the index has no {name}; evidence is added with: genret "
-                f"update INDEX {flags}"
-            )
-        if name not in self._problems:
-            self._check(entry, verify_digest=False)  # a publication may have removed the version meanwhile
-        if name in self._problems:
-            raise self._problems[name]
-        return self._folder / name
-
-    def _check(self, entry: FileEntry, verify_digest: bool) -> None:
-        try:
-            open_mapped(self._folder, entry, verify_digest)
-        except IndexChecksumError as error:
-            self._problems[entry.name] = error

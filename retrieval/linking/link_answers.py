@@ -1,4 +1,4 @@
-"""Turns replies of the retriever into answers about mentions, keeps the answers, and makes rows of them.
+"""Puts mentions to the retriever, turns its replies into answers, keeps the answers, and makes rows of them.
 
 A window holds mentions that were read ahead: the rows already known, and the questions still open. Mentions
 that are put to the model in the same words share one question and its answer.
@@ -8,47 +8,139 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import numpy as np
 
 from genret.decoding.bounded_cache import BoundedCache
+from genret.retrieval.arguments import IdList
 from genret.retrieval.errors import InputError
-from genret.retrieval.filters.restriction import IdList
+from genret.retrieval.linking.documents.text_document import BadDocument, Document, DocumentPlace, Span
 from genret.retrieval.linking.link_options import LinkOptions
-from genret.retrieval.linking.mention_stream import PlacedMention
 from genret.retrieval.linking.run_progress import LinkCounts
-from genret.retrieval.types import Mention, RetrievalResult, RetrieveRequest
+from genret.retrieval.types import Mention, RetrievalResult, RetrieveRequest, with_options
 
 if TYPE_CHECKING:
+    from genret.retrieval.prompts import CheckpointConfig
     from genret.retrieval.types import Candidate
 
 
+Documents = Iterable[Document | BadDocument]
+Complain = Callable[[str], None]
+Report = Callable[[LinkCounts], None]
 # A candidate, what it is ordered by, and its probability.
 Weighed = tuple["Candidate", float, float]
 Weigher = Callable[[Sequence["Candidate"]], list[Weighed]]
 
 
-class LinkCandidate(NamedTuple):
-    """One entity that a mention may stand for.
+@dataclass(frozen=True, slots=True)
+class PlacedMention:
+    """A mention on its way to an answer. Holds no document, however long that is."""
 
-    Attributes:
-        entity_id: Id of the entity.
-        title: Its title.
-        logprob: Natural log of the model's probability of its surface forms; None where no model was asked.
-        score: The number that the list is ordered by; None where no model was asked.
-        probability: Probability that it is the one meant, among the entities of this name
-            (`named_entities`). Where any entity may be meant, and with `disc`, that of the reply: `auto` by
-            the index's ranking: calibrated; `disc`: share of the samples; `beam`: share among the candidates
-            listed; `shortlist`, and `auto` without a ranking: share of all that was scored. The last two are
-            at least the share among all titles.
+    source: str  # the document's input file
+    row: int  # its line or row there
+    doc_id: str  # its id
+    place: DocumentPlace  # where the mention is in the whole document
+    context: Mention  # the mention, and as much text around it as the model may see
+    mention_id: str | None  # what the input calls it
+    origin: str  # "given", "found" or "generated"
+
+    @classmethod
+    def of(cls, document: Document, span: Span, context: Mention, origin: str) -> PlacedMention:
+        """Return the mention of a span of a document."""
+        place = document.place(span)
+        return cls(document.source, document.row, document.doc_id, place, context, span.mention_id, origin)
+
+    def complaint(self, reason: str) -> str:
+        """Return a line that says what is wrong with the mention, and where it is."""
+        at = f"characters [{self.place.start}, {self.place.end})"
+        return f"{self.source}, line {self.row}: document {self.doc_id!r}, {at}: {reason}"
+
+
+def is_counted(
+    document: Document | BadDocument, counts: LinkCounts, complain: Complain
+) -> TypeGuard[Document]:
+    """Count a document once, with the part that it begins with; complain of a bad one: False."""
+    if isinstance(document, BadDocument):
+        counts.num_bad_documents += 1
+        complain(str(document))
+        return False
+    counts.num_documents += document.offset == 0 and document.begin == 0
+    return True
+
+
+class MentionContexts:
+    """Makes requests out of spans, in the words of one prompt template.
+
+    The context is cut at exactly the template's width, even within a word, as in `Retriever.link` and in
+    `genret train --mentions`. A template that is not there is an `InputError`.
     """
+
+    def __init__(self, config: CheckpointConfig, options: LinkOptions) -> None:
+        template = config.prompt(config.mention_prompt if options.prompt is None else options.prompt)
+        if options.context_chars is not None:
+            template = replace(template, context_chars=options.context_chars)
+        self._template = template
+        self._asks_evidence = options.asks_evidence
+        self._asked = with_options(options.k, options.method, template.name, options.request_options())
+
+    def around(self, text: str, start: int, end: int) -> Mention:
+        """Return a span with as much of the text around it as the template shows."""
+        width = self._template.context_chars
+        return Mention(text[start:end], text[max(0, start - width) : start], text[end : end + width])
+
+    def query(self, mention: Mention) -> str:
+        """Return what the model reads of a mention: equal queries have equal answers."""
+        query = self._template.mention_query(mention)
+        return query.lower() if self._template.lowercase else query
+
+    def request(self, mention: Mention) -> RetrieveRequest:
+        """Return the request that links a mention; an empty mention raises `InputError`."""
+        if not mention.mention.strip():
+            raise InputError("mention", "must not be empty")
+        asked = replace(self._asked, query=self._template.mention_query(mention))
+        return replace(asked, shortlist_query=mention.mention) if self._asks_evidence else asked
+
+    def narrowed(
+        self, mention: Mention, request: RetrieveRequest, check: Callable[[RetrieveRequest], object]
+    ) -> RetrieveRequest:
+        """Return a request that the model refused with as much context as it takes.
+
+        `check` raises an `InputError` where a request cannot be taken; it is raised here for a mention that
+        is too long even without context.
+        """
+        fitting = self._cut(mention, request, 0)
+        check(fitting)
+        least, most = 0, max(len(mention.left), len(mention.right))  # `least` fits
+        while least + 1 < most:
+            width = (least + most) // 2
+            wider = self._cut(mention, request, width)
+            try:
+                check(wider)
+            except InputError:
+                most = width
+            else:
+                least, fitting = width, wider
+        return fitting
+
+    def _cut(self, mention: Mention, request: RetrieveRequest, width: int) -> RetrieveRequest:
+        left = mention.left[-width:] if width else ""
+        query = self._template.mention_query(Mention(mention.mention, left, mention.right[:width]))
+        return replace(request, query=query)
+
+
+class LinkCandidate(NamedTuple):
+    """One entity that a mention may stand for."""
 
     entity_id: str
     title: str
-    logprob: float | None
-    score: float | None
+    logprob: float | None  # log of the model's probability of its surface forms; None where none was asked
+    score: float | None  # the number that the list is ordered by; None where no model was asked
+    # Probability that it is the one meant, among the entities of this name (`named_entities`). Where any
+    # entity may be meant, and with `disc`, that of the reply: `auto` by the index's ranking: calibrated;
+    # `disc`: share of the samples; `beam`: share among the candidates listed; `shortlist`, and `auto` without
+    # a ranking: share of all that was scored. The last two are at least the share among all titles.
     probability: float | None
 
 
@@ -76,10 +168,7 @@ def answer_of(
 ) -> LinkAnswer:
     """Return the link that a reply gives under the options, or NIL with the reason.
 
-    Args:
-        reply: Reply to the request that links the mention.
-        options: How mentions are linked.
-        weigh: Puts the candidates in order; None: they stay as they are.
+    `weigh` puts the candidates in order; None: they stay as they are.
     """
     if not isinstance(reply, RetrievalResult):
         return failure(reply, options.method)
@@ -171,14 +260,6 @@ class Window:
         self._rows.append(None)
         return len(self._mentions) - 1
 
-    def join(self, key: Question, place: int) -> bool:
-        """Let a mention wait for the answer to a question that is open already; False: it is not."""
-        waiting = self.questions.get(key)
-        if waiting is None:
-            return False
-        waiting.places.append(place)
-        return True
-
     def fill(self, place: int, answer: LinkAnswer, is_cached: bool = False) -> None:
         """Make the row of one mention."""
         self._rows[place] = self._maker.make(self._mentions[place], answer, is_cached)
@@ -196,32 +277,29 @@ class Window:
         return [row for row in self._rows if row is not None]
 
 
+@dataclass(frozen=True, slots=True)
 class RowMaker:
     """Makes rows of `retrieval.linking.output.part_files.SCHEMA` and counts them."""
 
-    def __init__(
-        self, options: LinkOptions, index_digest: str, counts: LinkCounts, complain: Callable[[str], None]
-    ) -> None:
-        self._exact = options.exact
-        self._keep_nil = options.keep_nil
-        self._index_digest = index_digest
-        self._counts = counts
-        self._complain = complain
+    options: LinkOptions
+    index_digest: str
+    counts: LinkCounts  # added to on the way
+    complain: Callable[[str], None]  # gets one line for every mention that failed
 
     def make(
         self, mention: PlacedMention, answer: LinkAnswer, is_cached: bool = False
     ) -> dict[str, Any] | None:
         """Return the row of a mention, counted; None where it is not to be written."""
-        counts = self._counts
+        counts = self.counts
         counts.num_mentions += 1
         counts.num_linked += answer.best is not None
         counts.num_nil += answer.best is None
         counts.num_cached += is_cached
-        counts.num_unproven += self._exact and answer.certified is False
+        counts.num_unproven += self.options.exact and answer.certified is False
         if answer.error is not None:
             counts.num_failed += 1
-            self._complain(mention.complaint(answer.error))
-        if answer.best is None and not self._keep_nil:
+            self.complain(mention.complaint(answer.error))
+        if answer.best is None and not self.options.keep_nil:
             return None
         counts.num_rows += 1
         return self._row(mention, answer)
@@ -251,5 +329,5 @@ class RowMaker:
             "mention_source": mention.origin,
             "method": answer.method,
             "error": answer.error,
-            "index_digest": self._index_digest,
+            "index_digest": self.index_digest,
         }

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from genret.retrieval.errors import InputError
-from genret.retrieval.linking.documents.corpus import CorpusOptions
+from genret.retrieval.linking.documents.corpus import CorpusOptions, check_least, check_words
 from genret.retrieval.linking.finding.find_options import FindOptions
 from genret.retrieval.types import SCORED_METHODS, RequestOptions, with_options
 
@@ -34,50 +34,40 @@ class LinkOptions:
             mention alone. Where few entities may be meant, `auto` and `shortlist` score all of them. The
             index's ranking orders the list of `auto`, except for named candidates, which are alike to it:
             these are ordered by name, text and model.
-        k: Candidates kept per mention.
-        seed: Seed of `disc`.
-        prompt: Template that puts a mention to the model; None: the checkpoint's for mentions.
-        context_chars: Characters on either side of a mention that the model sees; None: the template's.
-        min_logprob: A best candidate below it is NIL: the mention stays unlinked.
         min_probability: The same for its probability, in [0, 1]. Of named candidates: that it is the one of
             them that is meant. Else with `auto` the calibrated probability of the ranking, with `disc` the
             share of the samples, with `shortlist` the share of what was scored, with `beam` the share among
             the candidates listed, which needs a k of at least 2; so does `auto`, which uses the decoder
             alone where there is no evidence.
-        min_mass: With `disc`, a mention whose mass is below it is NIL, without candidates.
-        keep_nil: Whether mentions without an entity are written.
     """
 
     mentions: str = "auto"
     find: FindOptions = field(default_factory=FindOptions)
     candidates: str = "auto"
     method: str = "auto"
-    k: int = 5
+    k: int = 5  # candidates kept per mention
     beam_size: int | None = None
     decoder: str | None = None
     shortlist_size: int | None = None
     vector_weight: float | None = None
     title_weight: float | None = None
-    seed: int = 0
-    prompt: str | None = None
-    context_chars: int | None = None
-    min_logprob: float | None = None
+    seed: int = 0  # seed of `disc`
+    prompt: str | None = None  # template of the question to the model; None: the checkpoint's for mentions
+    context_chars: int | None = None  # characters beside a mention that the model sees; None: the template's
+    min_logprob: float | None = None  # a best candidate below it is NIL: the mention stays unlinked
     min_probability: float | None = None
-    min_mass: float | None = None
+    min_mass: float | None = None  # with `disc`, a mention whose mass is below it is NIL, without candidates
     adaptive: bool = False
     exact: bool = False
     exact_budget: int | None = None
     length_penalty: float = 0.0
     aggregate: str | None = None
     filter: str | None = None
-    keep_nil: bool = True
+    keep_nil: bool = True  # whether mentions without an entity are written
 
     def __post_init__(self) -> None:
-        for name, known in (("mentions", MENTION_SOURCES), ("candidates", CANDIDATE_SETS)):
-            if getattr(self, name) not in known:
-                raise InputError(name, f"must be one of {list(known)}, got {getattr(self, name)!r}")
-        if self.context_chars is not None and self.context_chars < 0:
-            raise InputError("context_chars", f"must be at least 0, got {self.context_chars}")
+        check_words(self, mentions=MENTION_SOURCES, candidates=CANDIDATE_SETS)
+        check_least(self, context_chars=0)
         if self.min_logprob is not None and not self.min_logprob <= 0:
             raise InputError(
                 "min_logprob", f"must be at most 0, as every log-probability is, got {self.min_logprob}"
@@ -113,34 +103,21 @@ class LinkOptions:
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """Settings of a worker's computation; none of them changes which rows come out.
+    """Settings of a worker's computation; none of them changes which rows come out."""
 
-    Attributes:
-        index: Index directory.
-        model: Checkpoint directory or hub id; None: the default model of the index.
-        num_threads: Torch threads of a worker.
-        batch_size: Mentions per forward.
-        cache_entries: Answers kept per worker for mentions that are put to the model in the same words.
-        verify_digests: Whether the index's digests are checked before the run.
-        cache_dir: Folder where the table of names is kept; None: in memory.
-        encoder: New place of the encoder that made the index's vectors; None: it lies where it lay then.
-    """
-
-    index: str
-    model: str | None = None
+    index: str  # index directory
+    model: str | None = None  # checkpoint directory or hub id; None: the default model of the index
     device: str = "auto"
     dtype: str = "auto"
-    num_threads: int | None = 1
-    batch_size: int = 32
-    cache_entries: int = 100_000
-    verify_digests: bool = True
-    cache_dir: str | None = None
-    encoder: str | None = None
+    num_threads: int | None = 1  # Torch threads of a worker
+    batch_size: int = 32  # mentions per forward
+    cache_entries: int = 100_000  # answers kept for mentions that are put to the model in the same words
+    verify_digests: bool = True  # whether the index's digests are checked before the run
+    cache_dir: str | None = None  # folder where the table of names is kept; None: in memory
+    encoder: str | None = None  # new place of the encoder that made the index's vectors; None: where it lay
 
     def __post_init__(self) -> None:
-        for name, least in (("batch_size", 1), ("cache_entries", 0)):
-            if getattr(self, name) < least:
-                raise InputError(name, f"must be at least {least}, got {getattr(self, name)}")
+        check_least(self, batch_size=1, cache_entries=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,41 +151,27 @@ _MOST = {
 class GenerateOptions:
     """Options of a `MentionGenerator`.
 
-    Attributes:
-        prompt: Name of the template that asks for links; None: the checkpoint's own, or the built-in one.
-        method: "greedy": the likeliest allowed token at every step; "sample": drawn from the allowed ones;
-            "beam": the most probable annotation that a beam search finds; "disc": an unbiased draw from the
-            model's own distribution over annotations.
-        beam_size: Annotations that `beam` follows at once.
-        num_draws: Draws of `disc`.
-        temperature: Temperature of `sample` and `disc`.
-        seed: Seed of `sample` and `disc`: the same seed gives the same links to the same text.
-        max_mention_chars: Most characters of a mention.
-        max_mentions: Most mentions of a window; None: any number.
-        word_boundaries: Whether mentions begin and end where words do.
-        window_tokens: Most tokens of a window of text; fewer where the model has no positions for more.
-        min_logprob: A link whose title has a lower log-probability is NIL; None: none is.
-        filter: Predicate that every linked entity passes; None: all do.
-        batch_size: Windows that are written together.
+    `method` is "greedy": the likeliest allowed token at every step; "sample": drawn from the allowed ones;
+    "beam": the most probable annotation that a beam search finds; or "disc": an unbiased draw from the
+    model's own distribution over annotations.
     """
 
-    prompt: str | None = None
+    prompt: str | None = None  # template that asks for links; None: the checkpoint's own, or the built-in one
     method: str = "greedy"
-    beam_size: int = 4
-    num_draws: int = 1
-    temperature: float = 1.0
-    seed: int = 0
-    max_mention_chars: int = 80
-    max_mentions: int | None = None
-    word_boundaries: bool = True
-    window_tokens: int = 256
-    min_logprob: float | None = None
-    filter: str | None = None
-    batch_size: int = 16
+    beam_size: int = 4  # annotations that `beam` follows at once
+    num_draws: int = 1  # draws of `disc`
+    temperature: float = 1.0  # temperature of `sample` and `disc`
+    seed: int = 0  # seed of `sample` and `disc`: the same one gives the same links to the same text
+    max_mention_chars: int = 80  # most characters of a mention
+    max_mentions: int | None = None  # most mentions of a window; None: any number
+    word_boundaries: bool = True  # whether mentions begin and end where words do
+    window_tokens: int = 256  # most tokens of a window; fewer where the model has no positions for more
+    min_logprob: float | None = None  # a link whose title has a lower log-probability is NIL; None: none is
+    filter: str | None = None  # predicate that every linked entity passes; None: all do
+    batch_size: int = 16  # windows that are written together
 
     def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise InputError("method", f"must be one of {list(METHODS)}, got {self.method!r}")
+        check_words(self, method=METHODS)
         for name, most in _MOST.items():
             _check_integer(name, getattr(self, name), 1, most)
         _check_integer("seed", self.seed, -(2**63), 2**63 - 1)

@@ -1,4 +1,4 @@
-"""Links documents: `DocumentLinker` makes rows of documents, `link_documents` does so for texts of a program.
+"""Links documents: `open_linker` for files of documents, `link_documents` for texts of a program.
 
 `MentionRows` links mentions that are marked or found, in batches across documents; `GeneratedRows` makes rows
 of the links that the model writes itself.
@@ -20,33 +20,29 @@ from genret.retrieval.linking.documents.text_document import BadDocument, Docume
 from genret.retrieval.linking.finding.finder import LateFinder
 from genret.retrieval.linking.link_answers import (
     AnswerCache,
+    Complain,
+    Documents,
     LinkAnswer,
     LinkCandidate,
+    MentionContexts,
     OpenQuestion,
+    PlacedMention,
     Question,
+    Report,
     RowMaker,
     Window,
     answer_of,
     failure,
+    is_counted,
 )
 from genret.retrieval.linking.link_options import GenerateOptions, LinkOptions, WorkerOptions
-from genret.retrieval.linking.mention_stream import (
-    Complain,
-    Documents,
-    MentionContexts,
-    MentionStream,
-    PlacedMention,
-    Report,
-    is_first_part,
-)
 from genret.retrieval.linking.named_entities import NEARBY_CHARS, NamedEntities
 from genret.retrieval.linking.run_progress import LinkCounts
 from genret.retrieval.types import DEFAULT_SHORTLIST_SIZE, Mention, RetrieveRequest
 
 if TYPE_CHECKING:
     from genret.retrieval.linking.finding.finder import SpanFinder
-    from genret.retrieval.linking.generating.generator import Generated
-    from genret.retrieval.linking.generating.written_links import GeneratedMention
+    from genret.retrieval.linking.generating.generator import Generated, GeneratedMention
     from genret.retrieval.methods.batches import Reply
     from genret.retrieval.retriever import Retriever
 
@@ -54,8 +50,10 @@ if TYPE_CHECKING:
 RowBlocks = Iterator[list[dict[str, Any]]]
 
 
-class DocumentLinker:
-    """Links the mentions of documents with one retriever. Used by one thread at a time.
+def open_linker(
+    retriever: Retriever, options: LinkOptions, worker: WorkerOptions, finder: SpanFinder | None = None
+) -> MentionRows | GeneratedRows:
+    """Return what links the mentions of documents with one retriever. Used by one thread at a time.
 
     Args:
         retriever: Index and model.
@@ -68,36 +66,9 @@ class DocumentLinker:
         InputError: an option does not fit the checkpoint, the index or the finder; it is named.
         GenretError: evidence of the index cannot be used, or it has none and the method needs some.
     """
-
-    def __init__(
-        self,
-        retriever: Retriever,
-        options: LinkOptions,
-        worker: WorkerOptions,
-        finder: SpanFinder | None = None,
-    ) -> None:
-        self._rows: GeneratedRows | MentionRows
-        if options.mentions == "generated":
-            self._rows = GeneratedRows(retriever, options, worker)
-        else:
-            self._rows = MentionRows(retriever, options, worker, finder)
-
-    def link(
-        self,
-        documents: Documents,
-        counts: LinkCounts,
-        complain: Complain,
-        report: Report = lambda counts: None,
-    ) -> RowBlocks:
-        """Yield rows of `part_files.SCHEMA`, in the order of the documents and their spans.
-
-        Args:
-            documents: Read as they are needed; at most a window of mentions is held.
-            counts: Added to on the way.
-            complain: Gets one line per bad document and per mention that failed.
-            report: Called after every batch.
-        """
-        return self._rows.link(documents, counts, complain, report)
+    if options.mentions == "generated":
+        return GeneratedRows(retriever, options, worker)
+    return MentionRows(retriever, options, worker, finder)
 
 
 _LOG = logging.getLogger(__name__)
@@ -151,8 +122,9 @@ def link_documents(
     chosen = options or LinkOptions()
     worker = WorkerOptions(str(retriever.index.path), batch_size=batch_size, cache_entries=cache_entries)
     finder = LateFinder(retriever.index, chosen.find)
-    linker = DocumentLinker(retriever, chosen, worker, finder)
-    linked = linker.link(_checked(documents), counts or LinkCounts(), complain)
+    linked = open_linker(retriever, chosen, worker, finder).link(
+        _checked(documents), counts or LinkCounts(), complain
+    )
     return (row for rows in linked for row in rows)
 
 
@@ -182,21 +154,19 @@ def _checked(documents: Iterable[str | Document]) -> Iterator[Document | BadDocu
 _WINDOW_BATCHES = 16
 # Most mentions held for each question of a window: where most repeat themselves, reading goes on this far.
 _MENTIONS_PER_QUESTION = 16
+# Documents without a mention make no batch: so often they are reported all the same.
+_REPORT_DOCUMENTS = 1000
 
 
 class MentionRows:
-    """Links mentions that documents mark or a finder finds; arguments and errors as of `DocumentLinker`.
+    """Links mentions that documents mark or a finder finds; arguments and errors as of `open_linker`.
 
     Mentions that are put to the model in the same words are asked about once, within a window and for as long
     as the cache keeps the answer. A context that is too long for the model is cut evenly around its mention.
     """
 
     def __init__(
-        self,
-        retriever: Retriever,
-        options: LinkOptions,
-        worker: WorkerOptions,
-        finder: SpanFinder | None,
+        self, retriever: Retriever, options: LinkOptions, worker: WorkerOptions, finder: SpanFinder | None
     ) -> None:
         if options.filter is not None:
             retriever.check_filter(options.filter)  # else every mention would fail of it
@@ -206,30 +176,65 @@ class MentionRows:
         self._batch_size = worker.batch_size
         self._cache = AnswerCache(worker.cache_entries)
         self._contexts = MentionContexts(retriever.config, options)
-        self._stream = MentionStream(options.mentions, self._contexts, finder)
+        self._finder = finder
         self._named: NamedEntities | None = None
         if options.candidates == "named" and finder is None:
             raise InputError("candidates", "named needs a finder, which knows the names; got none")
         if options.candidates != "all" and finder is not None:
             self._named = NamedEntities(retriever.index, finder, options, retriever.config)
 
-    def link(self, documents: Documents, counts: LinkCounts, complain: Complain, report: Report) -> RowBlocks:
-        """Yield rows a window of mentions at a time; see `DocumentLinker.link`."""
+    def link(
+        self,
+        documents: Documents,
+        counts: LinkCounts,
+        complain: Complain,
+        report: Report = lambda counts: None,
+    ) -> RowBlocks:
+        """Yield rows of `part_files.SCHEMA`, in the order of the documents and their spans.
+
+        Args:
+            documents: Read as they are needed; at most a window of mentions is held.
+            counts: Added to on the way.
+            complain: Gets one line per bad document and per mention that failed.
+            report: Called after every batch.
+        """
         most = self._batch_size * _WINDOW_BATCHES
         maker = RowMaker(self._options, self._retriever.index.digest, counts, complain)
         window = Window(maker, self._cache)
-        for mention, document, span in self._stream.read(documents, counts, complain, report):
+        for mention, document, span in self._mentions(documents, counts, complain, report):
             self._take_in(mention, window.add(mention), window, document, span)
             if len(window.questions) >= most or len(window) >= most * _MENTIONS_PER_QUESTION:
                 yield from self._rows_of(window, counts, report)
                 window = Window(maker, self._cache)
         yield from self._rows_of(window, counts, report)
 
+    def _mentions(
+        self, documents: Documents, counts: LinkCounts, complain: Complain, report: Report
+    ) -> Iterator[tuple[PlacedMention, Document, Span]]:
+        """Yield mentions in the order of the documents and of the spans in each."""
+        for number, document in enumerate(documents, 1):
+            if number % _REPORT_DOCUMENTS == 0:
+                report(counts)
+            if is_counted(document, counts, complain):
+                origin, spans = self._spans(document)
+                for span in spans:
+                    context = self._contexts.around(document.text, span.start, span.end)
+                    yield PlacedMention.of(document, span, context, origin), document, span
+
+    def _spans(self, document: Document) -> tuple[str, Sequence[Span]]:
+        source, begin, end = self._options.mentions, document.begin, document.end
+        if source == "given" or (source == "auto" and document.spans is not None):
+            # The others are in the text around this part, and another part's.
+            return "given", [span for span in document.spans or () if begin <= span.start < end]
+        return "found", () if self._finder is None else self._finder.find(document.text, begin, end)
+
     def _take_in(
         self, placed: PlacedMention, place: int, window: Window, document: Document, span: Span
     ) -> None:
         """Answer a mention from the cache, or let it wait for an answer."""
-        mention, names = placed.context, self._names_of(placed)
+        mention, names = placed.context, self._named  # which limit the candidates
+        if self._options.candidates != "named" and placed.origin != "found":
+            names = None  # any entity may be meant
         name = mention.mention if names is not None else ""
         near = frozenset[str]()
         if names is not None and span.num_names != 1:
@@ -237,7 +242,8 @@ class MentionRows:
             near = names.near(name, left, document.text[span.end : span.end + NEARBY_CHARS])
         proposed_by = mention.mention if self._options.asks_evidence else ""
         key = (self._contexts.query(mention), name, proposed_by, near)
-        if window.join(key, place):
+        if (asked := window.questions.get(key)) is not None:
+            asked.places.append(place)
             return
         answer = self._cache.get(key)
         if answer is not None:
@@ -247,10 +253,6 @@ class MentionRows:
             window.questions[key] = self._question(key, mention, names, place)
         except InputError as error:
             window.fill(place, failure(error, self._options.method))
-
-    def _names_of(self, placed: PlacedMention) -> NamedEntities | None:
-        """Return the names that limit the candidates of a mention; None: any entity may be meant."""
-        return self._named if self._options.candidates == "named" or placed.origin == "found" else None
 
     def _question(
         self, key: Question, mention: Mention, names: NamedEntities | None, place: int
@@ -320,16 +322,12 @@ def _check_evidence(retriever: Retriever, options: LinkOptions) -> None:
 
 
 # Options that the generation of mentions looks at; it refuses the others.
-_TAKEN = {"mentions", "find", "method", "k", "beam_size", "seed"} | {
-    "prompt",
-    "min_logprob",
-    "filter",
-    "keep_nil",
-}
+_TAKEN = {"mentions", "find", "method", "k", "beam_size", "seed"}
+_TAKEN |= {"prompt", "min_logprob", "filter", "keep_nil"}
 
 
 class GeneratedRows:
-    """Makes rows of the links that a `MentionGenerator` writes; arguments and errors as of `DocumentLinker`.
+    """Makes rows of the links that a `MentionGenerator` writes; arguments and errors as of `open_linker`.
 
     The entities of the title that was written are candidates. The model has said no more than the title: a
     candidate's probability is its share in it, P(e | title), and its log-probability is that of the title
@@ -341,19 +339,22 @@ class GeneratedRows:
         from genret.retrieval.linking.generating.generator import MentionGenerator
 
         self._options = options
-        self._method = _method(options)
-        self._generator = MentionGenerator(retriever, _generate_options(options, worker))
+        self._method, asked = _generate_options(options, worker)
+        self._generator = MentionGenerator(retriever, asked)
         self._index_digest = retriever.index.digest
 
-    def link(self, documents: Documents, counts: LinkCounts, complain: Complain, report: Report) -> RowBlocks:
-        """Yield the rows of every document that has any; see `DocumentLinker.link`."""
+    def link(
+        self,
+        documents: Documents,
+        counts: LinkCounts,
+        complain: Complain,
+        report: Report = lambda counts: None,
+    ) -> RowBlocks:
+        """Yield the rows of every document that has any; see `MentionRows.link`."""
         maker = RowMaker(self._options, self._index_digest, counts, complain)
         for document, generated in self._generator.annotate_documents(documents):
-            if isinstance(document, BadDocument):
-                counts.num_bad_documents += 1
-                complain(str(document))
+            if not is_counted(document, counts, complain):
                 continue
-            counts.num_documents += is_first_part(document)
             made = (maker.make(mention, answer) for mention, answer in self._answers(document, generated))
             if rows := [row for row in made if row is not None]:
                 yield rows
@@ -364,10 +365,8 @@ class GeneratedRows:
     ) -> Iterator[tuple[PlacedMention, LinkAnswer]]:
         if isinstance(generated, GenretError):
             whole = Span(document.begin, document.end)
-            yield (
-                PlacedMention.of(document, whole, Mention(""), "generated"),
-                failure(generated, self._method),
-            )
+            failed = failure(generated, self._method)
+            yield PlacedMention.of(document, whole, Mention(""), "generated"), failed
             return
         for link in generated:
             span, mention = Span(link.start, link.end), Mention(link.mention)
@@ -383,24 +382,20 @@ class GeneratedRows:
         return LinkAnswer(reason, link.title, candidates, method=self._method)
 
 
-def _method(options: LinkOptions) -> str:
-    if options.decoding is None:
+def _generate_options(options: LinkOptions, worker: WorkerOptions) -> tuple[str, GenerateOptions]:
+    """Return the method in the words of rows, and the options of the generator."""
+    method = options.decoding
+    if method is None:
         raise InputError("method", f"{options.method} does not go with generated mentions")
-    return options.decoding
-
-
-def _generate_options(options: LinkOptions, worker: WorkerOptions) -> GenerateOptions:
     for one in fields(options):
         if one.name not in _TAKEN and (value := getattr(options, one.name)) != one.default:
             raise InputError(one.name, f"does not go with generated mentions, got {value!r}")
-    method = _method(options)
-    method = "greedy" if method == "beam" and options.beam_size == 1 else method
     made = GenerateOptions(
         prompt=options.prompt,
-        method=method,
+        method="greedy" if method == "beam" and options.beam_size == 1 else method,
         seed=options.seed,
         min_logprob=options.min_logprob,
         filter=options.filter,
         batch_size=worker.batch_size,
     )
-    return made if options.beam_size is None else replace(made, beam_size=options.beam_size)
+    return method, made if options.beam_size is None else replace(made, beam_size=options.beam_size)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from genret.decoding.params import MAX_K
-from genret.retrieval.filters.restriction import IdList, checked_ids
+from genret.retrieval.arguments import IdList, checked_ids
 from genret.retrieval.index.owners import log_or_nothing, shares_by_role, weights_of
 from genret.retrieval.linking.finding.find_options import ENGLISH_STOP_WORDS
 from genret.retrieval.linking.finding.folding import fold_name, fold_piece, is_boundary
@@ -77,12 +77,8 @@ class NamedEntities:
     def near(self, mention: str, left: str, right: str) -> frozenset[str]:
         """Return the ids of the entities with another word of their title near a mention.
 
-        None are returned for a name of more entities than a list can hold.
-
-        Args:
-            mention: The mention.
-            left: The text in front of it; `NEARBY_CHARS` of it are enough.
-            right: The text behind it.
+        `NEARBY_CHARS` of the text on either side are enough. None are returned for a name of more entities
+        than a list can hold.
         """
         ids = self.ids(mention)
         if not 1 < len(ids) <= MAX_K:

@@ -14,42 +14,29 @@ from genret.retrieval.durable import appearing
 from genret.retrieval.errors import InputError, SourceError
 from genret.retrieval.index.small_files import digest_file
 from genret.retrieval.interruption import uninterrupted
-from genret.retrieval.linking.documents.corpus import CorpusOptions
+from genret.retrieval.linking.documents.corpus import CorpusOptions, check_least
 from genret.retrieval.linking.link_options import LinkOptions, WorkerOptions
 from genret.retrieval.linking.output.folder import LinkingRunError, OutputFolder, OutputTarget, ShardRecord
 from genret.retrieval.linking.output.part_files import check_parts, merge_parts
 from genret.retrieval.linking.run_plan import RunPlan, check_target, plan_run
 from genret.retrieval.linking.run_progress import LinkCounts, LinkDisplay, Progress, counted
-from genret.retrieval.linking.runners.local_runner import InProcessRunner, LocalRunner
-from genret.retrieval.linking.runners.runner import OpenWorker, Runner
+from genret.retrieval.linking.runners.runner import InProcessRunner, LocalRunner, OpenWorker, Runner
 from genret.retrieval.linking.shard_worker import ShardWorker, part_metadata, too_many_bad
 
 
 @dataclass(frozen=True, slots=True)
 class OutputOptions:
-    """The output of a run, and the limits at which the run gives up.
+    """The output of a run, and the limits at which the run gives up."""
 
-    Attributes:
-        out: A folder; or a name that ends in .parquet or .jsonl: a single file, made in the end.
-        output_format: "parquet" or "jsonl" for the parts of a folder; None: Parquet.
-        max_bad_rows: Most lines that may be no documents; they are left out.
-        max_failed: Most mentions that may end by an error; None: any number.
-        overwrite: Whether an existing output of another run is replaced.
-        keep_parts: Whether the folder of a single file's parts stays.
-    """
-
-    out: str
-    output_format: str | None = None
-    max_bad_rows: int = 0
-    max_failed: int | None = None
-    overwrite: bool = False
-    keep_parts: bool = False
+    out: str  # a folder; or a name that ends in .parquet or .jsonl: a single file, made in the end
+    output_format: str | None = None  # "parquet" or "jsonl" for the parts of a folder; None: Parquet
+    max_bad_rows: int = 0  # most lines that may be no documents; they are left out
+    max_failed: int | None = None  # most mentions that may end by an error; None: any number
+    overwrite: bool = False  # whether an existing output of another run is replaced
+    keep_parts: bool = False  # whether the folder of a single file's parts stays
 
     def __post_init__(self) -> None:
-        for name in ("max_bad_rows", "max_failed"):
-            value = getattr(self, name)
-            if value is not None and value < 0:
-                raise InputError(name, f"must be at least 0, got {value}")
+        check_least(self, max_bad_rows=0, max_failed=0)
 
 
 def link_corpus(
@@ -74,13 +61,7 @@ def link_corpus(
 
     With several workers the calling script needs `if __name__ == "__main__":`, as the workers are processes.
 
-    Args:
-        corpus: Documents to read.
-        output: Output and limits.
-        worker: Index, model, and how a worker computes.
-        options: How mentions are linked; None: the defaults.
-        runner: Workers to link with; None: this process.
-        display: Display of the progress; None: none.
+    Without a runner, this process links; without a display, no progress is shown.
 
     Raises:
         LinkingRunError: the folder holds something else or another run, another process writes there, or a
@@ -209,10 +190,8 @@ def _link(
                 display.show(progress)
                 _check_limits(progress.recorded, [message], output)
     finally:
-        close = getattr(messages, "close", None)
-        if close is not None:
-            with uninterrupted():
-                close()  # stops the workers
+        with uninterrupted():
+            messages.close()  # stops the workers
     return progress.recorded
 
 
@@ -241,7 +220,7 @@ def _complete(folder: OutputFolder, plan: RunPlan, counts: LinkCounts, seconds: 
             f"{plan.target.folder}: shard {missing} is gone although it was written; the same command does it"
         )
     summary = {
-        **counts.to_json(),
+        **asdict(counts),
         "key": plan.job.key,
         "num_shards": len(records),
         "seconds": round(seconds, 3),
@@ -268,20 +247,13 @@ _GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd")
 
 @dataclass(frozen=True, slots=True)
 class RunnerOptions:
-    """Kind and number of workers.
+    """Kind and number of workers."""
 
-    Attributes:
-        name: "local": processes of this machine; "ray": actors of a Ray cluster.
-        num_workers: Number of workers; None: one per core this process may use, or one where a GPU computes.
-            One local worker is this process.
-        address: Address of the Ray cluster; None: one is started on this machine.
-        open_worker: Makes a worker, where it works; a function or class that can be imported there.
-    """
-
-    name: str = "local"
+    name: str = "local"  # "local": processes of this machine; "ray": actors of a Ray cluster
+    # None: one per core this process may use, or one where a GPU computes. One local worker is this process.
     num_workers: int | None = None
-    address: str | None = None
-    open_worker: OpenWorker = ShardWorker
+    address: str | None = None  # address of the Ray cluster; None: one is started on this machine
+    open_worker: OpenWorker = ShardWorker  # makes a worker, where it works: it must be importable there
 
     def __post_init__(self) -> None:
         if self.name not in RUNNERS:
@@ -297,9 +269,7 @@ def choose_runner(
 ) -> Runner:
     """Return the runner for so many shards on a device; `report` gets the progress of this process."""
     if options.name == "ray":
-        from genret.retrieval.linking.runners.ray_runner import (
-            RayRunner,  # says on running when Ray is missing
-        )
+        from genret.retrieval.linking.runners.ray_runner import RayRunner
 
         return RayRunner(options.num_workers, options.address, open_worker=options.open_worker)
     num_workers = min(options.num_workers or _usual_workers(device), num_shards)

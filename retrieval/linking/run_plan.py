@@ -20,7 +20,8 @@ from genret.retrieval.index.layout import VERSIONS_DIR
 from genret.retrieval.index.reader import Index
 from genret.retrieval.index.small_files import digest_bytes, digest_file
 from genret.retrieval.index.versions import list_versions
-from genret.retrieval.linking.documents.corpus import CorpusOptions, CorpusPlan, Shard, plan_corpus
+from genret.retrieval.linking.documents.corpus import CorpusOptions, CorpusPlan, Shard
+from genret.retrieval.linking.documents.corpus_reading import plan_corpus
 from genret.retrieval.linking.finding.find_options import STOP_WORD_LISTS
 from genret.retrieval.linking.link_options import LinkJob, LinkOptions, WorkerOptions
 from genret.retrieval.linking.output.folder import (
@@ -126,7 +127,7 @@ def plan_run(
     worker: WorkerOptions,
     max_bad_rows: int,
     overwrite: bool,
-    report: Callable[[int], None] | None = None,
+    report: Callable[[int], None] = lambda num_bytes: None,
 ) -> RunPlan:
     """Read the inputs, the index's and the model's identity, and the finished shards; changes nothing.
 
@@ -152,9 +153,10 @@ def plan_run(
         max_bad_documents=max_bad_rows,
     )
     # A file is made of the parts anew; a folder that is to be written over keeps none of them.
-    if overwrite and (target.file is None or differs(folder, identity)):
+    found = differs(folder, identity)
+    if overwrite and (target.file is None or found):
         return RunPlan(target, shards, identity, job, {}, False)
-    if found := differs(folder, identity):
+    if found:
         raise LinkingRunError(
             f"{target.folder}: holds another run: {'; '.join(found)}. Choose another --out, or begin anew "
             f"with --overwrite{_old_version(folder, worker.index, index['version'])}"
@@ -215,10 +217,6 @@ def run_identity(
 
     The folders' places are not in it: the same files elsewhere make the same rows. The name of an input is,
     as it stands in the rows; that of a file is its name as it was given.
-
-    Raises:
-        ModelError: the checkpoint cannot be read.
-        SourceError: the list of stop words cannot be read.
     """
     reading = asdict(corpus)
     del reading["inputs"]
@@ -243,11 +241,7 @@ def run_identity(
 
 
 def _model_of(worker: WorkerOptions) -> str | Path:
-    """Return the model that a worker opens, as `Retriever.open` finds it.
-
-    Raises:
-        GenretError: none is named, and none was shipped for the index.
-    """
+    """Return the model that a worker opens, as `Retriever.open` finds it."""
     if worker.model is not None:
         return worker.model
     with Index.open(worker.index, verify_digests=False) as index:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from genret.retrieval.progress import ProgressDisplay
@@ -15,29 +15,17 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class LinkCounts:
-    """Counts of what was linked.
+    """Counts of what was linked."""
 
-    Attributes:
-        num_documents: Documents read (parts of a long one count once, with the part they begin with).
-        num_mentions: Mentions asked about.
-        num_linked: Mentions linked to an entity.
-        num_nil: Mentions linked to none.
-        num_failed: Mentions that ended by an error; they are NIL too.
-        num_cached: Mentions answered from the cache, without the model.
-        num_unproven: Lists that were to be exact and are not certified.
-        num_bad_documents: Lines that are no documents.
-        num_rows: Rows written.
-    """
-
-    num_documents: int = 0
-    num_mentions: int = 0
-    num_linked: int = 0
-    num_nil: int = 0
-    num_failed: int = 0
-    num_cached: int = 0
-    num_unproven: int = 0
-    num_bad_documents: int = 0
-    num_rows: int = 0
+    num_documents: int = 0  # documents read; parts of a long one count once, with the part they begin with
+    num_mentions: int = 0  # mentions asked about
+    num_linked: int = 0  # mentions linked to an entity
+    num_nil: int = 0  # mentions linked to none
+    num_failed: int = 0  # mentions that ended by an error; they are NIL too
+    num_cached: int = 0  # mentions answered from the cache, without the model
+    num_unproven: int = 0  # lists that were to be exact and are not certified
+    num_bad_documents: int = 0  # lines that are no documents
+    num_rows: int = 0  # rows written
 
     def add(self, other: LinkCounts) -> None:
         """Add another's counts."""
@@ -51,10 +39,6 @@ class LinkCounts:
         if not all(type(number) is int for number in found.values()):
             raise ValueError(f"expected integers, got {found}")
         return cls(**found)
-
-    def to_json(self) -> dict[str, int]:
-        """Return the fields."""
-        return asdict(self)
 
 
 _MAX_WARNINGS = 50
@@ -97,16 +81,19 @@ class Progress:
             (seen.num_mentions - self.resumed.num_mentions) / seconds,
         )
 
+    @property
+    def steps(self) -> tuple[int, int, int]:
+        """Shards or documents that were done before this session, that are done, and that there are."""
+        if self.is_split:
+            return self.resumed_shards, self.done_shards, self.num_shards
+        return self.resumed.num_documents, self.counts.num_documents, self.num_documents
+
     def seconds_left(self, now: float) -> float | None:
         """Estimate how long the rest takes; None while nothing is done in this session."""
-        if self.begun is None or now <= self.begun:
+        before, done, total = self.steps
+        if self.begun is None or now <= self.begun or done <= before:
             return None
-        if self.is_split:
-            done, total = self.done_shards - self.resumed_shards, self.num_shards - self.resumed_shards
-        else:
-            before = self.resumed.num_documents
-            done, total = self.counts.num_documents - before, self.num_documents - before
-        return None if done <= 0 else (total - done) * (now - self.begun) / done
+        return (total - done) * (now - self.begun) / (done - before)
 
 
 class LinkDisplay:
@@ -125,13 +112,9 @@ class LinkDisplay:
 
     def show(self, progress: Progress) -> None:
         """Show the progress."""
-        if self._display is None:
-            return
-        if progress.is_split:
-            done, total = progress.done_shards, progress.num_shards
-        else:
-            done, total = progress.counts.num_documents, progress.num_documents
-        self._display.show(describe(progress, self._display.clock()), done, total)
+        if self._display is not None:
+            _, done, total = progress.steps
+            self._display.show(describe(progress, self._display.clock()), done, total)
 
     def warn(self, text: str) -> None:
         """Show a warning; a corpus of a wrong form has one per line, and only the first ones are shown."""

@@ -14,6 +14,7 @@ from genret.retrieval.errors import IndexMismatchError, SourceError
 from genret.retrieval.index.layout import VERSIONS_DIR
 from genret.retrieval.index.small_files import digest_file
 from genret.retrieval.linking.documents.corpus import Shard
+from genret.retrieval.linking.documents.corpus_reading import CorpusReader
 from genret.retrieval.linking.documents.text_document import BadDocument, Document
 from genret.retrieval.linking.finding.finder import LateFinder
 from genret.retrieval.linking.link_options import LinkJob
@@ -22,8 +23,7 @@ from genret.retrieval.linking.output.part_files import write_part
 from genret.retrieval.linking.run_progress import LinkCounts
 
 if TYPE_CHECKING:
-    from genret.retrieval.linking.documents.corpus_reading import CorpusReader
-    from genret.retrieval.linking.linker import DocumentLinker
+    from genret.retrieval.linking.linker import GeneratedRows, MentionRows
     from genret.retrieval.retriever import Retriever
 
 MAX_COMPLAINTS = 20  # per shard; what failed is in its rows besides
@@ -32,20 +32,17 @@ MAX_COMPLAINTS = 20  # per shard; what failed is in its rows besides
 class ShardWorker:
     """Opens index, model and finder once and links shards, one at a time.
 
-    It keeps caches, and the input file read last open: the next shard mostly goes on in it.
-
-    Args:
-        job: The job of the run; comes from the coordinator, maybe from another machine.
-        linker: Links the documents; None: one is made with the index and the model of the job.
+    It keeps caches, and the input file read last open: the next shard mostly goes on in it. The job comes
+    from the coordinator, maybe from another machine; without a linker, one is made with its index and model.
 
     Raises:
         GenretError: the index or the model cannot be opened, or the index is not the one the job is about.
     """
 
-    def __init__(self, job: LinkJob, linker: DocumentLinker | None = None) -> None:
+    def __init__(self, job: LinkJob, linker: MentionRows | GeneratedRows | None = None) -> None:
         self._job = job
         self._retriever: Retriever | None = None
-        self._reader: CorpusReader | None = None
+        self._reader = CorpusReader(job.corpus)
         self._linker = self._open(job) if linker is None else linker
         self._metadata = part_metadata(job)
 
@@ -53,13 +50,7 @@ class ShardWorker:
         """Link a shard: write its part file, flush and rename it, then its record, and return the record.
 
         A run that is killed before the rename leaves nothing but a hidden file, which the next run removes.
-
-        Args:
-            shard: The shard.
-            report: Called after every batch with the counts so far, which go on changing.
-
-        Raises:
-            GenretError: the shard cannot be read or its part cannot be written.
+        `report` gets the counts so far after every batch; they go on changing.
         """
         started = time.monotonic()
         part = Path(self._job.out) / part_name(shard.number, self._job.output_format)
@@ -93,15 +84,13 @@ class ShardWorker:
 
     def close(self) -> None:
         """Release the index and the input file. Idempotent."""
-        if self._reader is not None:
-            self._reader.close()
-            self._reader = None
+        self._reader.close()
         if self._retriever is not None:
             self._retriever.close()
             self._retriever = None
 
-    def _open(self, job: LinkJob) -> DocumentLinker:
-        from genret.retrieval.linking.linker import DocumentLinker
+    def _open(self, job: LinkJob) -> MentionRows | GeneratedRows:
+        from genret.retrieval.linking.linker import open_linker
         from genret.retrieval.retriever import Retriever  # torch and transformers take seconds to import
 
         worker = job.worker
@@ -124,21 +113,15 @@ class ShardWorker:
                 )
             if job.options.mentions != "generated":  # else every mention would fail of a prompt, too
                 retriever.prompt_template(job.options.prompt or retriever.config.mention_prompt)
-            if job.options.filter is not None:
-                retriever.check_filter(job.options.filter)  # else every mention would fail of it
             cache_dir = Path(worker.cache_dir) if worker.cache_dir else None
             finder = LateFinder(retriever.index, job.options.find, cache_dir)
-            return DocumentLinker(retriever, job.options, worker, finder)
+            return open_linker(retriever, job.options, worker, finder)
         except BaseException:
             self.close()
             raise
 
     def _documents(self, shard: Shard, bad: list[str]) -> Iterator[Document | BadDocument]:
         """Yield the documents of a shard; bad ones are added to `bad`."""
-        from genret.retrieval.linking.documents.corpus_reading import CorpusReader  # loads pyarrow
-
-        if self._reader is None:
-            self._reader = CorpusReader(self._job.corpus)
         allowed = self._job.max_bad_documents
         for document in self._reader.read(shard):
             if isinstance(document, BadDocument):

@@ -10,10 +10,8 @@ entities scored, and with `auto` both.
 
 from __future__ import annotations
 
-import time
-from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TypeVar
 
@@ -27,20 +25,29 @@ from genret.retrieval.errors import GenretError, ModelError
 from genret.retrieval.evidence.evidence import EvidenceQuery
 from genret.retrieval.filters.entity_filter import EntityFilter, FilterStore
 from genret.retrieval.index.reader import Index
-from genret.retrieval.kv_memory import KvMeter, PrefixStore
-from genret.retrieval.loaded_model import Limits
+from genret.retrieval.loaded_model import KvMeter, Limits, PrefixStore
 from genret.retrieval.methods.decoded_methods import (
+    Asked,
     Decoded,
+    count_entities,
     decode_by_beam,
     decode_by_disc,
     nothing_allowed,
     or_abstain,
 )
 from genret.retrieval.methods.explainer import Explainer
-from genret.retrieval.methods.scored_methods import FeatureTable, Proposed, entities_to_score, scored_answer
-from genret.retrieval.methods.scoring import EntityScorer, Scored, all_entities, count_entities
+from genret.retrieval.methods.scored_methods import (
+    EntityScorer,
+    FeatureTable,
+    Proposed,
+    Scored,
+    Stopwatch,
+    all_entities,
+    entities_to_score,
+    scored_answer,
+)
 from genret.retrieval.ranking.ranker import Ranker
-from genret.retrieval.types import DEFAULT_SHORTLIST_SIZE, RetrievalResult, RetrieveRequest, Timings
+from genret.retrieval.types import DEFAULT_SHORTLIST_SIZE, RetrievalResult, RetrieveRequest
 
 # Logits of one decode step, float32: batches of wide requests are split to stay below it.
 _MAX_LOGITS_BYTES = 256 * 2**20
@@ -94,23 +101,19 @@ class BatchRunner:
 
     def run(self, jobs: Sequence[RetrieveJob]) -> list[Reply]:
         """Answer jobs with any mixture of options: per job its result, or its own error."""
-        replies: dict[int, Reply] = {}
-        groups: dict[_Kind, list[int]] = {}
+        groups: dict[_Kind, list[RetrieveJob]] = {}
         prefixes: dict[_Kind, PromptPrefix | None] = {}
-        for i, job in enumerate(jobs):
+        for job in jobs:
             prefix = self._prefixes.before(job.prompt, job.num_shared)
             kind = _Kind.of(job.request, prefix)
             prefixes[kind] = prefix
-            groups.setdefault(kind, []).append(i)
+            groups.setdefault(kind, []).append(job)
         for kind, members in groups.items():
             most = max(1, _MAX_LOGITS_BYTES // (kind.width * self._vocab_size * 4))
-            restrictions = [jobs[i].request.restriction for i in members]
-            rest = iter(members)
-            for filters in self._filters.batches(restrictions, most, [jobs[i].cancel for i in members]):
-                part = list(islice(rest, len(filters)))
-                answers = self._answer([jobs[i] for i in part], filters, prefixes[kind])
-                replies.update(zip(part, answers, strict=True))
-        return [replies[i] for i in range(len(jobs))]
+            restrictions, rest = [job.request.restriction for job in members], iter(members)
+            for filters in self._filters.batches(restrictions, most, [job.cancel for job in members]):
+                self._answer(list(islice(rest, len(filters))), filters, prefixes[kind])
+        return [job.reply for job in jobs if job.reply is not None]
 
     def run_all(
         self, jobs: Sequence[RetrieveJob], names: Sequence[str], batch_size: int
@@ -138,27 +141,18 @@ class BatchRunner:
         jobs: Sequence[RetrieveJob],
         filters: Sequence[EntityFilter | DecodingCancelledError | None],
         prefix: PromptPrefix | None,
-    ) -> list[Reply]:
+    ) -> None:
         """Answer compatible jobs in one batch; the model is not asked where the reply is known."""
-        replies: dict[int, Reply] = {}
-        asked: list[int] = []
-        allowed: list[EntityFilter | None] = []
-        seeded = [replace(job, request=_seeded(job.request)) for job in jobs]
-        for i, (job, made) in enumerate(zip(seeded, filters, strict=True)):
-            stopped = reason_to_stop(job.cancel)  # while other groups were answered, or a filter was made
+        for job, made in zip(jobs, filters, strict=True):
+            job.request = _seeded(job.request)
             if isinstance(made, DecodingCancelledError):
-                replies[i] = made
-            elif stopped is not None:
-                replies[i] = stopped
-            elif made is not None and not made.num_allowed:
-                replies[i] = nothing_allowed(job.request)
-            else:
-                asked.append(i)
-                allowed.append(made)
-        if asked:
-            answers = self._answerer.answer([seeded[i] for i in asked], allowed, prefix)
-            replies.update(zip(asked, answers, strict=True))
-        return [replies[i] for i in range(len(jobs))]
+                job.reply = made
+                continue
+            job.allowed = made
+            job.reply = reason_to_stop(job.cancel)  # while other groups were answered, or a filter was made
+            if job.reply is None and made is not None and not made.num_allowed:
+                job.reply = nothing_allowed(job.request)
+        self._answerer.answer([job for job in jobs if job.reply is None], prefix)
 
 
 def _seeded(request: RetrieveRequest) -> RetrieveRequest:
@@ -171,37 +165,21 @@ def _seeded(request: RetrieveRequest) -> RetrieveRequest:
 Reply = RetrievalResult | GenretError | DecodingCancelledError
 
 
-@dataclass(frozen=True, slots=True)
-class RetrieveJob:
-    """One request on its way into a batch.
-
-    Attributes:
-        num_shared: Number of leading tokens that every prompt of its template has.
-        cancel: Polled while its filter is made, between the searches of a batch and between decode steps.
-    """
-
-    request: RetrieveRequest
-    prompt: list[int]
-    num_shared: int = 0
-    cancel: CancelToken | None = None
-
-
 @dataclass(slots=True, eq=False)
-class _Work:
-    """A job in its batch.
+class RetrieveJob(Asked):
+    """A request on its way through its batch, to its reply.
 
     Attributes:
-        room: Most tokens that may follow its prompt.
+        prompt: Its prompt.
+        num_shared: Number of leading tokens that every prompt of its template has.
         proposed: The entities it scores whatever is decoded; None where it scores nothing.
         table: The features of these and of those decoded.
     """
 
-    job: RetrieveJob
-    allowed: EntityFilter | None
-    room: int | None
+    prompt: list[int] = field(default_factory=list)
+    num_shared: int = 0
     proposed: Proposed | None = None
     table: FeatureTable | None = None
-    trace: Trace | None = None
     decoded: Decoded | None = None
     scored: Scored | None = None
     reply: Reply | None = None
@@ -209,9 +187,8 @@ class _Work:
     @property
     def is_decoded(self) -> bool:
         """Whether its decoder is asked: where all entities are scored, only for an explanation."""
-        request = self.job.request
-        is_needed = self.proposed is None or not self.proposed.is_everything or request.explain
-        return request.decoding is not None and is_needed
+        is_needed = self.proposed is None or not self.proposed.is_everything or self.request.explain
+        return self.request.decoding is not None and is_needed
 
 
 class BatchAnswerer:
@@ -234,83 +211,82 @@ class BatchAnswerer:
         self._ranker = ranker
         self._scorer = EntityScorer(index)
 
-    def answer(
-        self, jobs: Sequence[RetrieveJob], filters: Sequence[EntityFilter | None], prefix: PromptPrefix | None
-    ) -> list[Reply]:
-        """Answer jobs of one kind, with seeds where their decoder needs them, in one batch.
+    def answer(self, batch: Sequence[RetrieveJob], prefix: PromptPrefix | None) -> None:
+        """Give jobs of one kind their replies; they have seeds where their decoder needs them.
 
-        Every filter allows at least one entity, None all; `prefix` is shared by all prompts.
+        Every filter allows at least one entity; `prefix` is shared by all prompts.
         """
-        batch = [
-            _Work(job, allowed, self._limits.room(len(job.prompt)))
-            for job, allowed in zip(jobs, filters, strict=True)
-        ]
+        for job in batch:
+            job.room = self._limits.room(len(job.prompt))
         try:
             self._run(batch, prefix)
         except InvalidLogitsError as error:
-            if len(jobs) == 1:
-                return [ModelError(str(error))]
-            # One query's broken logits must not take the others down: answer each alone.
-            pairs = zip(jobs, filters, strict=True)
-            return [self.answer([job], [allowed], prefix)[0] for job, allowed in pairs]
-        return [work.reply for work in batch if work.reply is not None]
+            if len(batch) == 1:
+                batch[0].reply = ModelError(str(error))
+            else:  # One query's broken logits must not take the others down: answer each alone.
+                for job in batch:
+                    alone = RetrieveJob(job.request, job.allowed, cancel=job.cancel, prompt=job.prompt)
+                    self.answer([alone], prefix)
+                    job.reply = alone.reply
+        for job in batch:  # of many jobs only the replies stay in memory
+            job.allowed = job.trace = job.proposed = job.table = job.decoded = job.scored = None
 
-    def _run(self, batch: Sequence[_Work], prefix: PromptPrefix | None) -> None:
-        clock = _Stopwatch()
+    def _run(self, batch: Sequence[RetrieveJob], prefix: PromptPrefix | None) -> None:
+        clock = Stopwatch()
         self._propose(batch)
-        for work in batch:
+        for job in batch:
             # Searches of a large batch take long: prompts of cancelled requests are not computed.
-            work.reply = work.reply or reason_to_stop(work.job.cancel)
-        asked = [work for work in batch if work.reply is None]
-        is_scored = any(work.proposed is not None for work in asked)
+            job.reply = job.reply or reason_to_stop(job.cancel)
+        asked = [job for job in batch if job.reply is None]
+        is_scored = any(job.proposed is not None for job in asked)
         if is_scored:
             clock.stop("shortlist_ms")
         if not asked:
             return
-        meter = KvMeter(self._model.prefill([work.job.prompt for work in asked], prefix), len(asked))
+        meter = KvMeter(self._model.prefill([job.prompt for job in asked], prefix), len(asked))
         clock.stop("prefill_ms")
-        if any(work.is_decoded for work in asked):
+        if any(job.is_decoded for job in asked):
             self._decode(meter.session, asked)
             clock.stop("decode_ms")
         if is_scored:
             self._score(meter.session, asked)
             clock.stop("score_ms")
         answers = {}
-        for query, work in enumerate(asked):
-            if is_scored and work.reply is None:
-                work.reply = reason_to_stop(work.job.cancel)  # describing what was decoded takes long, too
-            if work.reply is None:
-                answers[query] = self._answer_of(work)
+        for query, job in enumerate(asked):
+            if is_scored and job.reply is None:
+                job.reply = reason_to_stop(job.cancel)  # describing what was decoded takes long, too
+            if job.reply is None:
+                answers[query] = self._answer_of(job)
         if is_scored:
             clock.stop("shortlist_ms")  # features of what was not proposed
         timings = clock.timings()
         for query, answer in answers.items():
-            work = asked[query]
+            job = asked[query]
             answer = replace(answer, timings=timings, kv=meter.share(query))
-            if work.trace is not None:
-                why = self._explainer.explain(work.trace, answer, work.allowed)
+            if job.trace is not None:
+                why = self._explainer.explain(job.trace, answer, job.allowed)
                 answer = replace(answer, explanation=why)
-            work.reply = answer
+            job.reply = answer
 
-    def _propose(self, batch: Sequence[_Work]) -> None:
+    def _propose(self, batch: Sequence[RetrieveJob]) -> None:
         """Find the entities that are scored whatever is decoded; the evidence is asked once for all."""
-        wanting = [work for work in batch if work.job.request.proposals]
+        wanting = [job for job in batch if job.request.proposals]
         asked: Sequence[EvidenceQuery | GenretError | None] = [None] * len(wanting)
         if wanting and self._ranker.can_propose:
-            asked = self._ranker.ask([work.job.request.evidence_text for work in wanting])
-        for work, found in zip(wanting, asked, strict=True):
-            request, query = work.job.request, found if isinstance(found, EvidenceQuery) else None
+            asked = self._ranker.ask([job.request.evidence_text for job in wanting])
+        for job, found in zip(wanting, asked, strict=True):
+            request, query = job.request, found if isinstance(found, EvidenceQuery) else None
             few = request.shortlist_size or DEFAULT_SHORTLIST_SIZE
-            if count_entities(self._index, work.allowed) <= few:
-                work.proposed = Proposed(all_entities(self._index, work.allowed), query)
+            if count_entities(self._index, job.allowed) <= few:
+                job.proposed = Proposed(all_entities(self._index, job.allowed), query)
             elif query is not None:
-                work.reply = reason_to_stop(work.job.cancel)
-                if work.reply is None:
-                    allowed = None if work.allowed is None else work.allowed.allowed
+                job.reply = reason_to_stop(job.cancel)
+                if job.reply is None:
+                    allowed = None if job.allowed is None else job.allowed.allowed
                     proposals = self._ranker.propose(query, request.proposals, allowed)
-                    work.proposed = Proposed(tuple(proposals.best.tolist()), query, proposals)
+                    job.proposed = Proposed(tuple(proposals.best.tolist()), query, proposals)
             elif request.decoding is None:
-                work.reply = found if isinstance(found, GenretError) else self._refusal()
+                job.reply = found if isinstance(found, GenretError) else self._refusal()
 
     def _refusal(self) -> GenretError | None:
         """Return the error that says why no evidence proposes entities; None where some does."""
@@ -320,96 +296,68 @@ class BatchAnswerer:
             return error
         return None
 
-    def _decode(self, session: DecodeSession, batch: Sequence[_Work]) -> None:
-        chosen = [query for query, work in enumerate(batch) if work.is_decoded]
+    def _decode(self, session: DecodeSession, batch: Sequence[RetrieveJob]) -> None:
+        chosen = [query for query, job in enumerate(batch) if job.is_decoded]
         part = [batch[query] for query in chosen]
         if len(chosen) < len(batch):
             session = session.select(chosen)
-        requests = [work.job.request for work in part]
-        traces = None
-        if requests[0].explain:
-            traces = [Trace() for _ in part]
-            for work, trace in zip(part, traces, strict=True):
-                work.trace = trace
-        decode = decode_by_disc if requests[0].decoding == "disc" else decode_by_beam
-        cancel = [work.job.cancel for work in part]
-        room = [work.room for work in part]
-        allowed = [work.allowed for work in part]
-        found = decode(session, self._trie, self._index, requests, cancel, room, allowed, traces)
-        for work, outcome in zip(part, found, strict=True):
+        for job in part:
+            job.trace = Trace() if job.request.explain else None
+        decode = decode_by_disc if part[0].request.decoding == "disc" else decode_by_beam
+        found = decode(session, self._trie, self._index, part)
+        for job, outcome in zip(part, found, strict=True):
             if isinstance(outcome, Decoded):
-                work.decoded = outcome
+                job.decoded = outcome
             else:
-                work.reply = outcome
+                job.reply = outcome
 
-    def _score(self, session: DecodeSession, batch: Sequence[_Work]) -> None:
+    def _score(self, session: DecodeSession, batch: Sequence[RetrieveJob]) -> None:
         """Score proposed and decoded entities: forms that no beam found, in one token tree per request."""
-        chosen = [
-            query for query, work in enumerate(batch) if work.proposed is not None and work.reply is None
-        ]
+        chosen = [query for query, job in enumerate(batch) if job.proposed is not None and job.reply is None]
         if not chosen:
             return
         part = [batch[query] for query in chosen]
         outcomes = self._scorer.score(
             session if len(chosen) == len(batch) else session.select(chosen),
-            [work.job.request for work in part],
-            [work.allowed for work in part],
-            [self._to_score(work) for work in part],
-            [{} if work.decoded is None else work.decoded.rows for work in part],
-            [work.job.cancel for work in part],
-            [work.room for work in part],
+            part,
+            [self._to_score(job) for job in part],
+            [{} if job.decoded is None else job.decoded.rows for job in part],
         )
-        for work, outcome in zip(part, outcomes, strict=True):
+        for job, outcome in zip(part, outcomes, strict=True):
             if isinstance(outcome, Scored):
-                work.scored = outcome
+                job.scored = outcome
             else:
-                work.reply = outcome
+                job.reply = outcome
 
-    def _to_score(self, work: _Work) -> tuple[int, ...]:
+    def _to_score(self, job: RetrieveJob) -> tuple[int, ...]:
         """Return the entities to score, once a request is decoded."""
-        if work.proposed is None:
+        if job.proposed is None:
             return ()
-        table, ranking = self._table_of(work, work.proposed), self._ranker.ranking
-        return entities_to_score(work.job.request, work.proposed, work.decoded, table, ranking)
+        table, ranking = self._table_of(job, job.proposed), self._ranker.ranking
+        return entities_to_score(job.request, job.proposed, job.decoded, table, ranking)
 
-    def _table_of(self, work: _Work, proposed: Proposed) -> FeatureTable:
-        if work.table is None:
-            work.table = FeatureTable(self._ranker, proposed)
-        return work.table
+    def _table_of(self, job: RetrieveJob, proposed: Proposed) -> FeatureTable:
+        if job.table is None:
+            job.table = FeatureTable(self._ranker, proposed)
+        return job.table
 
-    def _answer_of(self, work: _Work) -> RetrievalResult:
-        request = work.job.request
-        if work.proposed is None or work.scored is None:
-            if work.decoded is None:
+    def _answer_of(self, job: RetrieveJob) -> RetrievalResult:
+        request = job.request
+        if job.proposed is None or job.scored is None:
+            if job.decoded is None:
                 raise RuntimeError("a request was neither decoded nor scored")
             missing = self._ranker.missing(None) if request.proposals else ()
-            return or_abstain(request, replace(work.decoded.answer, missing_evidence=missing))
+            return or_abstain(request, replace(job.decoded.answer, missing_evidence=missing))
         return scored_answer(
             self._index,
             request,
-            work.allowed,
-            work.proposed,
-            work.decoded,
-            work.scored,
-            self._table_of(work, work.proposed),
+            job.allowed,
+            job.proposed,
+            job.decoded,
+            job.scored,
+            self._table_of(job, job.proposed),
             self._ranker,
         )
-
-
-class _Stopwatch:
-    """Adds up the milliseconds of every part of a batch; parts are named as in `Timings`."""
-
-    def __init__(self) -> None:
-        self._last = time.perf_counter()
-        self._parts: defaultdict[str, float] = defaultdict(float)
-
-    def stop(self, part: str) -> None:
-        now = time.perf_counter()
-        self._parts[part] += (now - self._last) * 1e3
-        self._last = now
-
-    def timings(self) -> Timings:
-        return Timings(**self._parts, total_ms=sum(self._parts.values()))
 
 
 Request = TypeVar("Request")

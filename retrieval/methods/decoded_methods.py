@@ -1,7 +1,11 @@
 """Answers by the methods `disc` and `beam`: from a decoder's rows to ranked catalogue entities.
 
-`beam` lists the likeliest forms, `disc` samples them and an owner of each; both are aggregated by entity
-(`retrieval.methods.scoring`). Under a filter the forms are those of rows that name an allowed entity.
+`beam` lists the likeliest forms, `disc` samples them and an owner of each. `Tally` adds up what the rows
+found say about an entity: P(e | q) = Σ_f P(f | q) · P(e | f). Under a filter the forms are those of rows that
+name an allowed entity, and only allowed entities share a form and are credited.
+
+`is_proven` tells when a list of entities is sure. A search bounds the score of every row it did not list by
+one number, *unseen*. As P(e | f) <= 1, a bound on the probability of a form bounds its part of any entity.
 
 A beam search lists rows, but one entity may own many rows, and rows that were not listed count for it too. So
 an exact search ends when the entities are proven. Where forms of few entities crowd out the others, a query
@@ -15,6 +19,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import torch
 
 from genret.decoding.beam_search import BeamResult, FinishedRows, beam_search
@@ -30,38 +35,206 @@ from genret.decoding.trace import Trace
 from genret.decoding.trie.title_trie import TitleTrie
 from genret.retrieval.explanation import Explanation
 from genret.retrieval.filters.entity_filter import EntityFilter, constraint_of, mask_of
-from genret.retrieval.index.owners import FormOwners, Owners, best_first
+from genret.retrieval.index.owners import FormOwners, Owners, best_first, log_or_nothing
 from genret.retrieval.index.reader import Index
-from genret.retrieval.methods.scoring import (
-    EntityScore,
-    Tally,
-    by_share,
-    candidate,
-    count_entities,
-    credit,
-    is_proven,
-    possible,
-)
-from genret.retrieval.types import MAX_SHORTLIST_SIZE, RetrievalResult, RetrieveRequest
+from genret.retrieval.types import MAX_SHORTLIST_SIZE, Candidate, RetrievalResult, RetrieveRequest
+
+
+def log_sum(logprobs: Sequence[float]) -> float:
+    """Return the log of the sum of probabilities; -inf for none."""
+    largest = max(logprobs, default=-math.inf)
+    if largest == -math.inf:
+        return -math.inf
+    return largest + math.log(math.fsum(math.exp(v - largest) for v in logprobs))
+
+
+@dataclass(frozen=True, slots=True)
+class OwnForm:
+    """A form of an entity: the row with log P(f | q), and log P(e | f), -inf without a share in it."""
+
+    hypothesis: Hypothesis
+    log_share: float = 0.0
+
+    @property
+    def logprob(self) -> float:
+        """Log of P(f | q) · P(e | f)."""
+        return self.hypothesis.logprob + self.log_share
+
+    def score(self, length_penalty: float) -> float:
+        """Return `logprob` with a length penalty on the form."""
+        return self.hypothesis.score(length_penalty) + self.log_share
+
+
+@dataclass(slots=True)
+class Tally:
+    """The forms of one entity that were found, by rank, and its share of the samples."""
+
+    forms: dict[int, OwnForm] = field(default_factory=dict)
+    share: float = 0.0
+
+    @property
+    def logprob(self) -> float:
+        """Log P(e | q), from the distinct forms found."""
+        return log_sum([form.logprob for form in self.forms.values()])
+
+    def best(self, length_penalty: float = 0.0) -> OwnForm:
+        """Return the form that says most for the entity; of equal ones the first in order."""
+        return max(self.forms.values(), key=lambda form: (form.score(length_penalty), -form.hypothesis.row))
+
+
+def count_entities(index: Index, allowed: EntityFilter | None) -> int:
+    """Return the number of entities allowed."""
+    return index.num_entities if allowed is None else allowed.num_allowed
+
+
+def credit(tallies: dict[int, Tally], hypothesis: Hypothesis, owners: Owners) -> None:
+    """Credit a row to its owners, each with its share."""
+    for entity, share in zip(*owners, strict=True):
+        tally = tallies.setdefault(entity, Tally())
+        tally.forms[hypothesis.row] = OwnForm(hypothesis, log_or_nothing(share))
+
+
+def owners_best_first(index: Index, owners: Owners) -> dict[int, float]:
+    """Return P(e | f) of the owners of a form, in the order of `best_first`."""
+    shares = dict(zip(*owners, strict=True))
+    return {entity: shares[entity] for entity in best_first(index, shares, len(shares))}
+
+
+def by_share(tallies: Mapping[int, Tally]) -> dict[int, tuple[float, float]]:
+    """Return scores by which entities with more of the samples come first, of equal ones the likelier."""
+    return {number: (tally.share, tally.logprob) for number, tally in tallies.items()}
+
+
+def possible(scores: Mapping[int, float]) -> dict[int, float]:
+    """Return the scores above -inf: only entities with some probability are answers."""
+    return {entity: score for entity, score in scores.items() if score > -math.inf}
+
+
+def candidate(
+    index: Index,
+    number: int,
+    tally: Tally,
+    form: OwnForm,
+    score: float,
+    probability: float | None,
+    similarity: float | None = None,
+) -> Candidate:
+    """Return the candidate that stands for an entity under one of its forms."""
+    entity = index.entity(number)
+    return Candidate(
+        entity_id=entity.entity_id,
+        title=entity.title,
+        surface=index.surface(form.hypothesis.row, number),
+        logprob=tally.logprob,
+        probability=probability,
+        metadata=entity.metadata,
+        score=score,
+        similarity=similarity,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class EntityScore:
+    """The rule by which the forms of an entity make its score.
+
+    Attributes:
+        takes_best: The score is that of the best form; otherwise the log of the forms' probability.
+        length_penalty: A form's score is logprob / length ** length_penalty; 0 unless `takes_best`.
+    """
+
+    takes_best: bool = False
+    length_penalty: float = 0.0
+
+    def of(self, tally: Tally) -> float:
+        """Return the score by the forms found: a lower bound of the entity's own."""
+        if not self.takes_best:
+            return tally.logprob
+        return tally.best(self.length_penalty).score(self.length_penalty)
+
+    def bound(self, known: float, num_missing: int, unseen: float) -> float:
+        """Return an upper bound of an entity's score, if `num_missing` forms score at most `unseen` each.
+
+        `known` is the score by the forms found, -inf without any.
+        """
+        if num_missing <= 0:
+            return known
+        if self.takes_best:
+            return max(known, unseen)
+        return float(np.logaddexp(known, unseen + math.log(num_missing)))
+
+
+def is_proven(
+    index: Index, tallies: dict[int, Tally], k: int, score: EntityScore, unseen: float, num_entities: int
+) -> bool:
+    """Whether the k best entities are known, in their order, counting every form.
+
+    An entity keeps its place when its score, by the forms found, is at least that of any entity behind it,
+    and more than the bound of one with a form that was not found: an equal score might belong in front of it,
+    by weight or title (`best_first`). Forms not found only add to a score, so the entities in front need no
+    bounds. The same holds under a filter: an allowed entity makes all of its rows allowed.
+
+    Args:
+        index: Index with the number of forms per entity.
+        tallies: The entities found.
+        k: Entities wanted.
+        score: Rule that makes a score of forms.
+        unseen: Upper bound of the score of every row that was not found.
+        num_entities: Number of entities allowed.
+    """
+    if unseen == -math.inf:
+        return True
+    scores = {entity: score.of(tally) for entity, tally in tallies.items()}
+    missing = {e: int(index.forms_per_entity[e]) - len(tally.forms) for e, tally in tallies.items()}
+    # Of equal scores those that may still grow stand last, so that the others are compared with their bounds.
+    order = sorted(scores, key=lambda entity: (-scores[entity], missing[entity] > 0))
+    if len(order) < min(k, num_entities) or scores[order[min(k, len(order)) - 1]] == -math.inf:
+        return False
+    # Upper bound of all uncertain entities behind a position, from the end of the list upwards.
+    behind = -math.inf
+    if len(order) < num_entities:
+        behind = score.bound(-math.inf, index.max_forms, unseen)
+    for position in range(len(order) - 1, -1, -1):
+        entity = order[position]
+        if position < k and scores[entity] <= behind:
+            return False
+        if missing[entity] > 0:
+            behind = max(behind, score.bound(scores[entity], missing[entity], unseen))
+    return True
+
+
+@dataclass(slots=True, eq=False)
+class Asked:
+    """A request in its batch, as decoders see it.
+
+    Attributes:
+        request: The request, with a seed where its decoder is `disc`.
+        allowed: The entities allowed; None: all.
+        room: Most tokens that may follow its prompt.
+        cancel: Polled between forwards.
+        trace: Takes in what its decoder walks through, all of its searches; None: nothing is recorded.
+    """
+
+    request: RetrieveRequest
+    allowed: EntityFilter | None = None
+    room: int | None = None
+    cancel: CancelToken | None = None
+    trace: Trace | None = None
+
+
+def _traces(asked: Sequence[Asked]) -> list[Trace | None] | None:
+    traces = [one.trace for one in asked]
+    return traces if any(trace is not None for trace in traces) else None
 
 
 def decode_by_disc(
-    session: DecodeSession,
-    trie: TitleTrie,
-    index: Index,
-    requests: Sequence[RetrieveRequest],
-    cancel: Sequence[CancelToken | None],
-    room: Sequence[int | None],
-    filters: Sequence[EntityFilter | None] | None = None,
-    traces: Sequence[Trace] | None = None,
+    session: DecodeSession, trie: TitleTrie, index: Index, asked: Sequence[Asked]
 ) -> list[Decoded | DecodingCancelledError]:
     """Find entities by DISC. The requests have a seed each; nothing is withheld yet.
 
     All have one `top_m`, one `adaptive` and one number of prefixes per draw. A sample is a row and then one
     of its owners, with P(e | f): samples of entities follow P(e | q) / P_L(S). Under a filter S is the set of
-    allowed rows. The draws of each query are written into its trace, where there are traces.
+    allowed rows.
     """
-    filters = filters or [None] * len(requests)
     params = [
         DiscParams(
             num_samples=r.samples,
@@ -75,12 +248,21 @@ def decode_by_disc(
             adaptive=r.adaptive,
             beam_size=r.prefixes,
         )
-        for r in requests
+        for r in (one.request for one in asked)
     ]
-    results = disc(session, constraint_of(trie, filters), params, cancel, room, traces)
+    results = disc(
+        session,
+        constraint_of(trie, [one.allowed for one in asked]),
+        params,
+        [one.cancel for one in asked],
+        [one.room for one in asked],
+        _traces(asked),
+    )
     return [
-        result if isinstance(result, DecodingCancelledError) else _disc_found(index, request, result, allowed)
-        for request, result, allowed in zip(requests, results, filters, strict=True)
+        result
+        if isinstance(result, DecodingCancelledError)
+        else _disc_found(index, one.request, result, one.allowed)
+        for one, result in zip(asked, results, strict=True)
     ]
 
 
@@ -136,22 +318,20 @@ def or_abstain(request: RetrieveRequest, answer: RetrievalResult) -> RetrievalRe
 
 def nothing_allowed(request: RetrieveRequest) -> RetrievalResult:
     """Return the answer to a request whose filter allows no entity: known without asking the model."""
-    explanation = Explanation() if request.explain else None
-    # `auto` and `shortlist` have scored all entities allowed, as there are none.
-    certified = True if request.proposals or request.decoding == "beam" else None
     is_disc = request.decoding == "disc"
     mass = 0.0 if is_disc else None
     answer = RetrievalResult(
         query=request.query,
         method=request.method,
         candidates=(),
-        certified=certified,
+        # `auto` and `shortlist` have scored all entities allowed, as there are none.
+        certified=True if request.proposals or not is_disc else None,
         mass=mass,
         mass_stderr=mass,
         mass_lower=0.0 if is_disc or request.proposals else None,
         mass_upper=mass,
         seed=request.seed if is_disc else None,
-        explanation=explanation,
+        explanation=Explanation() if request.explain else None,
     )
     return or_abstain(request, answer)
 
@@ -166,32 +346,22 @@ _SPARE_ROWS = 32
 
 
 def decode_by_beam(
-    session: DecodeSession,
-    trie: TitleTrie,
-    index: Index,
-    requests: Sequence[RetrieveRequest],
-    cancel: Sequence[CancelToken | None],
-    room: Sequence[int | None],
-    filters: Sequence[EntityFilter | None] | None = None,
-    traces: Sequence[Trace] | None = None,
+    session: DecodeSession, trie: TitleTrie, index: Index, asked: Sequence[Asked]
 ) -> list[Decoded | DecodingCancelledError]:
-    """Find entities by trie beam search. All lists have one entry per query of the session.
-
-    All searches of a query are written into its trace, where there are traces.
-    """
-    filters = filters or [None] * len(requests)
-    queries = [_Query(index, request, allowed) for request, allowed in zip(requests, filters, strict=True)]
+    """Find entities by trie beam search, for every query of the session."""
+    queries = [_Query(index, one.request, one.allowed) for one in asked]
     wanted = {number: query.params for number, query in enumerate(queries)}
     part = session
     while wanted:
+        searched = [asked[number] for number in wanted]
         results = beam_search(
             part,
-            constraint_of(trie, [filters[number] for number in wanted]),
+            constraint_of(trie, [one.allowed for one in searched]),
             list(wanted.values()),
-            [cancel[number] for number in wanted],
-            [room[number] for number in wanted],
+            [one.cancel for one in searched],
+            [one.room for one in searched],
             [queries[number] if params.exact else None for number, params in wanted.items()],
-            None if traces is None else [traces[number] for number in wanted],
+            _traces(searched),
         )
         for number, result in zip(wanted, results, strict=True):
             queries[number].add(result)

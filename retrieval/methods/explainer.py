@@ -60,18 +60,15 @@ class Explainer:
     def _node(
         self, trace: Trace, place: int, place_of: dict[int, int], ranks: dict[int, int]
     ) -> ExplanationNode:
-        node = trace.nodes[place]
-        if place == ROOT:
-            return ExplanationNode(
-                None, 0, 0, "", 0.0, 0.0, node.valid_mass, node.num_valid, node.state, ranks.get(place)
-            )
+        node, is_root = trace.nodes[place], place == ROOT
+        before = 0.0 if is_root else trace.nodes[node.parent].total_logprob
         return ExplanationNode(
-            parent=place_of[node.parent],
+            parent=None if is_root else place_of[node.parent],
             depth=node.depth,
             token_id=node.token,
-            text=self._texts.text(node.token),
+            text="" if is_root else self._texts.text(node.token),
             # Rounding must not make a probability of more than one out of two sums.
-            logprob=min(0.0, node.total_logprob - trace.nodes[node.parent].total_logprob),
+            logprob=min(0.0, node.total_logprob - before),
             total_logprob=node.total_logprob,
             valid_mass=node.valid_mass,
             num_valid=node.num_valid,

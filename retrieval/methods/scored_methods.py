@@ -2,32 +2,57 @@
 
 `shortlist` scores what the evidence proposes; `auto` scores that and what a decoder found, in the order of
 the index's ranking. Candidates have their share in all of their forms, so all of them can be compared.
+`EntityScorer` scores the forms that no decoder found in one token tree; `TitleScorer` does so for any texts.
 """
 
 from __future__ import annotations
 
 import math
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from genret.decoding.cancellation import CancelToken, reason_to_stop
+from genret.decoding.constraints import Hypothesis
+from genret.decoding.errors import DecodingCancelledError, InvalidLogitsError
+from genret.decoding.language_model import DecodeSession, LanguageModel, PromptPrefix
+from genret.decoding.row_scores import RowScores, score_rows
+from genret.retrieval.errors import GenretError, InputError, ModelError
 from genret.retrieval.evidence.evidence import FEATURE_NUMBER, LEAST_LOGPROB, VECTORS, EvidenceQuery
-from genret.retrieval.filters.entity_filter import EntityFilter
-from genret.retrieval.index.owners import best_first
+from genret.retrieval.filters.entity_filter import EntityFilter, mask_of
+from genret.retrieval.index.owners import EntityRows, FormOwners, best_first
 from genret.retrieval.index.reader import Index
-from genret.retrieval.methods.decoded_methods import Decoded, or_abstain
-from genret.retrieval.methods.scoring import (
+from genret.retrieval.loaded_model import KvMeter, Limits, PrefixStore
+from genret.retrieval.methods.decoded_methods import (
+    Asked,
+    Decoded,
     EntityScore,
-    Scored,
+    OwnForm,
+    Tally,
     candidate,
     count_entities,
     is_proven,
+    log_sum,
+    or_abstain,
+    owners_best_first,
     possible,
 )
+from genret.retrieval.normalize import normalize
 from genret.retrieval.ranking.ranker import Proposals, Ranker
 from genret.retrieval.ranking.rankings import MODEL_PRIOR, Ranking
-from genret.retrieval.types import DEFAULT_NUM_RANKED, MAX_SHORTLIST_SIZE, RetrievalResult, RetrieveRequest
+from genret.retrieval.score_types import ScoreRequest, ScoreResult, TitleScore
+from genret.retrieval.text import TextTokenizer
+from genret.retrieval.types import (
+    DEFAULT_NUM_RANKED,
+    MAX_SHORTLIST_SIZE,
+    RetrievalResult,
+    RetrieveRequest,
+    Timings,
+)
 
 _SIMILARITY = FEATURE_NUMBER["vectors.similarity"]
 
@@ -193,3 +218,265 @@ def _decoded_part(
     upper = 1.0 if decoded.answer.mass_upper is None else decoded.answer.mass_upper
     lower = min(max(decoded.answer.mass_lower or 0.0, probability), upper)
     return replace(decoded.answer, mass_lower=lower)
+
+
+def all_entities(index: Index, allowed: EntityFilter | None) -> tuple[int, ...]:
+    """Return the numbers of the entities allowed, in order."""
+    if allowed is None:
+        return tuple(range(index.num_entities))
+    return tuple(np.flatnonzero(allowed.allowed).tolist())
+
+
+# Most forms of one query; beyond it some aliases of the entities with the most are left out. Two thousand
+# entities of four forms each fit.
+MAX_SCORED_FORMS = 8_192
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scored:
+    """The scores of the forms of a query's entities.
+
+    Attributes:
+        tallies: The forms of each entity, without those that are longer than the model has room for or that
+            it cannot write, and without entities that have no other.
+        logprob: Natural log of the probability of all distinct forms; -inf without any.
+        num_forms: Number of distinct forms, whether a decoder had found them or not.
+        num_nodes: Tokens the model computed behind the prompt.
+        has_all_listed: Whether all forms were scored, no more than one query may have.
+        is_complete: Whether, besides, none of them is longer than the model has room for.
+    """
+
+    tallies: dict[int, Tally]
+    logprob: float = -math.inf
+    num_forms: int = 0
+    num_nodes: int = 0
+    has_all_listed: bool = True
+    is_complete: bool = True
+
+
+class EntityScorer:
+    """Scores entities of one open index."""
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+        self._rows = EntityRows(index)
+
+    def score(
+        self,
+        session: DecodeSession,
+        asked: Sequence[Asked],
+        entities: Sequence[Sequence[int]],
+        found: Sequence[Mapping[int, Hypothesis]],
+    ) -> list[Scored | DecodingCancelledError]:
+        """Score the entities of every query of a session. All lists have one entry per query.
+
+        Args:
+            session: Session of the prompts; its state does not change.
+            asked: The requests; of their entities only those allowed share a form.
+            entities: Entity numbers, none of a query's twice.
+            found: By rank, the rows whose log-probabilities are known: the model is not asked again.
+        """
+        wanted = [self._rows.of_all(mine, MAX_SCORED_FORMS) for mine in entities]
+        every = [{rank for rows in mine for rank in rows} for mine, _ in wanted]
+        # In rank order neighbours share the longest beginnings.
+        ranks = [sorted(mine.difference(known)) for mine, known in zip(every, found, strict=True)]
+        texts = [self._index.rows.token_ids_of(np.array(mine, dtype=np.int64)) for mine in ranks]
+        outcomes: list[Scored | DecodingCancelledError] = []
+        cancel, room = [one.cancel for one in asked], [one.room for one in asked]
+        for query, scores in enumerate(score_rows(session, texts, cancel, room)):
+            if isinstance(scores, DecodingCancelledError):
+                outcomes.append(scores)
+                continue
+            forms = {rank: form for rank, form in found[query].items() if rank in every[query]}
+            forms |= {
+                rank: Hypothesis(row, rank, logprob)
+                for rank, row, logprob in zip(ranks[query], texts[query], scores.logprobs, strict=True)
+                if logprob is not None
+            }
+            rows, is_whole = wanted[query]
+            owners = FormOwners(self._index, mask_of(asked[query].allowed), asked[query].request.role_weight)
+            tallies = _tallies(entities[query], rows, forms, owners)
+            outcomes.append(
+                Scored(
+                    tallies=tallies,
+                    logprob=log_sum([form.logprob for form in forms.values()]),
+                    num_forms=len(forms),
+                    num_nodes=scores.num_nodes,
+                    has_all_listed=is_whole,
+                    is_complete=is_whole and None not in scores.logprobs,
+                )
+            )
+        return outcomes
+
+
+def _tallies(
+    entities: Sequence[int],
+    rows: Sequence[Sequence[int]],
+    forms: dict[int, Hypothesis],
+    owners: FormOwners,
+) -> dict[int, Tally]:
+    owners_of = {rank: owners(rank) for rank, form in forms.items() if form.logprob > -math.inf}
+    tallies = {}
+    for entity, mine in zip(entities, rows, strict=True):
+        written = {
+            rank: OwnForm(forms[rank], owners_of[rank].log_share(entity))
+            for rank in mine
+            if rank in owners_of
+        }
+        if written:
+            tallies[entity] = Tally(written)
+    return tallies
+
+
+class Stopwatch:
+    """Adds up the milliseconds of every part of a batch; parts are named as in `Timings`."""
+
+    def __init__(self) -> None:
+        self._last = time.perf_counter()
+        self._parts: defaultdict[str, float] = defaultdict(float)
+
+    def stop(self, part: str) -> None:
+        """Count the time since the last stop, or the beginning, to a part."""
+        now = time.perf_counter()
+        self._parts[part] += (now - self._last) * 1e3
+        self._last = now
+
+    def timings(self) -> Timings:
+        """Return the times of all parts."""
+        return Timings(**self._parts, total_ms=sum(self._parts.values()))
+
+
+ScoreReply = ScoreResult | GenretError | DecodingCancelledError
+
+
+@dataclass(slots=True, eq=False)
+class ScoreJob:
+    """One request on its way through its batch, to its reply.
+
+    Attributes:
+        rows: The token row of every title, end token included.
+        num_shared: Number of leading tokens that every prompt of its template has.
+    """
+
+    request: ScoreRequest
+    prompt: list[int]
+    rows: list[tuple[int, ...]]
+    num_shared: int = 0
+    cancel: CancelToken | None = None
+    reply: ScoreReply | None = None
+
+
+class TitleScorer:
+    """Scores titles with one model, rendered as those of one open index, in which it looks them up."""
+
+    def __init__(
+        self,
+        index: Index,
+        model: LanguageModel,
+        tokenizer: TextTokenizer,
+        limits: Limits,
+        prefixes: PrefixStore,
+        title_weight: float,
+    ) -> None:
+        self._index = index
+        self._model = model
+        self._tokenizer = tokenizer
+        self._limits = limits
+        self._prefixes = prefixes
+        self._owners = FormOwners(index, None, title_weight)
+
+    def rows(self, titles: Sequence[str]) -> list[tuple[int, ...]]:
+        """Return the token rows of titles, composed like those of catalogues; InputError names a title."""
+        texts = list(dict.fromkeys(map(normalize, titles)))
+        row_of = dict(zip(texts, self._tokenizer.encode_titles(texts, self._index.rendering), strict=True))
+        rows = []
+        for i, title in enumerate(titles):
+            row = row_of[normalize(title)]
+            if row is None:
+                raise InputError(f"titles[{i}]", f"{title!r} merges with the prompt's last tokens")
+            if max(row) >= self._model.vocab_size:
+                raise InputError(
+                    f"titles[{i}]",
+                    f"holds token {max(row)}, which the model does not know "
+                    f"(it has {self._model.vocab_size} tokens)",
+                )
+            rows.append(tuple(row))
+        return rows
+
+    def run(self, jobs: Sequence[ScoreJob]) -> list[ScoreReply]:
+        """Score jobs, in groups of one shared prefix: per job its result, or the error that concerns it."""
+        groups: dict[tuple[int, ...], list[ScoreJob]] = {}
+        prefixes: dict[tuple[int, ...], PromptPrefix | None] = {}
+        for job in jobs:
+            prefix = self._prefixes.before(job.prompt, job.num_shared)
+            key = () if prefix is None else prefix.token_ids
+            prefixes[key] = prefix
+            groups.setdefault(key, []).append(job)
+        for key, members in groups.items():
+            for job in members:
+                job.reply = reason_to_stop(job.cancel)  # while others were scored
+            self._score([job for job in members if job.reply is None], prefixes[key])
+        return [job.reply for job in jobs if job.reply is not None]
+
+    def _score(self, jobs: Sequence[ScoreJob], prefix: PromptPrefix | None) -> None:
+        if not jobs:
+            return
+        clock = Stopwatch()
+        try:
+            meter = KvMeter(self._model.prefill([job.prompt for job in jobs], prefix), len(jobs))
+            clock.stop("prefill_ms")
+            outcomes = score_rows(
+                meter.session,
+                [job.rows for job in jobs],
+                [job.cancel for job in jobs],
+                [self._limits.room(len(job.prompt)) for job in jobs],
+            )
+        except InvalidLogitsError as error:
+            if len(jobs) == 1:
+                jobs[0].reply = ModelError(str(error))
+            else:  # One query's broken logits must not take the others down: score each alone.
+                for job in jobs:
+                    self._score([job], prefix)
+            return
+        clock.stop("score_ms")
+        timings = clock.timings()
+        for query, (job, outcome) in enumerate(zip(jobs, outcomes, strict=True)):
+            if isinstance(outcome, DecodingCancelledError):
+                job.reply = outcome
+                continue
+            job.reply = ScoreResult(
+                query=job.request.query,
+                scores=self._title_scores(job, outcome),
+                num_nodes=outcome.num_nodes,
+                timings=timings,
+                kv=meter.share(query),
+            )
+
+    def _title_scores(self, job: ScoreJob, scores: RowScores) -> tuple[TitleScore, ...]:
+        logprob_of = dict(zip(job.rows, scores.logprobs, strict=True))
+        total = log_sum([logprob for logprob in logprob_of.values() if logprob is not None])
+        shares_of = {row: self._entity_shares(row) for row in logprob_of}
+        return tuple(
+            TitleScore(
+                title=title,
+                logprob=logprob_of[row],
+                probability=_share(logprob_of[row], total),
+                num_tokens=len(row),
+                entity_ids=tuple(shares_of[row]),
+                entity_shares=tuple(shares_of[row].values()),
+            )
+            for title, row in zip(job.request.titles, job.rows, strict=True)
+        )
+
+    def _entity_shares(self, row: tuple[int, ...]) -> dict[str, float]:
+        rank = self._index.row_of(row)
+        if rank < 0:
+            return {}
+        shares = owners_best_first(self._index, self._owners(rank))
+        return {self._index.entity(number).entity_id: share for number, share in shares.items()}
+
+
+def _share(logprob: float | None, total: float) -> float | None:
+    if logprob is None:
+        return None
+    return math.exp(logprob - total) if total > -math.inf else 0.0

@@ -10,10 +10,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from genret.retrieval.arguments import options_of
+from genret.retrieval.arguments import Restriction, options_of
 from genret.retrieval.errors import GenretError, InputError
 from genret.retrieval.evidence.postings import Mask
-from genret.retrieval.filters.restriction import Restriction
 from genret.retrieval.index.owners import best_first
 from genret.retrieval.index.reader import Index
 from genret.retrieval.ranking.ranker import Ranker
@@ -42,8 +41,7 @@ class EvidenceSearch:
     def open(cls, index: str | Path, encoder: str | Path | None = None) -> Self:
         """Open an index directory; `encoder` is the present place of its vectors' encoder, None: unchanged.
 
-        Raises:
-            GenretError: the index cannot be used, or has no usable evidence.
+        A GenretError says why the index cannot be used, or that it has no usable evidence.
         """
         opened = Index.open(index)
         try:
@@ -62,11 +60,7 @@ class EvidenceSearch:
 
     @staticmethod
     def check(request: RetrieveRequest) -> None:
-        """Refuse a request that needs a model.
-
-        Raises:
-            InputError: its method is not `auto`, or it has an option of a model.
-        """
+        """Raise an InputError unless the method is `auto` and no option of a model is set."""
         if request.method != "auto":
             raise InputError("method", f"must be auto without a model, got {request.method!r}")
         for name in _OF_A_MODEL:
@@ -125,6 +119,6 @@ class EvidenceSearch:
         if restriction.is_open:
             return None
         # Imported late: it brings torch, which nothing else here needs.
-        from genret.retrieval.filters.entity_filter import FilterMaker
+        from genret.retrieval.filters.entity_filter import FilterStore
 
-        return FilterMaker(self.index, "cpu").make(restriction).allowed
+        return FilterStore(self.index, "cpu").make(restriction).allowed

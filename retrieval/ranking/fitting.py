@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +36,7 @@ from genret.retrieval.ranking.rankings import (
 MIN_QUERIES = 20
 # Ridge penalties on the weights, of features with a spread of 1.
 _RIDGE, _NOTHING_RIDGE = 1e-3, 3e-3
+_MINIMIZER: dict[str, Any] = {"jac": True, "method": "L-BFGS-B", "options": {"maxiter": 500}}
 # Fits leave out past queries equal to the one asked, so they cannot weigh such queries. This weight makes an
 # entity that was meant each time before some fifty times as likely as others.
 SAME_WEIGHT = 4.0
@@ -51,21 +53,14 @@ _FREE = frozenset(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankedExample:
-    """A query whose answer is known.
+    """A query whose answer is known."""
 
-    Attributes:
-        features: Features of the candidates. Shape: (n, number of features), float32.
-        right: Mask of the right candidates; empty if nothing is meant, or it was not found. Shape: (n,).
-        logprobs: log P(e | q) of the candidates, or None without a model. Shape: (n,).
-        weight: Weight of the query.
-        is_nothing: Whether nothing of the index is meant, rather than something that was not found.
-    """
-
-    features: npt.NDArray[np.float32]
+    features: npt.NDArray[np.float32]  # features of the candidates; shape (n, number of features)
+    # Mask of the right candidates; empty if nothing is meant, or it was not found. Shape: (n,)
     right: npt.NDArray[np.bool_]
-    logprobs: FloatArray | None = None
-    weight: float = 1.0
-    is_nothing: bool = False
+    logprobs: FloatArray | None = None  # log P(e | q) of the candidates, or None without a model; shape (n,)
+    weight: float = 1.0  # weight of the query
+    is_nothing: bool = False  # whether nothing of the index is meant, rather than something not found
 
     def table(self) -> FloatArray:
         """Return the features with the model's filled in."""
@@ -103,7 +98,8 @@ def _fit_weights(examples: Sequence[RankedExample]) -> FloatArray:
     shares = np.array([example.weight for example in examples])
     shares = shares / shares.sum()
     # Features that do not tell the candidates of a query apart get no weight.
-    spread = np.sqrt(np.add.reduceat(_centred(table, begins, query) ** 2, begins).sum(0) / len(table))
+    means = np.add.reduceat(table, begins) / np.bincount(query)[:, None]
+    spread = np.sqrt(np.add.reduceat((table - means[query]) ** 2, begins).sum(0) / len(table))
     used = np.flatnonzero(spread > 1e-6)
     weights: FloatArray = np.zeros(len(FEATURES))
     if FEATURE_NUMBER["queries.nearest"] in used:
@@ -122,17 +118,8 @@ def _fit_weights(examples: Sequence[RankedExample]) -> FloatArray:
         return value, slope
 
     bounds = [(None, None) if number in _FREE else (0.0, None) for number in used]
-    found = minimize(
-        loss, np.zeros(len(used)), jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 500}
-    )
-    weights[used] = found.x / spread[used]
+    weights[used] = minimize(loss, np.zeros(len(used)), bounds=bounds, **_MINIMIZER).x / spread[used]
     return weights
-
-
-def _centred(table: FloatArray, begins: npt.NDArray[np.int64], query: npt.NDArray[np.int64]) -> FloatArray:
-    sizes = np.bincount(query)[:, None]
-    centred: FloatArray = table - (np.add.reduceat(table, begins) / sizes)[query]
-    return centred
 
 
 def _log_sums(
@@ -182,9 +169,8 @@ def _fit_nothing(examples: Sequence[RankedExample], weights: FloatArray) -> Floa
         slope = scaled.T @ (counts * (expit(odds) - nothing)) + 2 * _NOTHING_RIDGE * np.append(0, weights[1:])
         return value, slope
 
-    found = minimize(loss, np.zeros(len(used)), jac=True, method="L-BFGS-B", options={"maxiter": 500})
     fitted: FloatArray = np.zeros(len(NOTHING_FEATURES))
-    fitted[used] = found.x / spread[used]
+    fitted[used] = minimize(loss, np.zeros(len(used)), **_MINIMIZER).x / spread[used]
     fitted[0] -= float((middle * fitted)[1:].sum())
     return fitted
 
@@ -225,24 +211,15 @@ def example_of(query: Labelled, evidence: Evidence, scored: Scored | None = None
     return RankedExample(features, right, logprobs, query.weight, is_nothing=not query.entities)
 
 
-@dataclass(frozen=True, slots=True)
-class QueryOutcome:
-    """The outcome of one query under a ranking.
+class QueryOutcome(NamedTuple):
+    """The outcome of one query under a ranking."""
 
-    Attributes:
-        place: Number of wrong candidates in front of the best right one, ties included; infinite if no
-            candidate is right.
-        loss: -log P of the right entities, or of nothing if nothing is meant; at most 20.
-        sure: Probability of the first candidate.
-        nothing: P(nothing fits).
-        without: P(nothing fits) without the right candidates; NaN if none is right.
-    """
-
+    # Number of wrong candidates in front of the best right one, ties included; infinite if none is right
     place: float
-    loss: float
-    sure: float
-    nothing: float
-    without: float
+    loss: float  # -log P of the right entities, or of nothing if nothing is meant; at most 20
+    sure: float  # probability of the first candidate
+    nothing: float  # P(nothing fits)
+    without: float  # P(nothing fits) without the right candidates; NaN if none is right
 
 
 def outcome_of(ranking: Ranking, example: RankedExample) -> QueryOutcome:
@@ -297,11 +274,7 @@ MADE_QUERIES = "made from the catalogue"
 
 
 def fit_made_queries(
-    index: Index,
-    evidence: Evidence,
-    columns: Sequence[str],
-    count: int | None = None,
-    seed: int = 0,
+    index: Index, evidence: Evidence, columns: Sequence[str], count: int | None = None, seed: int = 0
 ) -> Ranking | None:
     """Fit a ranking without a model to queries made from an index; None for a tiny catalogue.
 

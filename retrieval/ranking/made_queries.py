@@ -12,10 +12,10 @@ from random import Random
 
 import numpy as np
 
-from genret.retrieval.evidence.evidence import QUERIES, TEXTS, Evidence
+from genret.retrieval.evidence.evidence import Evidence
+from genret.retrieval.evidence.field import QUERIES, TEXTS
 from genret.retrieval.evidence.postings import IntArray
-from genret.retrieval.index.entity_texts import EntityTexts
-from genret.retrieval.index.reader import Index
+from genret.retrieval.index.reader import EntityTexts, Index
 from genret.retrieval.noise import recase, shorten, typo
 
 # Number of queries for a small catalogue, and for one of three thousand entities or more, where each kind

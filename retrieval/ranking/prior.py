@@ -23,7 +23,8 @@ from genret.retrieval.index.reader import Index
 from genret.retrieval.index.small_files import digest_bytes
 from genret.retrieval.linking.run_progress import duration
 from genret.retrieval.loaded_model import Limits
-from genret.retrieval.methods.scoring import EntityScorer, log_sum
+from genret.retrieval.methods.decoded_methods import Asked, log_sum
+from genret.retrieval.methods.scored_methods import EntityScorer
 from genret.retrieval.progress import StepProgress
 from genret.retrieval.prompts import CheckpointConfig
 from genret.retrieval.ranking.ranker import usable_prior
@@ -90,15 +91,14 @@ def complete_prior(
         "without content"
     )
     scorer, limits, begun, done = EntityScorer(index), Limits.of(model), time.monotonic(), 0
-    requests = [RetrieveRequest(query, title_weight=prior.title_weight) for query in prior.queries]
-    room = [limits.room(len(prompt)) for prompt in prompts]
-    nothing = [None] * len(prompts)
+    asked = [
+        Asked(RetrieveRequest(query, title_weight=prior.title_weight), room=limits.room(len(prompt)))
+        for query, prompt in zip(prior.queries, prompts, strict=True)
+    ]
     try:
         session = model.prefill(prompts)
         for chunk in _chunks(missing, forms):
-            every = scorer.score(
-                session, requests, nothing, [chunk] * len(prompts), [{}] * len(prompts), nothing, room
-            )
+            every = scorer.score(session, asked, [chunk] * len(prompts), [{}] * len(prompts))
             tallies = [scored.tallies for scored in every if not isinstance(scored, DecodingCancelledError)]
             prior.logprobs[chunk] = [
                 log_sum([mine[entity].logprob for mine in tallies if entity in mine]) - math.log(len(prompts))

@@ -13,15 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from genret.retrieval.errors import EvidenceMissingError, GenretError, IndexMismatchError
-from genret.retrieval.evidence.evidence import (
-    NAMES,
-    QUERIES,
-    TEXTS,
-    VECTORS,
-    Evidence,
-    EvidenceQuery,
-    open_evidence,
-)
+from genret.retrieval.evidence.evidence import VECTORS, Evidence, EvidenceQuery, open_evidence
+from genret.retrieval.evidence.field import NAMES, QUERIES, TEXTS
 from genret.retrieval.evidence.loops import compile_loops
 from genret.retrieval.evidence.postings import IntArray, Mask
 from genret.retrieval.index.layout import PRIOR_FILE
@@ -40,20 +33,14 @@ _PROPOSING = (NAMES, TEXTS, QUERIES, VECTORS)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Proposals:
-    """Entities that the evidence proposes for one query.
+    """Entities that the evidence proposes for one query."""
 
-    Attributes:
-        asked: The query.
-        entities: All entities found, best first by the evidence alone. Shape: (n,).
-        features: Their features. An entity that a decoder finds too keeps these, because some are shares
-            among all that was found. Shape: (n, number of features).
-        size: Number of proposals, the first ones.
-    """
-
-    asked: EvidenceQuery
-    entities: IntArray
+    asked: EvidenceQuery  # the query
+    entities: IntArray  # all entities found, best first by the evidence alone; shape (n,)
+    # Their features. An entity that a decoder finds too keeps these, because some are shares among all that
+    # was found. Shape: (n, number of features)
     features: npt.NDArray[np.float32]
-    size: int
+    size: int  # number of proposals, the first ones
 
     @property
     def best(self) -> IntArray:
@@ -156,11 +143,7 @@ class Ranker:
         )
 
     def require_all(self) -> None:
-        """Check that all evidence of the index and its ranking are usable.
-
-        Raises:
-            GenretError: something is not.
-        """
+        """Raise a GenretError unless all evidence of the index and its ranking are usable."""
         for problem in self.problems.values():
             raise _another(problem)
 

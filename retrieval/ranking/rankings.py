@@ -59,19 +59,13 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ranked:
-    """Scores of the candidates of one query.
+    """Scores of the candidates of one query."""
 
-    Attributes:
-        scores: s(e). Shape: (n,).
-        probabilities: P(e | q); with `nothing` they add up to 1. Shape: (n,).
-        nothing: Probability that no entity of the index is meant.
-        shares: Contribution of each kind of evidence to each score; a row adds up to the score.
-            Shape: (n, number of kinds).
-    """
-
-    scores: FloatArray
-    probabilities: FloatArray
-    nothing: float
+    scores: FloatArray  # s(e); shape (n,)
+    probabilities: FloatArray  # P(e | q); with `nothing` they add up to 1. Shape: (n,)
+    nothing: float  # probability that no entity of the index is meant
+    # Contribution of each kind of evidence to each score; a row adds up to the score.
+    # Shape: (n, number of kinds)
     shares: FloatArray
 
     def shares_of(self, place: int) -> dict[str, float]:
@@ -124,8 +118,7 @@ class Ranking:
     def from_json(cls, value: Any, where: str) -> Self:
         """Read a JSON value of `to_json`; `where` names its origin in messages.
 
-        Raises:
-            IndexFormatError: it is no ranking, or has features that this version does not know.
+        An IndexFormatError says that it is no ranking, or has features that this version does not know.
         """
         try:
             told = value["provenance"]
@@ -176,8 +169,7 @@ def nothing_features(table: FloatArray, scores: FloatArray, has_model: bool) -> 
 def vector_of(named: Mapping[str, Any], names: Sequence[str]) -> FloatArray:
     """Return weights by name as a vector, 0 where a name is missing.
 
-    Raises:
-        ValueError: a name is unknown, or a weight is not finite.
+    A ValueError names unknown features, or says that a weight is not finite.
     """
     unknown = sorted(set(named) - set(names))
     if unknown:
@@ -202,9 +194,7 @@ class Rankings:
     def read(cls, index: Index) -> Self:
         """Read the rankings of an index; there are none if it was never tuned.
 
-        Raises:
-            IndexChecksumError: the file is damaged.
-            IndexFormatError: it holds no rankings.
+        IndexChecksumError: the file is damaged. IndexFormatError: it holds no rankings.
         """
         if index.manifest.file(RANKING_FILE) is None:
             return cls()

@@ -198,7 +198,7 @@ def _report(
     seed: int,
 ) -> SetReport:
     is_nothing = np.array([example.is_nothing for example in examples])
-    tables = [_table(outcomes) for outcomes in (before, after)]
+    tables = [np.array(outcomes) for outcomes in (before, after)]
     every = np.arange(len(examples))
     values = np.stack([_metrics(table, is_nothing, every) for table in tables])
     rng = np.random.default_rng(seed)
@@ -220,17 +220,14 @@ def _report(
     return SetReport(name, len(examples), int(is_nothing.sum()), found, figures)
 
 
-def _table(outcomes: Sequence[QueryOutcome]) -> FloatArray:
-    """Return outcomes as columns: place, loss, sure, nothing, without. Shape: (5, n)."""
-    rows = [(one.place, one.loss, one.sure, one.nothing, one.without) for one in outcomes]
-    return np.array(rows, np.float64).T
-
-
 def _metrics(
     table: FloatArray, is_nothing: npt.NDArray[np.bool_], chosen: npt.NDArray[np.int64]
 ) -> FloatArray:
-    """Return the metrics of some queries, as in `METRICS`; NaN for undefined ones."""
-    place, loss, sure, nothing, without = table[:, chosen]
+    """Return the metrics of some queries, as in `METRICS`; NaN for undefined ones.
+
+    `table` has the outcome of a query in a row. Shape: (n, 5).
+    """
+    place, loss, sure, nothing, without = table[chosen].T
     is_nothing = is_nothing[chosen]
     place_of_answered = place[~is_nothing]
     hits = [math.nan, math.nan]

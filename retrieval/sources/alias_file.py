@@ -18,15 +18,18 @@ from genret.retrieval.index.manifest import FileEntry
 from genret.retrieval.normalize import normalize
 from genret.retrieval.sources.columns import find_column
 from genret.retrieval.sources.records import (
+    Cell,
     Record,
     Refusal,
+    RejectReason,
+    Rejects,
+    RowChunk,
     name_text,
+    parsed_rows,
     refuse_wrong_width,
     resolved_text,
-    shown,
 )
-from genret.retrieval.sources.rejects import RejectReason, Rejects
-from genret.retrieval.sources.row_readers import BadRow, Cell, RowChunk, open_rows
+from genret.retrieval.sources.row_readers import open_rows
 from genret.retrieval.sources.source_files import FileState, digest_file, display_name, is_read_once
 
 ALIAS = "alias"
@@ -150,17 +153,14 @@ class AliasFile:
         self, chunks: Iterator[RowChunk], count: int, key: int, alias: int
     ) -> Iterator[tuple[int, str, str]]:
         """Yield line, key and alias of every good row."""
+
+        def parse(line: int, row: Sequence[Cell]) -> tuple[int, str, list[str]]:
+            refuse_wrong_width(row, count)
+            return line, self._key_of(row[key]), self._forms_of(row[alias])
+
         for chunk in chunks:
-            for line, row in enumerate(chunk.cut(0, chunk.num_rows), chunk.first_line):
-                if isinstance(row, BadRow):
-                    self._rejects.add(line, row.reason, row.text, row.detail)
-                    continue
-                try:
-                    refuse_wrong_width(row, count)
-                    entity, forms = self._key_of(row[key]), self._forms_of(row[alias])
-                except Refusal as refusal:
-                    self._rejects.add(line, refusal.reason, shown(row), refusal.detail)
-                    continue
+            rows = chunk.cut(0, chunk.num_rows)
+            for line, entity, forms in parsed_rows(rows, chunk.first_line, parse, self._rejects):
                 for form in forms:
                     yield line, entity, form
 

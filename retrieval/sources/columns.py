@@ -16,13 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from genret.retrieval.errors import InputError, SourceError
-from genret.retrieval.index.layout import ALIASES, ENTITY_ID, TITLE
+from genret.retrieval.index.layout import ALIASES, ENTITY_ID, METADATA_TYPES, RESERVED_COLUMNS, TITLE
 from genret.retrieval.normalize import find_control, find_surrogate, normalize
 
 ALIAS_SEPARATOR = "|"
 # Advice about a column that cannot be metadata.
 LEAVE_OUT = "leave the column out: --metadata names those to keep, --no-metadata keeps none"
-_RESERVED = (TITLE, ENTITY_ID, ALIASES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +196,7 @@ def _metadata(
         kept = {name: i for i, name in enumerate(names) if i not in taken}
     for name, place in kept.items():
         _check_name(name, names, where)
-        if place in taken or name.casefold() in _RESERVED:
+        if place in taken or name.casefold() in RESERVED_COLUMNS:
             raise SourceError(
                 f"{where}: the column {name!r} cannot be metadata: an index uses that name, or the column "
                 f"serves as title, entity_id or aliases; {LEAVE_OUT}"
@@ -264,11 +263,6 @@ class ColumnType(StrEnum):
     INT = "int"
     FLOAT = "float"
     BOOL = "bool"
-
-    @property
-    def arrow(self) -> pa.DataType:
-        """The Arrow type of its cells."""
-        return {"string": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}[self]
 
 
 class Kinds(IntFlag):
@@ -373,4 +367,4 @@ def cast(cells: pa.Array, column_type: ColumnType) -> pa.Array:
         if pc.any(unknown).as_py():
             raise pa.ArrowInvalid("a cell of a bool column is neither 'true' nor 'false'")
         return pc.equal(cells, pa.scalar("true", type=cells.type))
-    return cells.cast(column_type.arrow)
+    return cells.cast(METADATA_TYPES[column_type])

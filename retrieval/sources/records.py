@@ -1,13 +1,21 @@
-"""Makes records of rows: the text policy, the rules of a record, and the kinds of metadata cells."""
+"""Rows and records of a source, and the rows that are refused, each with its place and a stable reason.
+
+`RecordMaker` makes records of rows: the text policy, the rules of a record, the kinds of metadata cells.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
 from itertools import repeat
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import NamedTuple, TypeAlias, TypeVar
 
+from genret.retrieval.errors import SourceError
 from genret.retrieval.normalize import (
     NormalizationReport,
     find_control,
@@ -27,8 +35,197 @@ from genret.retrieval.sources.columns import (
     fit_number,
     kind_of_int,
 )
-from genret.retrieval.sources.rejects import RejectReason, Rejects
-from genret.retrieval.sources.row_readers import BadRow, Cell, RowChunk, json_kind
+
+SHOWN = 5
+
+# Beyond the limit the build fails anyway. Reading on for a while reports more bad rows at once; reading on
+# to the end would keep a file of the wrong kind in memory.
+_READ_ON = 10_000
+
+
+class RejectReason(StrEnum):
+    """Reason that a row was refused for."""
+
+    NO_TITLE = "no title"
+    NO_ENTITY_ID = "no entity_id"
+    BAD_UTF8 = "not valid UTF-8"
+    CONTROL_CHARACTER = "control character"
+    TOO_MANY_FIELDS = "too many tabs"
+    TOO_FEW_FIELDS = "too few fields"
+    NO_TOKENS = "title with no tokens"
+    OVER_LONG = "over-long title"
+    UNSTABLE_BOUNDARY = "title merges with the prompt"
+    END_TOKEN_INSIDE = "title holds the end token"
+    UNKNOWN_TOKEN = "unknown token"
+    DUPLICATE_ID = "entity_id used twice"
+    BAD_VALUE = "bad value"
+    BAD_JSON = "bad JSON"
+    NOT_AN_OBJECT = "not a JSON object"
+    UNKNOWN_FIELD = "unknown field"
+    NO_ALIAS = "no alias"
+    UNKNOWN_ENTITY = "alias of an unknown entity"
+    UNKNOWN_ID = "unknown entity_id"
+    NO_QUERY = "no query"
+    UNKNOWN_ENTITY_ASKED_FOR = "query for an unknown entity"
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """One bad row."""
+
+    line: int  # line number, or row number in a Parquet file, from 1
+    reason: RejectReason  # reason of the refusal
+    detail: str  # details, or ""
+    text: str  # the row or the title, shortened
+    file: int = 0  # number of the file, from 0
+
+    def __str__(self) -> str:
+        detail = f" ({self.detail})" if self.detail else ""
+        return f"line {self.line}: {self.reason}{detail}: {self.text}"
+
+
+@dataclass(slots=True)
+class Rejects:
+    """All bad rows of a source.
+
+    Args:
+        source: Name of the source, for messages.
+        limit: Most bad rows that are allowed.
+        files: Names of its files by number; bad rows name theirs if there are several.
+    """
+
+    source: str
+    limit: int
+    rows: list[Reject] = field(default_factory=list)
+    files: tuple[str, ...] = ()
+
+    def add(
+        self, line: int, reason: RejectReason, text: str | bytes, detail: str = "", file: int = 0
+    ) -> None:
+        """Note a bad row.
+
+        Raises:
+            SourceError: there are so many beyond the limit that reading on is pointless.
+        """
+        shown = ascii(text[:200]) if isinstance(text, bytes) else repr(text[:200])
+        self.append(Reject(line, reason, detail, shown.removeprefix("b"), file))
+
+    def append(self, row: Reject) -> None:
+        """Note a bad row as `add` does."""
+        self.rows.append(row)
+        if len(self.rows) > self.limit + _READ_ON:
+            raise SourceError(self.report() + "\nreading stopped here: is this a file of titles?")
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of bad rows per reason, most frequent first."""
+        return dict(Counter(str(row.reason) for row in self.rows).most_common())
+
+    def check(self, outcome: str = "nothing was built") -> None:
+        """Fail if there are too many.
+
+        Args:
+            outcome: Consequence, for the message.
+
+        Raises:
+            SourceError: the text says how many of what, where, and how to allow them.
+        """
+        if len(self.rows) > self.limit:
+            raise SourceError(
+                self.report() + f"\n{outcome}; correct them, or allow them with "
+                f"--max-bad-rows {len(self.rows)} (they are then left out)"
+            )
+
+    def report(self) -> str:
+        """Return a few lines: counts per reason and the first bad rows."""
+        ordered = self._ordered()
+        counts = ", ".join(f"{count} × {reason}" for reason, count in self.counts().items())
+        noun = "bad row" if len(ordered) == 1 else "bad rows"
+        lines = [f"{self.source}: {len(ordered)} {noun} (allowed: {self.limit}): {counts}"]
+        lines += [f"  {self._place(row)}{row}" for row in ordered[:SHOWN]]
+        if len(ordered) > SHOWN:
+            lines.append(f"  … and {len(ordered) - SHOWN} more")
+        return "\n".join(lines)
+
+    @contextmanager
+    def written_to(self, file: Path | None) -> Iterator[Rejects]:
+        """Write the bad rows, if there is a file for them, at the end of the block, also after an error."""
+        try:
+            yield self
+        finally:
+            if file is not None:
+                self.write(file)
+
+    def write(self, file: Path) -> None:
+        """Write all bad rows as TSV, or remove the file of an earlier build if there are none.
+
+        Raises:
+            SourceError: the file cannot be written.
+        """
+        try:
+            if not self.rows:
+                file.unlink(missing_ok=True)
+                return
+            several = len(self.files) > 1
+            lines = [("file\t" if several else "") + "line\treason\tdetail\ttext"]
+            for row in self._ordered():
+                file_cell = f"{self.files[row.file]}\t" if several else ""
+                detail = " ".join(row.detail.split())
+                lines.append(f"{file_cell}{row.line}\t{row.reason}\t{detail}\t{row.text}")
+            file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise SourceError(f"{file}: cannot write the rejects: {error.strerror}") from error
+
+    def _ordered(self) -> list[Reject]:
+        return sorted(self.rows, key=lambda row: (row.file, row.line))
+
+    def _place(self, row: Reject) -> str:
+        return f"{self.files[row.file]}, " if len(self.files) > 1 else ""
+
+
+Cell: TypeAlias = object  # value of JSON or Parquet; text formats have str alone
+
+
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """A row that could not be split into cells."""
+
+    reason: RejectReason
+    detail: str
+    text: str | bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RowChunk:
+    """Neighbouring rows of one file."""
+
+    first_line: int  # line number of the first, from 1
+    rows: Sequence[Sequence[Cell] | BadRow] = ()  # cells of each line; empty if there are `lines`
+    is_text: bool = True  # whether every cell is a str
+    # Lines still to be split at tabs, which the text policy would not change; in place of rows
+    lines: Sequence[str] | None = None
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows or lines."""
+        return len(self.rows if self.lines is None else self.lines)
+
+    def cut(self, begin: int, end: int) -> Sequence[Sequence[Cell] | BadRow]:
+        """Return the cells of rows begin … end - 1."""
+        if self.lines is None:
+            return self.rows[begin:end]
+        return [line.split("\t") for line in self.lines[begin:end]]
+
+
+def json_kind(value: object) -> str:
+    """Return the kind of a JSON value, for messages."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "a bool"
+    for kind, name in ((int, "a number"), (float, "a number"), (str, "a string"), (dict, "an object")):
+        if isinstance(value, kind):
+            return name
+    return "a list"
 
 
 class Record(NamedTuple):
@@ -43,16 +240,24 @@ class Record(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Position:
+    """A place between two rows of a source."""
+
+    file: int = 0  # number of the file, from 0
+    lines: int = 0  # lines of that file that have been consumed, header included; rows of a Parquet file
+    records_read: int = 0  # rows consumed in all files, bad ones included, headers not
+
+
+@dataclass(slots=True)
 class SourceBatch:
     """Neighbouring rows of a source."""
 
-    records: list[Record]  # good rows; may be empty at the end of a source
     # Kinds of the cells of each metadata column, to be or-ed over all batches. Once STRING is among them
     # the others no longer matter and may be missing
     kinds: tuple[Kinds, ...]
-    position: Position  # place behind this batch, bad rows included
-    # Report of the text policy on the titles of these records
-    normalization: NormalizationReport = field(default_factory=NormalizationReport)
+    records: list[Record] = field(default_factory=list)  # good rows; may be empty at the end of a source
+    normalization: NormalizationReport = field(default_factory=NormalizationReport)  # of their titles
+    position: Position = Position()  # place behind this batch, bad rows included
 
 
 def numbered_id(title: str, number: int, is_taken: Callable[[str], bool]) -> str:
@@ -65,16 +270,6 @@ def numbered_id(title: str, number: int, is_taken: Callable[[str], bool]) -> str
     while is_taken(candidate):
         candidate += "#"
     return candidate
-
-
-@dataclass(slots=True)
-class _Counts:
-    """A `NormalizationReport` in the making."""
-
-    composed: int = 0
-    respaced: int = 0
-    html_entities: int = 0
-    unescaped: int = 0
 
 
 class RecordMaker:
@@ -91,7 +286,7 @@ class RecordMaker:
         self._is_declared = columns.weight is not None or any(d is not None for d in columns.declared)
         self._can_be_quick = not unescape_html and not self._is_declared
         self._typed_kinds = [Kinds.NONE] * len(columns.names)
-        self._counts = _Counts()
+        self._counts = NormalizationReport()
 
     def make(self, chunk: RowChunk, begin: int, end: int, rejects: Rejects) -> list[Record]:
         """Make records of rows begin … end - 1 of a chunk; bad rows go to `rejects`."""
@@ -99,23 +294,13 @@ class RecordMaker:
             records = self._quick_records(chunk.lines[begin:end], chunk.first_line + begin)
             if records is not None:
                 return records
-        records = []
-        for line, row in enumerate(chunk.cut(begin, end), chunk.first_line + begin):
-            if isinstance(row, BadRow):
-                rejects.add(line, row.reason, row.text, row.detail, self._file)
-                continue
-            try:
-                records.append(
-                    self._text_record(line, row) if chunk.is_text else self._typed_record(line, row)
-                )
-            except Refusal as refusal:
-                rejects.add(line, refusal.reason, shown(row), refusal.detail, self._file)
-        return records
+        parse = self._text_record if chunk.is_text else self._typed_record
+        return list(parsed_rows(chunk.cut(begin, end), chunk.first_line + begin, parse, rejects, self._file))
 
     def take_report(self) -> NormalizationReport:
         """Return the report on all rows since the last call."""
-        counts, self._counts = self._counts, _Counts()
-        return NormalizationReport(*astuple(counts))
+        counts, self._counts = self._counts, NormalizationReport()
+        return counts
 
     def take_kinds(self, records: Sequence[Record], is_text: bool) -> list[Kinds]:
         """Return the kinds of the metadata cells of these records, as the file's format knows them."""
@@ -268,11 +453,30 @@ class Refusal(Exception):  # noqa: N818 - it never leaves the package: it carrie
         self.detail = detail
 
 
-class TypedCell(NamedTuple):
-    """Canonical text of a cell, None if it is empty, and its kind."""
+_T = TypeVar("_T")
 
-    text: str | None
-    kind: Kinds
+
+def parsed_rows(
+    rows: Iterable[Sequence[Cell] | BadRow],
+    first: int,
+    parse: Callable[[int, Sequence[Cell]], _T],
+    rejects: Rejects,
+    file: int = 0,
+) -> Iterator[_T]:
+    """Yield what `parse` makes of line number and cells of every good row; bad rows of `file` are rejects.
+
+    The first row has the line number `first`. `parse` raises a `Refusal` for a bad row.
+    """
+    for line, row in enumerate(rows, first):
+        if isinstance(row, BadRow):
+            rejects.add(line, row.reason, row.text, row.detail, file)
+            continue
+        try:
+            parsed = parse(line, row)
+        except Refusal as refusal:
+            rejects.add(line, refusal.reason, shown(row), refusal.detail, file)
+            continue
+        yield parsed
 
 
 def is_nan(value: Cell) -> bool:
@@ -325,19 +529,19 @@ def alias_texts(value: Cell, separator: str) -> list[str]:
     raise Refusal(RejectReason.BAD_VALUE, f"aliases: expected a list of strings, got {json_kind(value)}")
 
 
-def typed_cell(value: Cell, name: str) -> TypedCell:
-    """Return the canonical text of a JSON or Parquet cell, and its kind."""
+def typed_cell(value: Cell, name: str) -> tuple[str | None, Kinds]:
+    """Return the canonical text of a JSON or Parquet cell, None if it is empty, and its kind."""
     if value is None or is_nan(value):
-        return TypedCell(None, Kinds.EMPTY)
+        return None, Kinds.EMPTY
     if isinstance(value, str | bytes):
         text = normalize(value_text(value))
-        return TypedCell(text, Kinds.STRING) if text else TypedCell(None, Kinds.EMPTY)
+        return (text, Kinds.STRING) if text else (None, Kinds.EMPTY)
     if isinstance(value, bool):
-        return TypedCell("true" if value else "false", Kinds.BOOL)
+        return "true" if value else "false", Kinds.BOOL
     if isinstance(value, int):
-        return TypedCell(str(value), kind_of_int(value))
+        return str(value), kind_of_int(value)
     if isinstance(value, float):
-        return TypedCell(repr(value), Kinds.FLOAT)
+        return repr(value), Kinds.FLOAT
     raise Refusal(
         RejectReason.BAD_VALUE,
         f"{name}: expected a string, number, bool or null, got {json_kind(value)}; {LEAVE_OUT}",
@@ -357,25 +561,3 @@ def refuse_wrong_width(row: Sequence[Cell], count: int) -> None:
 def shown(row: Sequence[Cell]) -> str:
     """Return a row as a message shows it."""
     return "\t".join("" if cell is None else str(cell) for cell in row)
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """A place between two rows of a source."""
-
-    file: int = 0  # number of the file, from 0
-    lines: int = 0  # lines of that file that have been consumed, header included; rows of a Parquet file
-    records_read: int = 0  # rows consumed in all files, bad ones included, headers not
-
-    def to_json(self) -> dict[str, int]:
-        """Return a JSON object."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Position:
-        """Read the object of `to_json`.
-
-        Raises:
-            KeyError: a field is missing.
-        """
-        return cls(int(value["file"]), int(value["lines"]), int(value["records_read"]))

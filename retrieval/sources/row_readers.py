@@ -10,9 +10,8 @@ import json
 import math
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, NoReturn, Protocol, TypeAlias, get_args
+from typing import Any, BinaryIO, Literal, NoReturn, Protocol, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,7 +21,7 @@ from genret.retrieval.errors import InputError, SourceError
 from genret.retrieval.index.layout import TITLE
 from genret.retrieval.normalize import find_control, is_normalized_block, normalize
 from genret.retrieval.sources.columns import LEAVE_OUT, check_header
-from genret.retrieval.sources.rejects import RejectReason
+from genret.retrieval.sources.records import BadRow, Cell, RejectReason, RowChunk, json_kind
 from genret.retrieval.sources.source_files import BOM, PARQUET_MAGIC, ByteStream, first_line, line_blocks
 
 SourceFormat = Literal["auto", "tsv", "jsonl", "parquet", "lines"]
@@ -114,40 +113,6 @@ def inner_suffix(path: str | Path) -> str:
     if suffix.lower() in _COMPRESSION_SUFFIXES:
         suffix = os.path.splitext(stem)[1]
     return suffix.lower()
-
-
-Cell: TypeAlias = object  # value of JSON or Parquet; text formats have str alone
-
-
-@dataclass(frozen=True, slots=True)
-class BadRow:
-    """A row that could not be split into cells."""
-
-    reason: RejectReason
-    detail: str
-    text: str | bytes
-
-
-@dataclass(frozen=True, slots=True)
-class RowChunk:
-    """Neighbouring rows of one file."""
-
-    first_line: int  # line number of the first, from 1
-    rows: Sequence[Sequence[Cell] | BadRow] = ()  # cells of each line; empty if there are `lines`
-    is_text: bool = True  # whether every cell is a str
-    # Lines still to be split at tabs, which the text policy would not change; in place of rows
-    lines: Sequence[str] | None = None
-
-    @property
-    def num_rows(self) -> int:
-        """Number of rows or lines."""
-        return len(self.rows if self.lines is None else self.lines)
-
-    def cut(self, begin: int, end: int) -> Sequence[Sequence[Cell] | BadRow]:
-        """Return the cells of rows begin … end - 1."""
-        if self.lines is None:
-            return self.rows[begin:end]
-        return [line.split("\t") for line in self.lines[begin:end]]
 
 
 class RowReader(Protocol):
@@ -323,18 +288,6 @@ def parse_object(raw: bytes) -> dict[str, Any] | BadRow:
     if not isinstance(value, dict):
         return BadRow(RejectReason.NOT_AN_OBJECT, f"got {json_kind(value)}", raw)
     return value
-
-
-def json_kind(value: object) -> str:
-    """Return the kind of a JSON value, for messages."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "a bool"
-    for kind, name in ((int, "a number"), (float, "a number"), (str, "a string"), (dict, "an object")):
-        if isinstance(value, kind):
-            return name
-    return "a list"
 
 
 def _keys(stream: ByteStream) -> tuple[str, ...]:

@@ -11,12 +11,11 @@ import numpy.typing as npt
 
 from genret.retrieval.errors import InputError, SourceError
 from genret.retrieval.index.manifest import FileEntry
-from genret.retrieval.normalize import NormalizationReport, find_surrogate
+from genret.retrieval.normalize import find_surrogate
 from genret.retrieval.sources.alias_file import AliasFile
 from genret.retrieval.sources.columns import ColumnMapping, Kinds, Layout, plan_columns
-from genret.retrieval.sources.records import Position, Record, RecordMaker, SourceBatch
-from genret.retrieval.sources.rejects import Rejects
-from genret.retrieval.sources.row_readers import RowChunk, RowReader, SourceFormat, open_rows
+from genret.retrieval.sources.records import Position, RecordMaker, Rejects, RowChunk, SourceBatch
+from genret.retrieval.sources.row_readers import RowReader, SourceFormat, open_rows
 from genret.retrieval.sources.source_files import FileState, digest_file, display_name, is_read_once
 
 
@@ -98,26 +97,30 @@ class TitleSource:
         Raises:
             SourceError: the source holds no record at all, or cannot be read to its end.
         """
-        batch = _Batch(size, len(self.columns.names))
+        nothing = (Kinds.NONE,) * len(self.columns.names)
+        batch = SourceBatch(nothing)
         for file in range(self._start.file, len(self._paths)):
             for maker, chunk in self._chunks(file):
                 begin = 0
                 while begin < chunk.num_rows:
-                    end = min(chunk.num_rows, begin + batch.room)
+                    end = min(chunk.num_rows, begin + size - len(batch.records))
                     records = maker.make(chunk, begin, end, rejects)
                     if self._alias_file is not None:
                         records = self._alias_file.join(records)
                     self.records_read += end - begin
-                    position = Position(file, chunk.first_line + end - 1, self.records_read)
-                    kinds = maker.take_kinds(records, chunk.is_text)
-                    batch.add(records, kinds, maker.take_report(), position)
+                    batch.records += records
+                    kinds = zip(batch.kinds, maker.take_kinds(records, chunk.is_text), strict=True)
+                    batch.kinds = tuple(old | new for old, new in kinds)
+                    batch.normalization += maker.take_report()
+                    batch.position = Position(file, chunk.first_line + end - 1, self.records_read)
                     begin = end
-                    if not batch.room:
-                        yield batch.take()
+                    if len(batch.records) == size:
+                        yield batch
+                        batch = SourceBatch(nothing)
         if not self.records_read:
             raise SourceError(f"{self.name}: there is a header but no title below it")
-        if batch.position is not None:
-            yield batch.take()
+        if batch.position.records_read:
+            yield batch
 
     def reject_unknown_aliases(self, key_hashes: npt.NDArray[np.uint64], rejects: Rejects) -> None:
         """Note aliases of the second file without a record; `key_hashes` are of all keys, ascending."""
@@ -186,41 +189,6 @@ class TitleSource:
         finally:
             if kept is None:
                 reader.close()
-
-
-class _Batch:
-    """A `SourceBatch` in the making."""
-
-    def __init__(self, size: int, num_metadata: int) -> None:
-        self._size = size
-        self._num_metadata = num_metadata
-        self._clear()
-
-    def _clear(self) -> None:
-        self._records: list[Record] = []
-        self._kinds = [Kinds.NONE] * self._num_metadata
-        self._report = NormalizationReport()
-        self.position: Position | None = None
-
-    @property
-    def room(self) -> int:
-        """Number of records that still fit."""
-        return self._size - len(self._records)
-
-    def add(
-        self, records: list[Record], kinds: list[Kinds], report: NormalizationReport, position: Position
-    ) -> None:
-        self._records += records
-        self._kinds = [old | new for old, new in zip(self._kinds, kinds, strict=True)]
-        self._report += report
-        self.position = position
-
-    def take(self) -> SourceBatch:
-        """Return the batch and begin an empty one."""
-        position = self.position or Position()
-        batch = SourceBatch(self._records, tuple(self._kinds), position, self._report)
-        self._clear()
-        return batch
 
 
 def open_source(

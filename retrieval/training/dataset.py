@@ -6,10 +6,10 @@ a resumed run sees the same examples.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -125,11 +125,8 @@ class ExampleEncoder:
         return None
 
 
-class Encodes(Protocol):
-    """Turns examples into token ids: `ExampleEncoder`, or `PairEncoder` for a sentence encoder."""
-
-    def encode(self, example: Example) -> EncodedExample | None:
-        """Return the token ids, or None if there is nothing to learn from."""
+# Turns examples into token ids; None if there is nothing to learn from.
+Encode = Callable[[Example], EncodedExample | None]
 
 
 class ExampleDataset(Dataset[EncodedExample]):
@@ -140,10 +137,10 @@ class ExampleDataset(Dataset[EncodedExample]):
     """
 
     def __init__(
-        self, generator: ExampleGenerator, encoder: Encodes, length: int, batch_size: int, seed: int
+        self, generator: ExampleGenerator, encode: Encode, length: int, batch_size: int, seed: int
     ) -> None:
         self._generator = generator
-        self._encoder = encoder
+        self._encode = encode
         self._length = length
         self._batch_size = batch_size
         self._seed = seed
@@ -165,7 +162,7 @@ class ExampleDataset(Dataset[EncodedExample]):
         failures = 0
         while len(examples) < size:
             example = self._generator.draw(block * size + len(examples), random)
-            encoded = self._encoder.encode(example)
+            encoded = self._encode(example)
             if encoded is not None:
                 examples.append(encoded)
                 continue
@@ -190,11 +187,12 @@ class CausalCollator:
 
     def __call__(self, examples: Sequence[EncodedExample]) -> dict[str, Tensor]:
         """Return input_ids, attention_mask, position_ids (B, T+L) and labels (B, L) of the last L columns."""
-        prompts, titles = [e.prompt_ids for e in examples], [e.title_ids for e in examples]
-        input_ids = torch.cat([_padded(prompts, self.pad_id, "left"), _padded(titles, self.pad_id)], dim=1)
-        mask = torch.cat([_padded(_ones(prompts), 0, "left"), _padded(_ones(titles), 0)], dim=1)
+        titles = [e.title_ids for e in examples]
+        prompt_ids, prompt_mask = _masked([e.prompt_ids for e in examples], self.pad_id, "left")
+        title_ids, title_mask = _masked(titles, self.pad_id, "right")
+        mask = torch.cat([prompt_mask, title_mask], dim=1)
         return {
-            "input_ids": input_ids,
+            "input_ids": torch.cat([prompt_ids, title_ids], dim=1),
             "attention_mask": mask,
             "position_ids": (mask.cumsum(1) - 1).clamp_min(0),
             "labels": _padded(titles, IGNORED_LABEL),
@@ -221,10 +219,11 @@ class Seq2SeqCollator:
 
         Labels belong to the last L columns of the decoder's input.
         """
-        prompts, titles = [e.prompt_ids for e in examples], [e.title_ids for e in examples]
+        titles = [e.title_ids for e in examples]
+        input_ids, mask = _masked([e.prompt_ids for e in examples], self.pad_id, "right")
         return {
-            "input_ids": _padded(prompts, self.pad_id),
-            "attention_mask": _padded(_ones(prompts), 0),
+            "input_ids": input_ids,
+            "attention_mask": mask,
             "decoder_input_ids": _padded([self.decoder_prompt + title[:-1] for title in titles], self.pad_id),
             "labels": _padded(titles, IGNORED_LABEL),
         }
@@ -236,15 +235,15 @@ def _padded(rows: Sequence[Sequence[int]], fill: int, side: str = "right") -> Te
     return pad_sequence(tensors, batch_first=True, padding_value=fill, padding_side=side)
 
 
-def _ones(rows: Sequence[Sequence[int]]) -> list[list[int]]:
-    return [[1] * len(row) for row in rows]
+def _masked(rows: Sequence[Sequence[int]], fill: int, side: str) -> tuple[Tensor, Tensor]:
+    """Return padded rows, and 1 where they are not padding."""
+    return _padded(rows, fill, side), _padded([[1] * len(row) for row in rows], 0, side)
 
 
 def limits_of_checkpoint(model: Any) -> Limits:
     """Return the limits of a `transformers.PreTrainedModel`, which is not changed.
 
-    Raises:
-        ModelError: serving could not decode with it, or it does not say how a title begins.
+    A ModelError says that serving could not decode with it, or that it does not say how a title begins.
     """
     try:
         architectures.check_supported(model.config)

@@ -23,7 +23,7 @@ from transformers import DistilBertConfig, DistilBertModel
 
 from genret.retrieval.errors import InputError
 from genret.retrieval.text import TextTokenizer
-from genret.retrieval.training.dataset import EncodedExample, ExampleDataset
+from genret.retrieval.training.dataset import EncodedExample
 from genret.retrieval.training.examples import BESIDE_TEXTS, Example, ExampleGenerator, ExampleOptions
 from genret.retrieval.training.presets import PAD, save_tokenizer, train_tokenizer
 from genret.retrieval.training.quality import Hits, count_hits, nearest_rankings
@@ -166,7 +166,9 @@ def run_encoder_training(plan: TrainingPlan, report: Callable[[str], None]) -> d
     torch.manual_seed(plan.trainer.seed)
     texts = training_texts(entities, queries)
     report(f"{len(entities):,} entities; learning a tokenizer")
-    tokenizer = train_tokenizer(texts, plan.vocab_size or VOCAB_SIZE, _normalizer())
+    # Lower case without accents halves the spellings to be learnt.
+    plain = [normalizers.NFD(), normalizers.StripAccents(), normalizers.Lowercase()]
+    tokenizer = train_tokenizer(texts, plan.vocab_size or VOCAB_SIZE, normalizers.Sequence(plain))
     model = build_encoder(tokenizer)
     asked = training_queries(queries)
     report(
@@ -177,14 +179,6 @@ def run_encoder_training(plan: TrainingPlan, report: Callable[[str], None]) -> d
     budget = run_budget(plan, len(texts))
     report(planned(plan, budget, len(texts)))
     drawn = ExampleOptions(first=BESIDE_TEXTS, later=BESIDE_TEXTS, texts=True)
-    dataset = ExampleDataset(
-        ExampleGenerator(entities, queries, drawn),
-        PairEncoder(TextTokenizer.load(plan.out), min(plan.max_prompt_tokens, _POSITIONS)),
-        length=budget.max_steps * plan.trainer.batch_size,
-        batch_size=plan.trainer.batch_size,
-        seed=plan.trainer.seed,
-    )
-
     sets = asked_sets(plan, entities, queries)
 
     def measure(folder: Path, sets: Mapping[str, Sequence[TrainingQuery]]) -> dict[str, Hits]:
@@ -207,7 +201,8 @@ def run_encoder_training(plan: TrainingPlan, report: Callable[[str], None]) -> d
     steps = train_model(
         ContrastiveTrainer,
         model,
-        dataset,
+        ExampleGenerator(entities, queries, drawn),
+        PairEncoder(TextTokenizer.load(plan.out), min(plan.max_prompt_tokens, _POSITIONS)).encode,
         PairCollator(teacher),
         work_folder=plan.out / "checkpoints",
         budget=budget,
@@ -233,13 +228,6 @@ def build_encoder(tokenizer: Tokenizer) -> DistilBertModel:
     model = DistilBertModel(config)
     model.embeddings.position_embeddings.weight.requires_grad_(False).zero_()
     return model
-
-
-def _normalizer() -> normalizers.Normalizer:
-    """Return a normalizer to lower case without accents, which halves the spellings to be learnt."""
-    parts = [normalizers.NFD(), normalizers.StripAccents(), normalizers.Lowercase()]
-    normalizer: normalizers.Normalizer = normalizers.Sequence(parts)
-    return normalizer
 
 
 def _open_teacher(named: str) -> TextEmbedder:

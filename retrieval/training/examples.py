@@ -65,38 +65,17 @@ _SENTENCES = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Mixture:
-    """Weights of the recipes; they need no particular sum."""
-
-    name: float = 0.15
-    description: float = 0.13
-    query: float = 0.26
-    keywords: float = 0.36
-    mention: float = 0.06
-    invented: float = 0.05
-
-    def __post_init__(self) -> None:
-        if min(self.weights.values()) < 0 or sum(self.weights.values()) <= 0:
-            raise ValueError(f"weights must be >= 0 and not all zero, got {self.weights}")
-
-    @property
-    def weights(self) -> dict[str, float]:
-        """Recipe name -> weight."""
-        return {recipe: getattr(self, recipe) for recipe in RECIPES}
-
-
 RECIPES = ("name", "description", "query", "keywords", "mention", "invented")
-COPYING_FIRST = Mixture(name=0.5, description=0.12, query=0.12, keywords=0.08, mention=0.03, invented=0.15)
-LATER = Mixture()
+# Weights of the recipes, which need no particular sum.
+COPYING_FIRST = dict(zip(RECIPES, (0.5, 0.12, 0.12, 0.08, 0.03, 0.15), strict=True))
+LATER = dict(zip(RECIPES, (0.15, 0.13, 0.26, 0.36, 0.06, 0.05), strict=True))
 # With labelled mentions, which teach most of what sentences around a name can: their share grows.
-LATER_WITH_MENTIONS = Mixture(
-    name=0.17, description=0.08, query=0.24, keywords=0.12, mention=0.34, invented=0.05
-)
+LATER_WITH_MENTIONS = dict(zip(RECIPES, (0.17, 0.08, 0.24, 0.12, 0.34, 0.05), strict=True))
 # For a pretrained model with training queries, which can read and copy: mostly what people ask.
-OF_PRETRAINED = Mixture(name=0.13, description=0.06, query=0.57, keywords=0.16, mention=0.08, invented=0.0)
+OF_PRETRAINED = dict(zip(RECIPES, (0.13, 0.06, 0.57, 0.16, 0.08, 0.0), strict=True))
 # For a sentence encoder, which copies nothing and reads no mentions.
-BESIDE_TEXTS = Mixture(name=0.25, description=0.2, query=0.3, keywords=0.25, mention=0.0, invented=0.0)
+BESIDE_TEXTS = dict(zip(RECIPES, (0.25, 0.2, 0.3, 0.25, 0.0, 0.0), strict=True))
+_ALIAS_TARGET = 0.15  # share of the alias inputs whose target is the alias itself, not the title
 _LABELLED_SHARE = 0.8  # of the mentions, where there are labelled ones
 _QUERY_AS_TEXT = 0.3  # of the texts beside queries, where the entity has training queries
 
@@ -105,23 +84,16 @@ _QUERY_AS_TEXT = 0.3  # of the texts beside queries, where the entity has traini
 class ExampleOptions:
     """Options of the generator."""
 
-    first: Mixture = COPYING_FIRST  # mixture at the start
-    later: Mixture = LATER  # mixture from `ramp_examples` on; between the two it changes linearly
+    # Weights of the recipes at the start, and from `ramp_examples` on; between the two they change linearly
+    first: Mapping[str, float] = field(default_factory=COPYING_FIRST.copy)
+    later: Mapping[str, float] = field(default_factory=LATER.copy)
     ramp_examples: int = 40_000  # length of the change, in examples
-    alias_target: float = 0.15  # share of the alias inputs whose target is the alias itself, not the title
     clean: float = 0.35  # share of names and queries left as written (apart from letter case)
     # Share of the examples with a query whose target is a JSON document with the title in it
     answers: float = 0.0
     # Share of the examples with a labelled mention whose target is the text with links in it
     annotations: float = 0.0
     texts: bool = False  # whether every example has a text of its entity, for a sentence encoder
-
-    def __post_init__(self) -> None:
-        for name in ("alias_target", "clean", "answers", "annotations"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ValueError(f"{name} must be in [0, 1], got {getattr(self, name)}")
-        if self.ramp_examples < 0:
-            raise ValueError(f"ramp_examples must be >= 0, got {self.ramp_examples}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +184,7 @@ class ExampleGenerator:
     def _weights(self, index: int) -> Mapping[str, float]:
         ramp = self.options.ramp_examples
         late = 1.0 if ramp == 0 else min(1.0, index / ramp)
-        first, later = self.options.first.weights, self.options.later.weights
+        first, later = self.options.first, self.options.later
         return {recipe: (1 - late) * first[recipe] + late * later[recipe] for recipe in RECIPES}
 
     def _name(self, source: _Source, random: Random) -> Example:
@@ -220,7 +192,7 @@ class ExampleGenerator:
         title, text = entity.title, entity.title
         if entity.aliases and random.random() < 0.6:
             text = random.choice(entity.aliases)
-            if random.random() < self.options.alias_target:
+            if random.random() < _ALIAS_TARGET:
                 title = text
         elif source.partial and random.random() < 0.25:
             text = random.choice(source.partial)
@@ -235,13 +207,13 @@ class ExampleGenerator:
         if random.random() < 0.6:
             text = shorten(text, random, min_words=4)
         text = self._asked(self._damage_text(text, random), source, random)
-        return _of(source, "description", _typed(text, random))
+        return _asking(source, "description", text, random)
 
     def _query(self, source: _Source, random: Random) -> Example:
         text = random.choice(source.queries)
         if random.random() >= self.options.clean:
             text = self._damage_text(text, random)
-        return _of(source, "query", _typed(text, random))
+        return _asking(source, "query", text, random)
 
     def _keywords(self, source: _Source, random: Random) -> Example:
         if random.random() < 0.3 and len(source.texts) >= 2:
@@ -267,7 +239,7 @@ class ExampleGenerator:
                 text = insert_words(text, self._strangers, random.randint(1, 2), random)
             if random.random() < 0.4:
                 text = self._asked(text, source, random)
-        return _of(source, "keywords", _typed(text, random))
+        return _asking(source, "keywords", text, random)
 
     def _mention(self, source: _Source, random: Random) -> Example:
         surface = random.choice(source.entity.surfaces)
@@ -326,8 +298,9 @@ def damage_name(text: str, random: Random) -> str:
     return typo(text, random) if len(text) > 9 and random.random() < 0.3 else text
 
 
-def _of(source: _Source, recipe: str, query: str) -> Example:
-    return Example(source.entity.title, recipe, query=query, entity_id=source.entity.entity_id)
+def _asking(source: _Source, recipe: str, text: str, random: Random) -> Example:
+    entity = source.entity
+    return Example(entity.title, recipe, query=_typed(text, random), entity_id=entity.entity_id)
 
 
 def _text(source: _Source, random: Random) -> str:
@@ -478,12 +451,10 @@ def linked_texts(mentions: Sequence[LabelledMention]) -> list[LinkedText]:
     known: dict[str, list[TextLink]] = {}
     own = []
     for labelled in mentions:
-        mention = labelled.mention
-        start = len(mention.left)
-        link = TextLink(start, start + len(mention.mention), labelled.title)
-        text = f"{mention.left}{mention.mention}{mention.right}"
-        known.setdefault(text, []).append(link)
-        own.append((text, link))
+        start = len(labelled.mention.left)
+        link = TextLink(start, start + len(labelled.mention.mention), labelled.title)
+        known.setdefault(labelled.text, []).append(link)
+        own.append((labelled.text, link))
     return [_linked(text, link, known[text]) for text, link in own]
 
 

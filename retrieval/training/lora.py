@@ -19,11 +19,7 @@ _SCALE = 2  # of the product of the two matrices: peft's `lora_alpha` over the r
 
 
 def check_packages() -> None:
-    """Check that peft is installed, before any work.
-
-    Raises:
-        MissingExtraError: it is not.
-    """
+    """Raise a MissingExtraError unless peft is installed, before any work."""
     if find_spec("peft") is None:
         raise MissingExtraError("peft", "lora")
 

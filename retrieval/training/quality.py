@@ -63,11 +63,7 @@ class Hits:
 
 
 def count_hits(rankings: Sequence[Sequence[str]], queries: Sequence[TrainingQuery]) -> Hits:
-    """Compare rankings of entity ids, best first, with the labels.
-
-    Raises:
-        InputError: there are no queries.
-    """
+    """Compare rankings of entity ids, best first, with the labels; InputError without any query."""
     if not queries:
         raise InputError("queries", "expected at least one query to measure, got none")
     pairs = list(zip(rankings, queries, strict=True))

@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import fields
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
+from genret.retrieval.command_options import described_option as _option
 from genret.retrieval.command_options import prompt_option
 from genret.retrieval.errors import GenretError, InputError, MissingExtraError
 from genret.retrieval.interruption import INTERRUPTED
 from genret.retrieval.training.presets import LEAST_VOCAB_SIZE, PRESETS
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
+_COUNT = click.IntRange(min=1)
+_NATURAL = click.IntRange(min=0)
 _MAX_STEPS = 10_000_000  # MAX_STEPS of genret.retrieval.training.training_run, which needs torch
 _MAX_SEED = 2**32 - 1  # numpy's, which the training loop seeds too
 _DECODER_ONLY = (
@@ -31,7 +33,6 @@ _DECODER_ONLY = (
     "lora_layers",
 )
 _ENCODER_ONLY = ("teacher",)
-_option = partial(click.option, show_default=True, show_envvar=True)
 
 
 class _Number(click.FloatRange):
@@ -45,188 +46,158 @@ class _Number(click.FloatRange):
         return number
 
 
+_POSITIVE = _Number(min=0, min_open=True)
+
+
 @click.command("train", context_settings={"show_default": True, "max_content_width": 100})
 @_option(
     "--catalogue",
-    type=_FILE,
-    required=True,
-    help="TSV with a column title, or one title per line, as for build; entity_id, aliases ('|'-separated), "
+    "TSV with a column title, or one title per line, as for build; entity_id, aliases ('|'-separated), "
     "description and kind are used where present.",
+    _FILE,
+    required=True,
 )
 @_option(
-    "--queries",
-    "--pairs",
-    "queries",
-    type=_FILE,
-    help="TSV with the columns query and entity_id (or title), and optionally split (train, dev, test).",
+    "--queries --pairs queries",
+    "TSV with the columns query and entity_id (or title), and optionally split (train, dev, test).",
+    _FILE,
     show_default="the catalogue alone",
 )
 @_option(
     "--mentions",
-    type=_FILE,
-    help="JSON lines of labelled mentions to train on: mention, left, right, and title or entity_id; as for "
+    "JSON lines of labelled mentions to train on: mention, left, right, and title or entity_id; as for "
     "link. Lines without a title are left out.",
+    _FILE,
     show_default="sentences made of the catalogue's names",
 )
 @_option(
-    "--max-bad-rows",
-    type=click.IntRange(min=0),
-    default=0,
-    help="Most bad rows of the catalogue that are left out; more are an error.",
+    "--max-bad-rows", "Most bad rows of the catalogue that are left out; more are an error.", _NATURAL, 0
 )
-@_option(
-    "--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder of the checkpoint."
-)
+@_option("--out", "Folder of the checkpoint.", click.Path(path_type=Path, file_okay=False), required=True)
 @_option(
     "--model",
+    "Checkpoint to fine-tune: a folder, GGUF file or hub id, decoder-only or encoder-decoder.",
     metavar="DIR_OR_ID",
-    help="Checkpoint to fine-tune: a folder, GGUF file or hub id, decoder-only or encoder-decoder.",
     show_default="none: --preset",
 )
 @prompt_option("Queries are put to the model by it, in training as afterwards.")
 @_option(
     "--lora",
-    metavar="RANK",
-    type=click.IntRange(min=1),
-    help="Leave the weights of --model as they are and train LoRA matrices of this rank beside all its "
+    "Leave the weights of --model as they are and train LoRA matrices of this rank beside all its "
     "linear layers. OUT becomes an adapter, a few megabytes, which is opened like any checkpoint. If --model "
     "is an adapter of this rank, its matrices are trained on, and OUT belongs to the same base.",
+    _COUNT,
+    metavar="RANK",
     show_default="train the weights",
 )
 @_option(
     "--lora-layers",
-    type=click.IntRange(min=1),
-    help="With --lora: only beside this many layers, counted from the output, which makes steps cheaper.",
+    "With --lora: only beside this many layers, counted from the output, which makes steps cheaper.",
+    _COUNT,
     show_default="all",
 )
 @_option(
     "--preset",
-    type=click.Choice(list(PRESETS)),
-    help="Train a small model from scratch instead, with its own tokenizer.",
+    "Train a small model from scratch instead, with its own tokenizer.",
+    click.Choice(list(PRESETS)),
     show_default="none: --model",
 )
 @_option(
     "--encoder",
+    "Train a small sentence encoder from scratch instead, for the vectors encoder:OUT.",
     is_flag=True,
-    help="Train a small sentence encoder from scratch instead, for the vectors encoder:OUT.",
 )
 @_option(
     "--teacher",
-    metavar="METHOD",
-    help="Also teach the encoder which texts another model finds alike: encoder:MODEL or "
+    "Also teach the encoder which texts another model finds alike: encoder:MODEL or "
     "sentence-transformers:MODEL.",
+    metavar="METHOD",
     show_default="none",
 )
 @_option(
     "--minutes",
-    type=_Number(min=0, min_open=True),
+    "Wall time of the run, evaluation at the end not counted. The first limit reached ends the run.",
+    _POSITIVE,
     show_default="no limit",
-    help="Wall time of the run, evaluation at the end not counted. The first limit reached ends the run.",
 )
 @_option(
     "--epochs",
-    type=_Number(min=0, min_open=True),
+    "Passes over all titles, aliases, descriptions and training queries.",
+    _POSITIVE,
     show_default="without any limit 3 for a model, 40 for a preset or encoder",
-    help="Passes over all titles, aliases, descriptions and training queries.",
 )
-@_option(
-    "--max-steps",
-    type=click.IntRange(1, _MAX_STEPS),
-    show_default="no limit",
-    help="Optimiser steps of the run.",
-)
-@_option(
-    "--batch-size",
-    type=click.IntRange(min=1),
-    show_default="48, 512 for an encoder",
-    help="Examples per step.",
-)
+@_option("--max-steps", "Optimiser steps of the run.", click.IntRange(1, _MAX_STEPS), show_default="no limit")
+@_option("--batch-size", "Examples per step.", _COUNT, show_default="48, 512 for an encoder")
 @_option(
     "--learning-rate",
-    type=_Number(min=0, min_open=True),
+    "Peak rate; it rises over the first 3 % of the run and falls to zero at its end.",
+    _POSITIVE,
     show_default="1e-2 for a preset, 5e-5 for a model, 5e-4 with --lora, 1e-2 for an encoder",
-    help="Peak rate; it rises over the first 3 % of the run and falls to zero at its end.",
 )
-@_option(
-    "--weight-decay", type=_Number(min=0), default=0.05, help="Decoupled weight decay of the hidden matrices."
-)
+@_option("--weight-decay", "Decoupled weight decay of the hidden matrices.", _Number(min=0), 0.05)
 @_option(
     "--label-smoothing",
-    type=_Number(0, 1, max_open=True),
-    default=0.0,
-    help="Share of the target that is spread over the whole vocabulary.",
+    "Share of the target that is spread over the whole vocabulary.",
+    _Number(0, 1, max_open=True),
+    0.0,
 )
 @_option(
     "--optimizer",
-    type=click.Choice(["muon", "adamw"]),
+    "muon: Muon for the hidden matrices, AdamW for the rest; adamw: AdamW for all.",
+    click.Choice(["muon", "adamw"]),
     show_default="muon for a preset, adamw for a model",
-    help="muon: Muon for the hidden matrices, AdamW for the rest; adamw: AdamW for all.",
 )
 @_option(
     "--vocab-size",
-    type=click.IntRange(min=LEAST_VOCAB_SIZE),
+    "Vocabulary of the tokenizer trained with a preset or encoder.",
+    click.IntRange(min=LEAST_VOCAB_SIZE),
     show_default=", ".join(f"{preset.vocab_size} for {preset.name}" for preset in PRESETS.values())
     + ", 8192 for an encoder",
-    help="Vocabulary of the tokenizer trained with a preset or encoder.",
 )
 @_option(
     "--max-prompt-tokens",
-    type=click.IntRange(min=8),
-    default=96,
-    help="Longer training prompts are cut, and longer texts of an encoder.",
+    "Longer training prompts are cut, and longer texts of an encoder.",
+    click.IntRange(min=8),
+    96,
 )
 @_option(
     "--answers",
-    type=_Number(0, 1),
-    default=0.0,
-    help="Share of the examples whose target is a JSON document with the title in it, for genret answer.",
+    "Share of the examples whose target is a JSON document with the title in it, for genret answer.",
+    _Number(0, 1),
+    0.0,
 )
 @_option(
     "--annotations",
-    type=_Number(0, 1),
-    default=0.0,
-    help="Share of the examples with labelled mentions whose target is the text around them with links "
+    "Share of the examples with labelled mentions whose target is the text around them with links "
     "in it, for genret link --mentions generated.",
+    _Number(0, 1),
+    0.0,
 )
 @_option(
     "--seed",
-    type=click.IntRange(0, _MAX_SEED),
-    default=17,
-    help="Seed of the weights, the order of the examples and everything else random.",
+    "Seed of the weights, the order of the examples and everything else random.",
+    click.IntRange(0, _MAX_SEED),
+    17,
 )
-@_option("--threads", type=click.IntRange(min=1), default=1, help="CPU threads.")
-@_option("--cpu", is_flag=True, help="Stay on the CPU even where an accelerator is present.")
+@_option("--threads", "CPU threads.", _COUNT, 1)
+@_option("--cpu", "Stay on the CPU even where an accelerator is present.", is_flag=True)
 @_option(
     "--bf16",
-    is_flag=True,
-    help="Compute in bfloat16; weights stay float32, but for those that --lora leaves as they are (about "
+    "Compute in bfloat16; weights stay float32, but for those that --lora leaves as they are (about "
     "twice as fast where the processor has it).",
+    is_flag=True,
 )
 @_option(
     "--save-dtype",
-    type=click.Choice(["float32", "float16", "bfloat16"]),
-    default="float16",
-    help="Type of the weights in the finished checkpoint.",
+    "Type of the weights in the finished checkpoint.",
+    click.Choice(["float32", "float16", "bfloat16"]),
+    "float16",
 )
-@_option(
-    "--save-steps",
-    type=click.IntRange(min=1),
-    default=500,
-    help="Steps between two resumable checkpoints; an interrupt writes one too.",
-)
-@_option(
-    "--eval-steps",
-    type=click.IntRange(min=0),
-    default=0,
-    help="Steps between two evaluations on the dev queries; 0: only at the end.",
-)
-@_option("--log-steps", type=click.IntRange(min=1), default=50, help="Steps between two lines of progress.")
-@_option(
-    "--resume", is_flag=True, help="Go on from the last checkpoint under OUT/checkpoints, if there is one."
-)
-@_option(
-    "--test", is_flag=True, help="Also measure the test queries after training; they are never trained on."
-)
+@_option("--save-steps", "Steps between two resumable checkpoints; an interrupt writes one too.", _COUNT, 500)
+@_option("--eval-steps", "Steps between two evaluations on the dev queries; 0: only at the end.", _NATURAL, 0)
+@_option("--log-steps", "Steps between two lines of progress.", _COUNT, 50)
+@_option("--resume", "Go on from the last checkpoint under OUT/checkpoints, if there is one.", is_flag=True)
+@_option("--test", "Also measure the test queries after training; they are never trained on.", is_flag=True)
 @click.pass_context
 def train_command(
     ctx: click.Context,
@@ -267,18 +238,16 @@ def train_command(
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     in_trainer = {f.name: options.pop(f.name) for f in fields(TrainerOptions) if f.name in options}
+    usual_rate = 1e-2 if options["model"] is None else 5e-5 if options["lora"] is None else 5e-4
     try:
         trainer = TrainerOptions(
             optimizer=optimizer or ("muon" if options["preset"] else "adamw"),
-            learning_rate=learning_rate or _learning_rate(options["model"], options["lora"]),
+            learning_rate=learning_rate or usual_rate,
             batch_size=batch_size or (512 if encoder else 48),
             use_cpu=cpu,
             **in_trainer,
         )
         plan = TrainingPlan(**options, trainer=trainer)
-    except InputError as error:
-        raise click.UsageError(str(error)) from error
-    try:
         run = run_encoder_training if encoder else run_training
         metrics = run(plan, lambda line: click.echo(line, err=True))
     except TrainingInterrupted as error:
@@ -298,12 +267,6 @@ def train_command(
     except GenretError as error:
         raise click.ClickException(str(error)) from error
     click.echo(json.dumps(metrics, indent=2, sort_keys=True))
-
-
-def _learning_rate(model: str | None, lora: int | None) -> float:
-    if model is None:
-        return 1e-2
-    return 5e-5 if lora is None else 5e-4
 
 
 def _refuse_foreign_options(ctx: click.Context, encoder: bool) -> None:

@@ -34,18 +34,15 @@ from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainerCallb
 
 from genret.retrieval.errors import InputError
 from genret.retrieval.linking.run_progress import duration
-from genret.retrieval.training.dataset import IGNORED_LABEL, ExampleDataset
+from genret.retrieval.training.dataset import IGNORED_LABEL, Encode, ExampleDataset
+from genret.retrieval.training.examples import ExampleGenerator
 
 _SILENT_S = 30.0  # between two lines of progress, where steps are not longer
 
 
 @dataclass(frozen=True, slots=True)
 class TrainerOptions:
-    """Options of the optimisation.
-
-    Raises:
-        InputError: a number is out of its range.
-    """
+    """Options of the optimisation; an InputError names a number that is out of its range."""
 
     optimizer: str = "muon"  # "muon" or "adamw"
     learning_rate: float = 1e-2  # AdamW's peak rate (Muon's is a fixed multiple of it)
@@ -80,27 +77,11 @@ class BudgetTrainer(Trainer):
     def __init__(
         self, *, model: PreTrainedModel, options: TrainerOptions, budget: Budget, **kwargs: Any
     ) -> None:
-        super().__init__(model=model, **kwargs)
-        self._trained_model = model
+        optimizer = build_optimizer(model, options.optimizer, options.learning_rate, options.weight_decay)
+        super().__init__(model=model, optimizers=(optimizer, LambdaLR(optimizer, budget.rate)), **kwargs)
         self._options = options
-        self._budget = budget
         # The losses are means over the batch, not sums to be divided by its number of tokens.
         self.model_accepts_loss_kwargs = False
-
-    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
-        """Build Muon + AdamW, or AdamW alone."""
-        if self.optimizer is None:
-            o = self._options
-            model = self._trained_model
-            self.optimizer = build_optimizer(model, o.optimizer, o.learning_rate, o.weight_decay)
-        return self.optimizer
-
-    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LambdaLR:
-        """Build the budget's schedule."""
-        if self.lr_scheduler is None:
-            self.lr_scheduler = LambdaLR(optimizer or self.create_optimizer(), self._budget.rate)
-            self._created_lr_scheduler = True
-        return self.lr_scheduler
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int]:
         dataset: Any = self.train_dataset if train_dataset is None else train_dataset
@@ -115,9 +96,7 @@ class TitleTrainer(BudgetTrainer):
         self._is_encoder_decoder = bool(model.config.is_encoder_decoder)
         wrapped: Any = model
         plain = wrapped.get_base_model() if hasattr(model, "get_base_model") else model  # within LoRA's
-        accepted = inspect.signature(plain.forward).parameters
-        self._keeps_logits = "logits_to_keep" in accepted
-        self._takes_positions = "position_ids" in accepted
+        self._accepted = inspect.signature(plain.forward).parameters
 
     def compute_loss(
         self,
@@ -129,20 +108,19 @@ class TitleTrainer(BudgetTrainer):
         """Return the mean loss per title token."""
         labels = inputs["labels"]
         width = labels.shape[1]
+        given = {k: v for k, v in inputs.items() if k != "labels" and k in self._accepted}
         if self._is_encoder_decoder:
-            features = {k: v for k, v in inputs.items() if k != "labels"}
-            outputs = model(**features, use_cache=False)
+            outputs = model(**given, use_cache=False)
             logits = outputs.logits[:, -width:]
         else:
-            features = {k: inputs[k] for k in ("input_ids", "attention_mask")}
-            if self._takes_positions:
-                features["position_ids"] = inputs["position_ids"]
-            length = inputs["input_ids"].shape[1]
-            # Positions, not their number: for a slice of the hidden states torch copies a frozen head once
-            # for every text of the batch (half of the time of a step of LoRA at 135 million parameters).
-            last = torch.arange(max(0, length - width - 1), length, device=labels.device)
-            kept = {"logits_to_keep": last} if self._keeps_logits else {}
-            outputs = model(**features, **kept, use_cache=False)
+            if "logits_to_keep" in self._accepted:
+                length = inputs["input_ids"].shape[1]
+                # Positions, not their number: for a slice of the hidden states torch copies a frozen head
+                # once for every text of the batch (half of the time of a step of LoRA at 135 million
+                # parameters).
+                last = torch.arange(max(0, length - width - 1), length, device=labels.device)
+                given["logits_to_keep"] = last
+            outputs = model(**given, use_cache=False)
             logits = outputs.logits[:, -(width + 1) : -1]
         loss = functional.cross_entropy(
             logits.flatten(0, 1).float(),
@@ -206,7 +184,8 @@ class _Reporter(TrainerCallback):
 def train_model(
     trainer_type: type[BudgetTrainer],
     model: PreTrainedModel,
-    dataset: ExampleDataset,
+    generator: ExampleGenerator,
+    encode: Encode,
     collator: Callable[[Sequence[Any]], dict[str, Tensor]],
     work_folder: Path,
     budget: Budget,
@@ -219,8 +198,9 @@ def train_model(
     Args:
         trainer_type: Trainer with the model's loss.
         model: Model to train.
-        dataset: Examples of the run, in order.
-        collator: Function that makes a batch of examples.
+        generator: Source of the examples, which `options.seed` decides about.
+        encode: Function of an example to token ids.
+        collator: Function of examples to a batch.
         work_folder: Folder of checkpoints; `options.resume` goes on from the last one.
         budget: Length of the run.
         options: Options of the optimisation.
@@ -232,6 +212,7 @@ def train_model(
         KeyboardInterrupt: a second interrupt came before that was done.
     """
     interrupt = InterruptCallback()
+    length = budget.max_steps * options.batch_size
     trainer = trainer_type(
         options=options,
         budget=budget,
@@ -255,9 +236,9 @@ def train_model(
             disable_tqdm=True,
             report_to=[],
         ),
-        train_dataset=dataset,
+        train_dataset=ExampleDataset(generator, encode, length, options.batch_size, options.seed),
         data_collator=collator,
-        callbacks=[BudgetCallback(budget), interrupt, _Reporter(budget, options, report, evaluate)],
+        callbacks=[budget, interrupt, _Reporter(budget, options, report, evaluate)],
     )
     trainer.remove_callback(PrinterCallback)  # prints to stdout, which is for data
     if trainer.args.device.type == "cpu":
@@ -275,7 +256,7 @@ def train_model(
         trainer.train(resume_from_checkpoint=str(last) if last else None)
     steps = int(trainer.state.global_step)
     if interrupt.requested:
-        raise TrainingInterrupted(steps)
+        raise TrainingInterrupted(f"interrupted at step {steps}")
     return steps
 
 
@@ -309,14 +290,10 @@ class MuonAdamW(torch.optim.Optimizer):
         self.param_groups = [group for part in self._parts for group in part.param_groups]
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Take one step with both parts and return the closure's loss."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        """Take one step with both parts; a closure is not called."""
         for part in self._parts:
             part.step()
-        return loss
+        return None
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients of both parts."""
@@ -363,8 +340,12 @@ BUDGET_FILE = "genret_budget.json"  # the last file of a checkpoint to be writte
 WARM_UP = 0.03  # share of the run
 
 
-class Budget:
-    """Progress of a run, from 0 to 1: of `max_steps` steps, or of `minutes` of wall time, unless None."""
+class Budget(TrainerCallback):
+    """Progress of a run, from 0 to 1: of `max_steps` steps, or of `minutes` of wall time, unless None.
+
+    As a callback it counts the time of training alone, ends the run when the budget is spent, and stores the
+    time in every checkpoint.
+    """
 
     def __init__(
         self, max_steps: int, minutes: float | None, clock: Callable[[], float] = time.monotonic
@@ -380,12 +361,8 @@ class Budget:
         self._started_s: float | None = None
 
     def start(self) -> None:
-        """Start, or go on after `load`."""
+        """Start the clock, or go on after `load`."""
         self._started_s = self._clock()
-
-    def stop(self) -> None:
-        """Stop the clock."""
-        self._spent_s, self._started_s = self.elapsed_s, None
 
     @property
     def elapsed_s(self) -> float:
@@ -415,41 +392,30 @@ class Budget:
         """Take over the time spent by the run that wrote this checkpoint."""
         self._spent_s = float(json.loads((folder / BUDGET_FILE).read_text(encoding="utf-8"))["elapsed_s"])
 
-
-class BudgetCallback(TrainerCallback):
-    """Starts and stops the clock, ends the run when the budget is spent, stores the time in checkpoints."""
-
-    def __init__(self, budget: Budget) -> None:
-        self._budget = budget
-
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Start the clock."""
-        self._budget.start()
+        self.start()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Stop when time is up, with a checkpoint: the measurements that follow may be interrupted."""
-        if self._budget.progress(state.global_step) >= 1.0:
+        if self.progress(state.global_step) >= 1.0:
             control.should_training_stop = True
             control.should_save = True
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Stop the clock: measurements do not count."""
-        self._budget.stop()
+        self._spent_s, self._started_s = self.elapsed_s, None
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Store the time spent in the checkpoint just written."""
-        self._budget.save(Path(args.output_dir) / f"checkpoint-{state.global_step}")
+        self.save(Path(args.output_dir) / f"checkpoint-{state.global_step}")
 
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class TrainingInterrupted(KeyboardInterrupt):
-    """The user stopped the run after `step` steps, and a checkpoint of the last one was written."""
-
-    def __init__(self, step: int) -> None:
-        super().__init__(f"interrupted at step {step}")
-        self.step = step
+    """The user stopped the run, and a checkpoint of the last step was written."""
 
 
 class InterruptCallback(TrainerCallback):

@@ -13,8 +13,9 @@ from pathlib import Path
 from genret.retrieval.errors import SourceError
 from genret.retrieval.linking.documents.document_records import BadRecord, read_mentions
 from genret.retrieval.normalize import normalize
-from genret.retrieval.sources import Columns, Record, numbered_id, open_source
-from genret.retrieval.sources.rejects import RejectReason, Rejects
+from genret.retrieval.sources.columns import Columns
+from genret.retrieval.sources.records import Record, RejectReason, Rejects, numbered_id
+from genret.retrieval.sources.title_source import open_source
 from genret.retrieval.types import Mention
 
 SPLITS = ("train", "dev", "test")
@@ -118,11 +119,9 @@ def read_queries(file: Path, entities: Sequence[TrainingEntity]) -> list[Trainin
         SourceError: the file is malformed, or a query names an entity the catalogue lacks.
     """
     by_id = {entity.entity_id for entity in entities}
-    by_title: dict[str, str] = {}
-    for entity in entities:
-        by_title.setdefault(entity.title, entity.entity_id)
+    by_title = {entity.title: entity.entity_id for entity in reversed(entities)}  # of several, the first
     queries: list[TrainingQuery] = []
-    for line, row in _rows(file, required=("query",)):
+    for line, row in _rows(file):
         text = row["query"].strip()
         if not text:
             raise SourceError(f"{file}:{line}: empty query")
@@ -151,7 +150,7 @@ def training_queries(queries: Sequence[TrainingQuery]) -> list[TrainingQuery]:
     return [query for query in queries if query.split == "train" and query.text.lower() not in held_out]
 
 
-def _rows(file: Path, required: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
+def _rows(file: Path) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield (line number, column -> field) of every non-empty line below the header."""
     try:
         data = file.read_bytes()
@@ -170,11 +169,8 @@ def _rows(file: Path, required: Sequence[str]) -> Iterator[tuple[int, dict[str, 
         fields = text.split("\t")
         if header is None:
             header = [normalize(name).casefold() for name in fields]
-            missing = [name for name in required if name not in header]
-            if missing:
-                raise SourceError(
-                    f"{file}:{number}: the header lacks the column {missing[0]!r}, got {header}"
-                )
+            if "query" not in header:
+                raise SourceError(f"{file}:{number}: the header lacks the column 'query', got {header}")
             if len(set(header)) < len(header):
                 raise SourceError(f"{file}:{number}: the header names a column more than once: {header}")
             continue
@@ -192,12 +188,16 @@ class LabelledMention:
     mention: Mention
     title: str
 
+    @property
+    def text(self) -> str:
+        """The mention with the text around it."""
+        return f"{self.mention.left}{self.mention.mention}{self.mention.right}"
+
 
 def read_labelled_mentions(file: Path, entities: Sequence[TrainingEntity]) -> list[LabelledMention]:
     """Read mentions as `genret link` does, with "title" or "entity_id"; those without an entity are left out.
 
-    Raises:
-        SourceError: a line is malformed, names an entity the catalogue lacks, or no mention has an entity.
+    A SourceError names a malformed line, or an entity the catalogue lacks; some mention must have an entity.
     """
     title_of_id = {entity.entity_id: entity.title for entity in entities}
     titles = {entity.title for entity in entities}

@@ -30,7 +30,6 @@ from genret.retrieval.training import lora
 from genret.retrieval.training.dataset import (
     CausalCollator,
     EncodedExample,
-    ExampleDataset,
     ExampleEncoder,
     Seq2SeqCollator,
     check_markup,
@@ -184,13 +183,7 @@ def run_training(plan: TrainingPlan, report: Callable[[str], None]) -> dict[str,
     report(planned(plan, budget, num_pairs))
     report("collecting words of the catalogue for the examples")
     drawn = _drawn(plan, budget, num_pairs, bool(queries), bool(mentions))
-    dataset = ExampleDataset(
-        ExampleGenerator(entities, queries, drawn, mentions),
-        encoder,
-        length=budget.max_steps * plan.trainer.batch_size,
-        batch_size=plan.trainer.batch_size,
-        seed=plan.trainer.seed,
-    )
+    generator = ExampleGenerator(entities, queries, drawn, mentions)
     dev = [query for query in queries if query.split == "dev"][:_DEV_QUERIES_WHILE_TRAINING]
 
     def evaluate() -> None:
@@ -204,7 +197,8 @@ def run_training(plan: TrainingPlan, report: Callable[[str], None]) -> dict[str,
     steps = train_model(
         TitleTrainer,
         checkpoint.model if checkpoint.adapted is None else checkpoint.adapted,
-        dataset,
+        generator,
+        encoder.encode,
         _collator(checkpoint),
         work_folder=plan.out / "checkpoints",
         budget=budget,
@@ -259,11 +253,7 @@ def write_metrics(
 
 
 def check_out(plan: TrainingPlan) -> None:
-    """Create the folder of the result.
-
-    Raises:
-        InputError: another run's checkpoints are there, or it cannot be created.
-    """
+    """Create the folder of the result; InputError if it cannot be, or has another run's checkpoints."""
     work = plan.out / "checkpoints"
     if not plan.trainer.resume and work.is_dir() and any(work.iterdir()):
         raise InputError(
@@ -290,7 +280,7 @@ def _start_checkpoint(
         except ValueError as error:
             raise InputError("vocab_size", str(error)) from error
     texts = training_texts(entities, queries)
-    texts += [f"{m.mention.left}{m.mention.mention}{m.mention.right}" for m in mentions]
+    texts += [mention.text for mention in mentions]
     tokenizer = train_tokenizer(texts, preset.vocab_size)
     save_tokenizer(tokenizer, plan.out)
     return _Checkpoint(build_model(preset, tokenizer), TextTokenizer.load(plan.out), scratch_config())
@@ -332,9 +322,7 @@ def _fine_tuned(plan: TrainingPlan, named: str) -> _Checkpoint:
 def load_model(place: str, dtype: str = "float32") -> Any:
     """Return the `transformers.PreTrainedModel` of a checkpoint (see `find_checkpoint`) on the CPU.
 
-    Raises:
-        ModelError: it cannot be loaded.
-        MissingExtraError: it needs a package that is not installed.
+    A ModelError says why it cannot be loaded, a MissingExtraError which package it needs.
     """
     found = find_checkpoint(place)
     found.check_packages()

@@ -47,11 +47,7 @@ class TextEmbedder(Protocol):
 
 
 def refuse_non_finite(vectors: FloatMatrix, place: object) -> None:
-    """Refuse the vectors of a model at `place` if they are not finite: a search with them finds anything.
-
-    Raises:
-        ModelError: one is not.
-    """
+    """Raise ModelError if vectors of a model are not finite: a search with them finds anything."""
     broken = len(vectors) - int(np.isfinite(vectors).all(axis=1).sum())
     if broken:
         raise ModelError(
@@ -103,11 +99,7 @@ def check_device_name(name: str) -> None:
 
 
 def check_device(name: str) -> None:
-    """Refuse a device that this machine lacks.
-
-    Raises:
-        InputError: it is no name of a device, or there is no such device here.
-    """
+    """Raise InputError for a device that this machine lacks, or for no name of a device."""
     check_device_name(name)
     if name in ("cpu", "auto"):
         return
@@ -121,12 +113,7 @@ def check_device(name: str) -> None:
 
 
 def open_model(method: VectorMethod, device: str = "cpu") -> TextEmbedder:
-    """Return the embedder of a method, running on a device.
-
-    Raises:
-        ModelError: the model cannot be loaded.
-        MissingExtraError: a library is not installed.
-    """
+    """Return the embedder of a method, on a device; ModelError, MissingExtraError if it cannot be loaded."""
     if is_path(method.source) and not Path(method.source).is_dir():  # not to be looked for on the hub
         raise ModelError(f"{method.source}: there is no such directory")
     if method.name == ENCODER:

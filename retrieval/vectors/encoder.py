@@ -9,6 +9,7 @@ from typing import cast
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModel
 
 from genret.decoding.errors import DecodingError
@@ -73,11 +74,7 @@ class EncoderEmbedder:
             raise ModelError(f"{place}: the model's {self.max_tokens} positions leave no room for text")
 
     def embed_texts(self, texts: Sequence[str]) -> FloatMatrix:
-        """Return the vectors of catalogue texts. See `TextEmbedder`.
-
-        Raises:
-            ModelError: the model's states are not finite.
-        """
+        """Return the vectors of catalogue texts (`TextEmbedder`); ModelError if they are not finite."""
         rows = self._token_rows(texts)
         vectors = np.zeros((len(rows), self.dimensions), dtype=np.float32)
         for batch in _batches([len(row) for row in rows]):
@@ -85,9 +82,7 @@ class EncoderEmbedder:
         refuse_non_finite(vectors, self._place)
         return vectors
 
-    def embed_queries(self, texts: Sequence[str]) -> FloatMatrix:
-        """Return the vectors of queries, which are made like those of texts."""
-        return self.embed_texts(texts)
+    embed_queries = embed_texts
 
     def _token_rows(self, texts: Sequence[str]) -> list[list[int]]:
         before, after = self._tokenizer.frame
@@ -103,12 +98,9 @@ class EncoderEmbedder:
 
 def padded(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
     """Return rows of token ids, padded, and their mask, 1 for tokens. Shapes: (n, T)."""
-    ids = torch.zeros((len(rows), max(map(len, rows))), dtype=torch.long)
-    mask = torch.zeros_like(ids)
-    for i, row in enumerate(rows):
-        ids[i, : len(row)] = torch.tensor(row)
-        mask[i, : len(row)] = 1
-    return ids, mask
+    ids = [torch.tensor(row) for row in rows]
+    mask = [torch.ones_like(row) for row in ids]
+    return pad_sequence(ids, batch_first=True), pad_sequence(mask, batch_first=True)
 
 
 def mean_states(encoder: nn.Module, ids: Tensor, mask: Tensor) -> Tensor:

@@ -55,6 +55,11 @@ def load_faiss() -> ModuleType:
     return module
 
 
+def reason_of(error: Exception) -> str:
+    """Return what an error of faiss says, without the place in its code."""
+    return str(error).rpartition("Error: ")[2].strip() or str(error)
+
+
 @contextmanager
 def faiss_threads(threads: int) -> Iterator[None]:
     """Set the number of threads that faiss uses in the block, for the thread that enters it.
@@ -89,11 +94,7 @@ def sample_size(count: int) -> int:
 
 
 def num_subquantisers(dimensions: int) -> int:
-    """Return the number of parts of a vector that get 4 bits each: one per dimension, at most 128.
-
-    Raises:
-        InputError: the dimensions cannot be divided into parts of at most 16.
-    """
+    """Return how many parts of a vector get 4 bits each; InputError if none are of at most 16 dimensions."""
     most = min(dimensions, MAX_SUBQUANTISERS)
     parts = max((m for m in range(1, most + 1) if dimensions % m == 0), default=0)
     if parts * 16 < dimensions:
@@ -204,10 +205,8 @@ def train(index: Any, sample: FloatMatrix) -> None:
     try:
         index.train(np.ascontiguousarray(sample))
     except RuntimeError as error:
-        reason = str(error).rpartition("Error: ")[2].strip() or str(error)
-        raise InputError(
-            "vector_index", f"faiss cannot train it on {len(sample)} vectors: {reason}"
-        ) from None
+        why = f"faiss cannot train it on {len(sample)} vectors: {reason_of(error)}"
+        raise InputError("vector_index", why) from None
 
 
 def efforts(index: Any) -> list[int]:
@@ -236,12 +235,7 @@ def write_vectors(vectors: Any, folder: Path) -> None:
 
 
 def vectors_entry(index: Index) -> VectorsEntry:
-    """Return the manifest's entry for the vectors of an index.
-
-    Raises:
-        EvidenceMissingError: the index has none.
-        IndexFormatError: they were made by a method that this version no longer has.
-    """
+    """Return what the manifest says; EvidenceMissingError without vectors, IndexFormatError for old ones."""
     entry = index.vectors
     if entry is None:
         raise EvidenceMissingError(f"{index.path}: the index was built without vectors")
@@ -273,8 +267,8 @@ def open_vectors(index: Index, mapped: bool = True) -> Any:
     try:
         vectors = faiss.read_index(str(file), faiss.IO_FLAG_MMAP_IFC if mapped else 0)
     except (RuntimeError, MemoryError) as error:
-        reason = str(error).rpartition("Error: ")[2].strip() or str(error)
-        raise IndexFormatError(f"{VECTORS_FILE}: expected an index of faiss, got: {reason}") from None
+        got = reason_of(error)
+        raise IndexFormatError(f"{VECTORS_FILE}: expected an index of faiss, got: {got}") from None
     _check(vectors, entry, index.num_entities)
     return vectors
 

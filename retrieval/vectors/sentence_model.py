@@ -9,11 +9,9 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HFValidationError
 from sentence_transformers import SentenceTransformer
 
-from genret.retrieval.checkpoints import folder_fingerprint
+from genret.retrieval.checkpoints import first_line, folder_fingerprint, local_folder
 from genret.retrieval.errors import ModelError
 from genret.retrieval.index.small_files import digest_bytes
 from genret.retrieval.vectors.embedder import FloatMatrix, refuse_non_finite
@@ -24,7 +22,7 @@ _PACKAGE = "sentence_transformers."
 
 # Files fetched from the hub: none that can run code when it is read.
 _FETCHED = ["*.json", "*.txt", "*.model", "*.safetensors"]
-_NOT_FETCHED = ["onnx/*", "openvino/*"]
+_NOT_FETCHED = {"ignore_patterns": ["onnx/*", "openvino/*"]}
 
 
 class SentenceEmbedder:
@@ -46,7 +44,8 @@ class SentenceEmbedder:
 
     def __init__(self, place: str | Path, device: str = "cpu") -> None:
         self._place = place
-        folder = _folder(place)
+        # A place that exists and is no folder is refused by what reads it.
+        folder = Path(place) if Path(place).exists() else local_folder(place, _FETCHED, **_NOT_FETCHED)
         modules = _module_folders(folder)
         try:
             self._model = SentenceTransformer(
@@ -57,17 +56,14 @@ class SentenceEmbedder:
                 model_kwargs={"use_safetensors": True},
             ).float()
         except Exception as error:  # its modules raise anything
-            raise ModelError(f"{place}: not a usable sentence-transformers model: {_line(error)}") from error
+            why = f"not a usable sentence-transformers model: {first_line(error)}"
+            raise ModelError(f"{place}: {why}") from error
         self.fingerprint = _fingerprint(folder, modules)
         self._lock = Lock()  # its tokenizer cannot be used by two threads at once
-        self.dimensions = self._encode(self._model.encode_document, ["a"]).shape[1]
+        self.dimensions = self._embed(self._model.encode_document, ["a"]).shape[1]
 
     def embed_texts(self, texts: Sequence[str]) -> FloatMatrix:
-        """Return the vectors of catalogue texts. See `TextEmbedder`.
-
-        Raises:
-            ModelError: the model's vectors are not finite.
-        """
+        """Return the vectors of catalogue texts (`TextEmbedder`); ModelError if they are not finite."""
         return self._embed(self._model.encode_document, texts)
 
     def embed_queries(self, texts: Sequence[str]) -> FloatMatrix:
@@ -77,9 +73,6 @@ class SentenceEmbedder:
     def _embed(self, encode: Callable[..., Any], texts: Sequence[str]) -> FloatMatrix:
         if not len(texts):
             return np.zeros((0, self.dimensions), dtype=np.float32)
-        return self._encode(encode, texts)
-
-    def _encode(self, encode: Callable[..., Any], texts: Sequence[str]) -> FloatMatrix:
         with self._lock:
             vectors = encode(
                 list(texts), batch_size=_BATCH_TEXTS, show_progress_bar=False, normalize_embeddings=True
@@ -87,21 +80,6 @@ class SentenceEmbedder:
         made: FloatMatrix = np.asarray(vectors, dtype=np.float32)
         refuse_non_finite(made, self._place)
         return made
-
-
-def _folder(place: str | Path) -> Path:
-    """Return the checkpoint's directory, fetched from the hub if necessary."""
-    folder = Path(place)
-    if folder.exists():
-        return folder
-    try:
-        return Path(snapshot_download(str(place), allow_patterns=_FETCHED, ignore_patterns=_NOT_FETCHED))
-    except HFValidationError as error:
-        raise ModelError(f"{str(place)!r} is neither an existing path nor a valid hub id") from error
-    except Exception as error:  # the hub client raises a dozen unrelated types
-        raise ModelError(
-            f"{str(place)!r} is not an existing path and could not be fetched from the hub: {_line(error)}"
-        ) from error
 
 
 def _module_folders(folder: Path) -> list[Path]:
@@ -115,7 +93,7 @@ def _module_folders(folder: Path) -> list[Path]:
     try:
         listed = [(str(module["type"]), folder / module["path"]) for module in json.loads(file.read_bytes())]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ModelError(f"{file}: malformed: {_line(error)}") from error
+        raise ModelError(f"{file}: malformed: {first_line(error)}") from error
     for kind, path in listed:
         if not kind.startswith(_PACKAGE):
             raise ModelError(f"{file} names {kind!r}, which is no module of sentence-transformers")
@@ -136,7 +114,3 @@ def _fingerprint(folder: Path, modules: list[Path]) -> str:
         return whole  # the hub's id and commit
     parts = [whole, *(folder_fingerprint(path) for path in modules if path.is_dir() and path != folder)]
     return "xxh3:" + digest_bytes(json.dumps(parts).encode())
-
-
-def _line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
@@ -25,10 +25,9 @@ import xxhash
 
 from genret.retrieval.durable import appearing, writing
 from genret.retrieval.errors import InputError
-from genret.retrieval.index.entity_texts import EntityTexts, IntArray, TextBatch
 from genret.retrieval.index.layout import VECTORS_FILE
 from genret.retrieval.index.manifest import VectorsEntry
-from genret.retrieval.index.reader import Index
+from genret.retrieval.index.reader import EntityTexts, Index, IntArray, TextBatch, text_columns
 from genret.retrieval.noise import typo
 from genret.retrieval.progress import StepProgress
 from genret.retrieval.vectors.embedder import (
@@ -57,8 +56,6 @@ from genret.retrieval.vectors.faiss_index import (
 )
 from genret.retrieval.vectors.vector_search import VectorSearcher
 
-# The column whose texts get vectors and other evidence if no column is named.
-DESCRIPTION = "description"
 TARGET_RECALL = 0.99
 _NUM_QUERIES, _MIN_KNOWN = 500, 100
 _MAX_BLOCK = 16_384
@@ -157,13 +154,6 @@ def make_vectors(
         return entry, (VECTORS_FILE,)
 
 
-def text_columns(asked: Sequence[str] | None, types: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the columns asked for; by default `description` if it is a column of strings."""
-    if asked is not None:
-        return tuple(asked)
-    return (DESCRIPTION,) if types.get(DESCRIPTION) == "string" else ()
-
-
 def _add_texts(
     vectors: Any,
     embedder: TextEmbedder,
@@ -237,11 +227,7 @@ def _without_a_word(text: str, random: Random) -> str:
 
 
 def _embedded(embedder: TextEmbedder, texts: list[str], work: Path | None) -> FloatMatrix:
-    """Return the vectors of texts; those that a killed run left in the work folder are read.
-
-    Raises:
-        SourceError: the work folder cannot be written to.
-    """
+    """Return the vectors of texts; those that a killed run left in the work folder are read."""
     if work is None:
         return embedder.embed_texts(texts)
     digest = xxhash.xxh3_128(embedder.fingerprint.encode())
@@ -390,13 +376,8 @@ def _is_outgrown(entry: VectorsEntry, wish: VectorOptions, count: int) -> bool:
     if kind != "ivfpq":
         return False
     # After many small updates, the cells still tell for how many texts the index was trained.
-    return count > 2 * entry.count or num_cells(count) > _cells_named(entry.factory)
-
-
-def _cells_named(factory: str) -> int:
-    """Return the number of cells in a name such as "IVF256,PQ96x4fs"."""
-    named = re.match(r"IVF(\d+)", factory)
-    return int(named[1]) if named else 0
+    named = re.match(r"IVF(\d+)", entry.factory)  # "IVF256,PQ96x4fs"
+    return count > 2 * entry.count or num_cells(count) > (int(named[1]) if named else 0)
 
 
 def _same_texts(old: EntityTexts, new: EntityTexts, number_of_old: IntArray) -> npt.NDArray[np.bool_]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -19,7 +19,6 @@ import numpy.typing as npt
 
 from genret.retrieval.errors import IndexFormatError
 from genret.retrieval.index.layout import VECTORS_FILE
-from genret.retrieval.index.manifest import VectorsEntry
 from genret.retrieval.index.reader import Index
 from genret.retrieval.vectors.embedder import FloatMatrix, TextEmbedder, open_embedder
 from genret.retrieval.vectors.faiss_index import (
@@ -28,6 +27,7 @@ from genret.retrieval.vectors.faiss_index import (
     inner_graph,
     load_faiss,
     open_vectors,
+    reason_of,
     vectors_entry,
 )
 
@@ -38,13 +38,9 @@ class VectorProposer:
     A search of many vectors is divided among a few threads of this module; faiss starts no others.
     """
 
-    def __init__(
-        self, entry: VectorsEntry, embedder: TextEmbedder, searcher: VectorSearcher, num_bytes: int
-    ) -> None:
-        self.entry = entry
+    def __init__(self, embedder: TextEmbedder, searcher: VectorSearcher) -> None:
         self._embedder = embedder
         self._searcher = searcher
-        self._num_bytes = num_bytes
 
     @classmethod
     def open(cls, index: Index, encoder: str | Path | None = None, device: str = "cpu") -> Self:
@@ -60,9 +56,7 @@ class VectorProposer:
         searcher = VectorSearcher(open_vectors(index), index.num_entities, entry.effort)
         if entry.kind == "factory" and (refusal := searcher.refusal()) is not None:
             raise IndexFormatError(f"{VECTORS_FILE}: {entry.factory} cannot be searched: {refusal}")
-        embedder = open_embedder(entry, encoder, device)
-        file = index.manifest.file(VECTORS_FILE)
-        return cls(entry, embedder, searcher, 0 if file is None else file.bytes)
+        return cls(open_embedder(entry, encoder, device), searcher)
 
     def embed(self, texts: Sequence[str]) -> FloatMatrix:
         """Return the vectors of queries. Shape: (len(texts), dimensions)."""
@@ -77,21 +71,6 @@ class VectorProposer:
         """Return the similarity of a query and each entity's most similar text; see `VectorSearcher`."""
         with faiss_threads(1):
             return self._searcher.similarities(vector, entities)
-
-    def describe(self) -> Mapping[str, object]:
-        """Return facts about the vectors; `bytes` is the size of the file."""
-        entry = self.entry
-        return {
-            "method": entry.method,
-            "kind": entry.kind,
-            "factory": entry.factory,
-            "dimensions": entry.dimensions,
-            "count": entry.count,
-            "effort": entry.effort,
-            "recall": entry.recall,
-            "bytes": self._num_bytes,
-            "bytes_per_vector": self._num_bytes / max(entry.count, 1),
-        }
 
 
 Mask = npt.NDArray[np.bool_]
@@ -121,15 +100,6 @@ class SimilarEntities:
 
 
 NO_ENTITIES = SimilarEntities(np.zeros(0, np.int64), np.zeros(0, np.float32))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Found:
-    """Result of a search: entities, the most similar first, and whether these are all that have texts."""
-
-    entities: IntArray
-    similarities: FloatArray
-    is_all: bool
 
 
 class VectorSearcher:
@@ -164,13 +134,12 @@ class VectorSearcher:
             return SimilarEntities(numbers.astype(np.int64), np.zeros(wanted, np.float32))
         effort = self._effort if effort is None else effort
         share = num_allowed / self._num_entities
-        found = self._widen(query, wanted, allowed, share, effort)
-        if wanted < num_allowed and not found.is_all and found.similarities[wanted - 1] < 0:
+        entities, similarities, is_all = self._widen(query, wanted, allowed, share, effort)
+        if wanted < num_allowed and not is_all and similarities[wanted - 1] < 0:
             # Entities without texts, if there are any, are nearer.
-            found = self._widen(query, num_allowed, allowed, share, effort)
-        entities, similarities = found.entities, found.similarities
-        if found.is_all and (len(entities) < wanted or similarities.min() < 0):
-            textless = self._textless(found.entities, allowed)[:wanted]
+            entities, similarities, is_all = self._widen(query, num_allowed, allowed, share, effort)
+        if is_all and (len(entities) < wanted or similarities.min() < 0):
+            textless = self._textless(entities, allowed)[:wanted]
             entities = np.concatenate([entities, textless])
             similarities = np.concatenate([similarities, np.zeros(len(textless), np.float32)])
         order = np.lexsort((entities, -similarities))[:wanted]
@@ -196,8 +165,8 @@ class VectorSearcher:
             allowed = np.zeros(self._num_entities, np.bool_)
             allowed[numbers] = True
             texts = 1 + 2 * self._index.ntotal / self._num_entities
-            found = self._widen(query, len(numbers), allowed, 1, 0, texts)
-            values[np.searchsorted(numbers, found.entities)] = found.similarities
+            found, similarities, _ = self._widen(query, len(numbers), allowed, 1, 0, texts)
+            values[np.searchsorted(numbers, found)] = similarities
         return values[back]
 
     def refusal(self) -> str | None:
@@ -211,7 +180,7 @@ class VectorSearcher:
         try:
             self._ask(query, 1, np.ones(self._num_entities, np.bool_), 1)
         except RuntimeError as error:
-            return str(error).rpartition("Error: ")[2].strip() or str(error)
+            return reason_of(error)
         return None
 
     def _widen(
@@ -222,8 +191,11 @@ class VectorSearcher:
         share: float,
         effort: int,
         texts: float = 1.25,
-    ) -> _Found:
-        """Search for more and more texts, first `texts` per entity, until enough entities are found."""
+    ) -> tuple[IntArray, FloatArray, bool]:
+        """Search for more and more texts, first `texts` per entity, until enough entities are found.
+
+        Returns entities, their similarities, the greatest first, and whether no others have texts.
+        """
         total = int(self._index.ntotal)
         most = self._most_effort()
         # The fewer are allowed, the fewer of them lie in a cell. 0: exhaustive.
@@ -234,13 +206,13 @@ class VectorSearcher:
             ids, values = self._ask(query, k, allowed, effort)
             entities, similarities = _distinct(ids, values)
             if len(ids) == total or (len(ids) < k and effort == most):
-                return _Found(entities, similarities, True)
+                return entities, similarities, True
             if len(ids) < k:
                 effort = min(effort * 4, most)
             elif len(entities) < wanted or values[-1] >= similarities[wanted - 1]:
                 k = min(k * 2, total)  # texts not fetched may be as similar as the last wanted one
             else:
-                return _Found(entities, similarities, False)
+                return entities, similarities, False
 
     def _most_effort(self) -> int:
         """Return the effort of an exhaustive search."""

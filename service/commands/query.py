@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from genret.retrieval.arguments import options_of
+from genret.retrieval.arguments import options_of, read_ids
 from genret.retrieval.command_options import (
     encoder_option,
     model_options,
@@ -25,7 +25,6 @@ from genret.retrieval.command_options import (
     together,
 )
 from genret.retrieval.errors import InputError, SourceError
-from genret.retrieval.filters.restriction import read_ids
 from genret.retrieval.interruption import surely_interrupted
 from genret.retrieval.types import DEFAULT_NUM_SAMPLES, RetrieveRequest
 from genret.service.client.reply import IndexRef, Reply

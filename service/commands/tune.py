@@ -6,13 +6,13 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from genret.index_builder.command_line import answered, keep_versions_option, shown_progress, talk_options
+from genret.retrieval.command_options import described_option as _option
 from genret.retrieval.command_options import encoder_option, model_options, prompt_option
 from genret.retrieval.errors import IndexDirectoryError, InputError
 
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from genret.retrieval.ranking.tuned_ranking import SetReport, Tuned, TunedFigure
     from genret.retrieval.retriever import Retriever
 
+_COUNT = click.IntRange(min=1)
+_NATURAL = click.IntRange(min=0)
 _ENV = "GENRET_TUNE_"
-_option = partial(click.option, show_envvar=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class _Wish:
     model: str | None
     has_model: bool
     hardware: Mapping[str, Any]
-    has_prior: bool
+    prior: bool
     encoder: str | None
     queries: tuple[str, ...]
     max_bad_rows: int
@@ -45,6 +46,9 @@ class _Wish:
     labelled_share: float
     folds: int
     seed: int
+    out: Path | None
+    keep_versions: int
+    dry_run: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,72 +67,64 @@ class _Opened:
 @click.argument("index", type=click.Path(path_type=Path, file_okay=False))
 @_option(
     "--queries",
+    "Labelled queries: TSV with the columns query and entity_id or title, or JSON Lines; with #SPLIT "
+    "the lines whose split it is. A line with neither id nor title says that nothing of the index is meant. "
+    "May be given several times.",
     multiple=True,
     metavar="FILE[#SPLIT]",
     show_default="none",
-    help="Labelled queries: TSV with the columns query and entity_id or title, or JSON Lines; with #SPLIT "
-    "the lines whose split it is. A line with neither id nor title says that nothing of the index is meant. "
-    "May be given several times.",
 )
 @_option(
     "--no-model",
+    "Fit the ranking of evidence alone; it also chooses what evidence proposes beside a model.",
     is_flag=True,
-    help="Fit the ranking of evidence alone; it also chooses what evidence proposes beside a model.",
 )
 @model_options
 @prompt_option()
 @encoder_option
 @_option(
     "--prior",
-    is_flag=True,
-    help="Compute what the model says of every entity whatever is asked, keep it with the index, and fit how "
+    "Compute what the model says of every entity whatever is asked, keep it with the index, and fit how "
     "much of it is divided out; for models that were not trained on the catalogue. What the index has of it "
     "is not computed again.",
+    is_flag=True,
 )
 @_option(
     "--made",
-    type=click.IntRange(min=0),
+    "Queries made from the catalogue to go with them, typing errors among them; 0: none.",
+    _NATURAL,
     show_default="as many as a build makes, 400 to 1000",
-    help="Queries made from the catalogue to go with them, typing errors among them; 0: none.",
 )
 @_option(
     "--labelled-share",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    default=0.5,
-    help="What all labelled queries count of all queries.",
+    "What all labelled queries count of all queries.",
+    click.FloatRange(0, 1, min_open=True, max_open=True),
+    0.5,
 )
 @_option(
     "--folds",
-    type=click.IntRange(2, 100),
-    default=5,
-    help="Parts of the queries, each measured by weights fitted to the others.",
+    "Parts of the queries, each measured by weights fitted to the others.",
+    click.IntRange(2, 100),
+    5,
 )
-@_option(
-    "--limit",
-    type=click.IntRange(min=1),
-    default=2000,
-    help="Most queries of a file, drawn at random.",
-)
+@_option("--limit", "Most queries of a file, drawn at random.", _COUNT, 2000)
 @_option(
     "--max-bad-rows",
-    type=click.IntRange(min=0),
-    default=0,
-    help="Leave out up to this many queries whose entities the index lacks; more are an error.",
+    "Leave out up to this many queries whose entities the index lacks; more are an error.",
+    _NATURAL,
+    0,
 )
 @_option(
-    "--seed",
-    type=click.IntRange(min=0),
-    default=1,
-    help="Seed of everything random. A build fits its ranking to queries made by seed 0.",
+    "--seed", "Seed of everything random. A build fits its ranking to queries made by seed 0.", _NATURAL, 1
 )
 @_option(
     "--out",
-    type=click.Path(path_type=Path, dir_okay=False),
+    "Write the rankings to this file, and publish nothing.",
+    click.Path(path_type=Path, dir_okay=False),
     show_default="a new version of INDEX",
-    help="Write the rankings to this file, and publish nothing.",
 )
 @keep_versions_option(_ENV)
-@_option("--dry-run", is_flag=True, help="Fit and measure, and publish nothing.")
+@_option("--dry-run", "Fit and measure, and publish nothing.", is_flag=True)
 @talk_options(_ENV, has_threads=False)
 def tune_command(
     index: Path,
@@ -138,10 +134,6 @@ def tune_command(
     dtype: str,
     threads: int,
     prompt: str | None,
-    prior: bool,
-    out: Path | None,
-    keep_versions: int,
-    dry_run: bool,
     as_json: bool,
     quiet: bool,
     debug: bool,
@@ -158,31 +150,31 @@ def tune_command(
 
     if no_model and model is not None:
         raise click.UsageError("--model and --no-model exclude each other")
-    if prior and (no_model or out is not None):
+    hardware = {"device": device, "dtype": dtype, "num_threads": threads, "prompt": prompt}
+    wish = _Wish(index, model, not no_model, hardware, **others)
+    if wish.prior and (no_model or wish.out is not None):
         other = "--no-model" if no_model else "--out"
         raise click.UsageError(f"--prior and {other} exclude each other: a prior is of a model, in the index")
-    hardware = {"device": device, "dtype": dtype, "num_threads": threads, "prompt": prompt}
-    wish = _Wish(index, model, not no_model, hardware, prior, **others)
-    is_kept = dry_run or out is not None
+    is_kept = wish.dry_run or wish.out is not None
     with (
         answered(index, live_or_none(index), is_kept, debug),
         shown_progress(quiet, "genret tune") as progress,
         _opened(wish, progress) as opened,
     ):
-        with _kept_on_failure(wish, opened, keep_versions, dry_run, progress):
+        with _kept_on_failure(wish, opened, progress):
             tuned, files, num_unknown = _fitted(wish, opened, progress)
         version = opened.index.version
-        if not dry_run:
-            progress.phase("publishing" if out is None else "writing")
-            version = _keep(wish, opened, tuned, files, out, keep_versions)
+        if not wish.dry_run:
+            progress.phase("publishing" if wish.out is None else "writing")
+            version = _keep(wish, opened, tuned, files)
         told = {
             "index": str(index),
             "model": opened.fingerprint or None,
             "parent": opened.index.version,
             "version": version,
             "published": version != opened.index.version,
-            "dry_run": dry_run,
-            "out": None if out is None or dry_run else str(out),
+            "dry_run": wish.dry_run,
+            "out": None if wish.out is None or wish.dry_run else str(wish.out),
             "left_out": num_unknown,
             "prior": None if opened.prior is None else list(opened.prior.queries),
             **tuned.to_json(),
@@ -194,17 +186,15 @@ def tune_command(
 
 
 @contextmanager
-def _kept_on_failure(
-    wish: _Wish, opened: _Opened, keep_versions: int, dry_run: bool, progress: StepProgress
-) -> Iterator[None]:
+def _kept_on_failure(wish: _Wish, opened: _Opened, progress: StepProgress) -> Iterator[None]:
     """Publish the computed part of the prior where the block fails or is interrupted."""
     before = None if opened.prior is None else opened.prior.num_missing
     try:
         yield
     except BaseException:
-        if opened.prior is not None and opened.prior.num_missing != before and not dry_run:
+        if opened.prior is not None and opened.prior.num_missing != before and not wish.dry_run:
             progress.note("keeping what there is of the prior: the same command goes on from there")
-            _published(wish, opened, {}, [], 0, keep_versions)
+            _published(wish, opened, {}, [], 0)
         raise
 
 
@@ -228,7 +218,7 @@ def _opened(wish: _Wish, progress: StepProgress) -> Iterator[_Opened]:
     with Retriever.open(wish.index, wish.model, encoder=wish.encoder, **wish.hardware) as retriever:
         fingerprint = folder_fingerprint(Path(retriever.tokenizer.source))
         index, ranker, prior, prompts = retriever.index, retriever.ranker, None, list[list[int]]()
-        if wish.has_prior:
+        if wish.prior:
             prompts = null_prompts(retriever.config, retriever.tokenizer)
             prior = begun_prior(index, fingerprint, prompts, retriever.config.title_weight, progress)
         yield _checked(_Opened(index, ranker, fingerprint, retriever, prior, prompts))
@@ -278,9 +268,7 @@ def _fitted(wish: _Wish, opened: _Opened, progress: StepProgress) -> tuple[Tuned
     return tuned, files, num_unknown
 
 
-def _keep(
-    wish: _Wish, opened: _Opened, tuned: Tuned, files: list[Path], out: Path | None, keep_versions: int
-) -> str:
+def _keep(wish: _Wish, opened: _Opened, tuned: Tuned, files: list[Path]) -> str:
     """Publish a ranking, or write it to a file; return the version that is live."""
     from genret.retrieval.durable import write_synced
     from genret.retrieval.index.layout import RANKING_FILE
@@ -289,24 +277,19 @@ def _keep(
 
     others = Rankings() if RANKING in opened.ranker.problems else Rankings.read(opened.index)
     rankings = others.with_one(opened.fingerprint, tuned.ranking).to_bytes()
-    if out is not None:
+    if wish.out is not None:
         try:
-            write_synced(out, rankings)
+            write_synced(wish.out, rankings)
         except OSError as error:
-            raise InputError("out", f"{out}: cannot be written: {error.strerror}") from error
+            raise InputError("out", f"{wish.out}: cannot be written: {error.strerror}") from error
         return opened.index.version
     told = tuned.ranking.provenance
     num_queries = 0 if told is None else told.num_queries
-    return _published(wish, opened, {RANKING_FILE: rankings}, files, num_queries, keep_versions)
+    return _published(wish, opened, {RANKING_FILE: rankings}, files, num_queries)
 
 
 def _published(
-    wish: _Wish,
-    opened: _Opened,
-    made: dict[str, bytes],
-    files: list[Path],
-    num_queries: int,
-    keep_versions: int,
+    wish: _Wish, opened: _Opened, made: dict[str, bytes], files: list[Path], num_queries: int
 ) -> str:
     """Publish a version with other rankings, or none other, and with the prior; return its id."""
     from genret.index_builder.update_evidence import publish_rankings
@@ -329,7 +312,7 @@ def _published(
             others = {}
         made[PRIOR_FILE] = priors_to_bytes({**others, opened.fingerprint: opened.prior}.values())
     parent = opened.index.version
-    return publish_rankings(wish.index, parent, made, files, options, num_queries, keep_versions)
+    return publish_rankings(wish.index, parent, made, files, options, num_queries, wish.keep_versions)
 
 
 def _lines(tuned: Tuned, num_unknown: int) -> list[str]:
@@ -349,12 +332,10 @@ def _report_lines(report: SetReport) -> list[str]:
 
 
 def _figure(figure: TunedFigure) -> str:
-    before, after, difference = figure.before, figure.after, figure.difference
-    return (
-        f"{before.value:.3f} [{before.low:.3f}, {before.high:.3f}] -> "
-        f"{after.value:.3f} [{after.low:.3f}, {after.high:.3f}]   "
-        f"{difference.value:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]"
-    )
+    ends = (figure.before, figure.after)
+    before, after = (f"{one.value:.3f} [{one.low:.3f}, {one.high:.3f}]" for one in ends)
+    change = figure.difference
+    return f"{before} -> {after}   {change.value:+.3f} [{change.low:+.3f}, {change.high:+.3f}]"
 
 
 def _weight_lines(tuned: Tuned) -> list[str]:

@@ -19,8 +19,7 @@ from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescript
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 
 from genret.retrieval.answers.answer_types import AnswerRequest
-from genret.retrieval.arguments import INT64, options_of
-from genret.retrieval.filters.restriction import MAX_IDS
+from genret.retrieval.arguments import INT64, MAX_IDS, options_of
 from genret.retrieval.score_types import MAX_SCORED_TITLES
 from genret.retrieval.types import RetrieveRequest
 from genret.service.gateway.endpoints import ENDPOINTS, NDJSON_TYPE, Endpoint

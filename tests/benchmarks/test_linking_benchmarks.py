@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
-import linking_crashes
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from harness.labelled_mentions import LabelledSpan, base_name, read_documents
 from harness.processes import MemoryTrace
@@ -85,67 +81,6 @@ def test_memory_is_looked_at_while_the_block_runs() -> None:
     assert len(thinned) <= 5
     assert max(memory for _, memory in thinned) == trace.peak_bytes
     assert [at for at, _ in thinned] == sorted(at for at, _ in thinned)
-
-
-def row(number: int, **changed: Any) -> dict[str, Any]:
-    place = {"source": "d", "row": number, "start": 0, "end": 3}
-    return {**place, "entity_id": "Q1", "logprob": -1.0, **changed}
-
-
-def written(folder: Path, found: list[dict[str, Any]]) -> Path:
-    folder.mkdir()
-    pq.write_table(pa.Table.from_pylist(found), folder / "part-000000.parquet")
-    return folder
-
-
-@pytest.mark.parametrize(
-    ("found", "expected"),
-    [
-        ([row(1), row(2)], (0, 0, 0)),
-        ([row(1), row(2, logprob=-1.00001)], (0, 0, 0)),
-        ([row(1)], (1, 0, 0)),
-        ([row(1), row(2), row(2)], (0, 1, 0)),
-        ([row(1), row(1)], (1, 1, 0)),
-        ([row(1), row(2, entity_id="Q2")], (0, 0, 1)),
-        ([row(1), row(2, logprob=-2.0)], (0, 0, 1)),
-        ([row(2), row(1)], (0, 0, 1)),
-    ],
-)
-def test_what_is_lost_doubled_or_different_is_counted(
-    found: list[dict[str, Any]], expected: tuple[int, int, int], tmp_path: Path
-) -> None:
-    counted = linking_crashes.compare(written(tmp_path / "out", found), [row(1), row(2)])
-    assert (counted["lost"], counted["doubled"], counted["different"]) == expected
-
-
-def test_records_that_are_written_again_are_counted(tmp_path: Path) -> None:
-    (tmp_path / "_shards").mkdir()
-    first, second = (tmp_path / "_shards" / f"00000{i}.json" for i in range(2))
-    known: dict[Path, int] = {}
-    first.write_text("{}")
-    assert linking_crashes.rewritten(tmp_path, known) == 0
-    second.write_text("{}")
-    assert linking_crashes.rewritten(tmp_path, known) == 0
-    os.utime(first, ns=(1, 1))
-    assert linking_crashes.rewritten(tmp_path, known) == 1
-
-
-def test_shards_without_a_record_are_unfinished(tmp_path: Path) -> None:
-    (tmp_path / "_shards").mkdir()
-    names = ("part-000000.parquet", "part-000001.parquet", ".part-000002.parquet.host.7.tmp")
-    for name in (*names, "_shards/000000.json"):
-        (tmp_path / name).write_text("")
-    assert linking_crashes.unfinished(tmp_path) == {"000001", "000002"}
-
-
-@pytest.mark.slow
-@pytest.mark.fault
-def test_the_shipped_model_loses_and_doubles_nothing(figures_of: Callable[..., Any]) -> None:
-    size = ["--documents", "60", "--shard-documents", "3", "--kills", "4", "--workers", "2"]
-    found = figures_of("linking_crashes.py", *size)
-    assert (found["lost"], found["doubled"], found["different"], found["rewritten"]) == (0, 0, 0, 0)
-    assert (found["num_rows"], len(found["kills"])) == (120, 4)
-    assert found["most_redone"] <= 2
 
 
 def test_base_names() -> None:

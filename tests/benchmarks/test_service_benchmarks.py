@@ -21,7 +21,7 @@ from benchmarks.harness.load_generator import (
     probe_health,
     slope,
 )
-from benchmarks.harness.served_process import ServedProcess, ThreadTimes, sample_queries
+from benchmarks.harness.served_process import ServedProcess, ThreadTimes
 from genret.retrieval.types import RetrieveRequest
 from genret.service.client import AsyncRetrievalClient
 from genret.service.configuration.server_config import QueueLimits
@@ -87,12 +87,6 @@ def test_a_bare_call_takes_little_beyond_the_time_its_server_is_busy() -> None:
     assert len(times_ms) == 10
     assert min(times_ms) > 0
     assert sum(times_ms) / 1000 + 11 * 0.02 <= time.monotonic() - begun
-
-
-def test_the_sample_queries_are_read_without_their_header(tmp_path: Path) -> None:
-    file = tmp_path / "queries.tsv"
-    file.write_text("query\tentity_id\nfirst one\ta\n\nsecond\tb\n", encoding="utf-8")
-    assert sample_queries(file) == ["first one", "second"]
 
 
 def test_threads_of_a_process_tell_where_their_time_went(tmp_path: Path) -> None:

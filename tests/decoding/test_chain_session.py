@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from genret.decoding.conformance.difference import exactly
 from genret.decoding.errors import PromptTooLongError
 from genret.decoding.model.chains import TreeChains
 from genret.decoding.model.hf_model import HFLanguageModel
+from genret.decoding.model.self_check import exactly
 from tests.tree_oracles import Answer, PlainPasses
 from tests.verified_architectures import ARCHITECTURES, VOCAB, build
 

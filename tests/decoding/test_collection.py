@@ -18,9 +18,8 @@ from genret.decoding.errors import PromptTooLongError
 from genret.decoding.language_model import KvUsage
 from genret.decoding.model.hf_model import HFLanguageModel
 from genret.decoding.model.hf_session import TreeSession
-from genret.decoding.model.prefill import TreePrefix
 from genret.decoding.model.token_tree import CollectionPolicy
-from genret.decoding.model.tree_cache import INITIAL_DEPTH
+from genret.decoding.model.tree_cache import INITIAL_DEPTH, TreePrefix
 from tests.fakes import TablePrefix
 from tests.no_sync import no_sync
 from tests.tree_oracles import Play
@@ -472,7 +471,7 @@ def test_the_peak_is_the_most_that_was_ever_held(seed: int, monkeypatch: pytest.
     rng = random.Random(seed)
     policy = CollectionPolicy(rng.choice([None, 2, 5]), rng.random() < 0.7)
     session = HFLanguageModel(MODULES["llama-gqa"], collection=policy).prefill([[5, 6, 7], [8]])
-    cache = session._cache
+    cache = session.cache
     layers = [cache.tree_layer(index) for index in range(3)]
     held = HeldStorages([part for layer in layers for part in layer.prompt])
 

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
-from genret.decoding.beam_search import BeamResult, beam_search
+from genret.decoding.beam_search import beam_search
 from genret.decoding.beam_search import trie_beam_search as walks
 from genret.decoding.cancellation import CancelToken
 from genret.decoding.constraints import Constraint
 from genret.decoding.counter_rng import uniforms
 from genret.decoding.disc import DiscResult, disc
 from genret.decoding.disc.draws import merge_branches
-from genret.decoding.disc.static_proposer import DrawWalk, StaticProposer, Step, static_step
+from genret.decoding.disc.static_proposer import StaticProposer, static_step
 from genret.decoding.model.hf_model import HFLanguageModel
 from genret.decoding.params import BeamParams, DiscParams
 from genret.decoding.trie.row_filter import FilteredTrie, RowFilter
 from genret.decoding.trie.title_trie import TitleTrie
-from tests.fakes import roots
+from tests.beam_oracles import assert_same_lists
+from tests.disc_oracles import arguments_of_a_step, assert_same_draws, outcome
 from tests.no_sync import cuda_never_waits
 from tests.tiny_transformers import ARCHITECTURES, build, random_prompts, random_titles
 
@@ -48,11 +50,14 @@ def models(request: pytest.FixtureRequest) -> tuple[HFLanguageModel, HFLanguageM
     )
 
 
-def filtered(trie: TitleTrie) -> FilteredTrie:
-    """Two filters and an unfiltered query."""
+def filtered(trie: TitleTrie, num_queries: int = 3) -> FilteredTrie:
+    """Two filters and unfiltered queries, one per query."""
     every = np.arange(trie.num_rows)
     two, three = (RowFilter.from_mask(every % n == 0, trie.device) for n in (2, 3))
-    return FilteredTrie(trie, [two, None, three])
+    return FilteredTrie(trie, [two, None, three, None, two][:num_queries])
+
+
+five_filters = partial(filtered, num_queries=5)
 
 
 def same(left: torch.Tensor, right: torch.Tensor) -> bool:
@@ -91,17 +96,10 @@ def test_beam_search_finds_the_same_list(
     mine, theirs = (
         beam_search(model.prefill(PROMPTS), trie, params) for model, trie in zip(models, tries, strict=True)
     )
+    assert_same_lists(mine, theirs, TOLERANCE)
     for left, right in zip(mine, theirs, strict=True):
-        assert isinstance(left, BeamResult)
-        assert isinstance(right, BeamResult)
-        assert left.certified == right.certified
         # The device is told late that nothing lives any more.
         assert left.num_steps <= right.num_steps <= left.num_steps + 3
-        assert left.num_nodes == right.num_nodes
-        assert left.best_pruned_score == pytest.approx(right.best_pruned_score, abs=TOLERANCE)
-        for a, b in zip(left.hypotheses, right.hypotheses, strict=True):
-            assert (a.token_ids, a.row) == (b.token_ids, b.row)
-            assert a.logprob == pytest.approx(b.logprob, abs=TOLERANCE)
 
 
 @pytest.mark.parametrize("top_m", [None, 6])
@@ -112,16 +110,7 @@ def test_disc_draws_the_same_titles(
     mine, theirs = (
         disc(model.prefill(PROMPTS), trie, params) for model, trie in zip(models, tries, strict=True)
     )
-    for left, right in zip(mine, theirs, strict=True):
-        assert isinstance(left, DiscResult)
-        assert isinstance(right, DiscResult)
-        assert left.num_draws == right.num_draws
-        assert left.mass == pytest.approx(right.mass, abs=TOLERANCE)
-        for a, b in zip(left.samples, right.samples, strict=True):
-            assert (a.hypothesis.token_ids, a.hypothesis.row) == (b.hypothesis.token_ids, b.hypothesis.row)
-            assert (a.accepted, a.num_draws) == (b.accepted, b.num_draws)
-            assert a.hypothesis.logprob == pytest.approx(b.hypothesis.logprob, abs=TOLERANCE)
-            assert a.log_weight == pytest.approx(b.log_weight, abs=TOLERANCE)
+    assert_same_draws(mine, theirs, TOLERANCE)
 
 
 def disc_params(top_m: int | None = None) -> list[DiscParams]:
@@ -139,13 +128,6 @@ def disc_params(top_m: int | None = None) -> list[DiscParams]:
     ]
 
 
-def five_filters(trie: TitleTrie) -> FilteredTrie:
-    """Two filters and unfiltered queries, one per prompt."""
-    every = np.arange(trie.num_rows)
-    two, three = (RowFilter.from_mask(every % n == 0, trie.device) for n in (2, 3))
-    return FilteredTrie(trie, [two, None, three, None, two])
-
-
 @pytest.mark.parametrize("top_m", [None, 6])
 @pytest.mark.parametrize("narrow", [lambda trie: trie, five_filters], ids=["trie", "filtered"])
 def test_in_double_precision_draws_and_weights_are_those_of_the_cpu(
@@ -157,15 +139,8 @@ def test_in_double_precision_draws_and_weights_are_those_of_the_cpu(
         disc(model.prefill(PROMPTS), narrow(trie), disc_params(top_m))
         for model, trie in zip(models, tries, strict=True)
     )
-    for left, right in zip(mine, theirs, strict=True):
-        assert isinstance(left, DiscResult)
-        assert isinstance(right, DiscResult)
-        assert left.num_draws == right.num_draws
-        assert left.mass == pytest.approx(right.mass, abs=1e-9)
-        for a, b in zip(left.samples, right.samples, strict=True):
-            assert (a.hypothesis.token_ids, a.hypothesis.row) == (b.hypothesis.token_ids, b.hypothesis.row)
-            assert a.hypothesis.logprob == pytest.approx(b.hypothesis.logprob, abs=1e-9)
-            assert a.log_weight == pytest.approx(b.log_weight, abs=1e-9)
+    assert all(isinstance(result, DiscResult) for result in mine)
+    assert_same_draws(mine, theirs)
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning")
@@ -205,7 +180,7 @@ def test_a_step_of_disc_is_captured_in_a_cuda_graph(
 ) -> None:
     """A graph captured with some values gives, with others, what an eager step gives."""
     constraint = narrow(tries[1])
-    first, second = (step_arguments(constraint, depth, top_m, seed) for seed in (0, 1))
+    first, second = (arguments_of_a_step(constraint, depth, top_m, seed, VOCAB) for seed in (0, 1))
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -222,42 +197,8 @@ def test_a_step_of_disc_is_captured_in_a_cuda_graph(
             torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-12)
 
 
-def step_arguments(constraint: Constraint, depth: int, top_m: int | None, seed: int) -> tuple[object, ...]:
-    """Arguments of a first or second step: three queries of eight draws."""
-    generator = torch.Generator().manual_seed(seed)
-    state = roots(constraint, 3).repeat_interleave(8)
-    if depth:
-        owner, _, following = constraint.children(state)
-        state = following[torch.searchsorted(owner, torch.arange(24, device=DEVICE))]
-    zeros = torch.zeros(3, 8, dtype=torch.float64, device=DEVICE)
-    walk = DrawWalk(
-        state=state.view(3, 8),
-        log_weight=zeros.clone(),
-        logprob=zeros.clone(),
-        running=(torch.rand(3, 8, generator=generator) < 0.9).to(DEVICE)
-        & ~constraint.is_final(state).view(3, 8),
-        finished=torch.zeros(3, 8, dtype=torch.bool, device=DEVICE),
-        broken=torch.zeros((), dtype=torch.bool, device=DEVICE),
-    )
-    return (
-        constraint,
-        walk,
-        torch.randn(3, 8 if depth else 1, VOCAB, generator=generator).to(DEVICE),
-        torch.rand(3, 8, generator=generator, dtype=torch.float64).to(DEVICE),
-        torch.tensor([False, False, bool(seed)], device=DEVICE),
-        torch.full((3, 8), -3.0, dtype=torch.float64, device=DEVICE),
-        torch.tensor([1.0, 0.5, 2.0], device=DEVICE),
-        constraint.width_at(depth),
-        top_m,
-    )
-
-
-def tensors_in(arguments: tuple[object, ...]) -> list[torch.Tensor]:
+def tensors_in(arguments: list[object]) -> list[torch.Tensor]:
     return [*arguments[1], *(a for a in arguments[2:] if isinstance(a, torch.Tensor))]
-
-
-def outcome(step: Step) -> list[torch.Tensor]:
-    return [*step.walk, *step[1:]]
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning")
@@ -286,10 +227,4 @@ def test_beam_search_never_waits_for_the_device_while_it_decodes(
         for model, trie in zip(models, tries, strict=True)
     )
     assert len(walked) == 1
-    for left, right in zip(mine, theirs, strict=True):
-        assert isinstance(left, BeamResult)
-        assert isinstance(right, BeamResult)
-        assert (left.certified, left.num_nodes) == (right.certified, right.num_nodes)
-        for a, b in zip(left.hypotheses, right.hypotheses, strict=True):
-            assert (a.token_ids, a.row) == (b.token_ids, b.row)
-            assert a.logprob == pytest.approx(b.logprob, abs=1e-9)
+    assert_same_lists(mine, theirs, 1e-9)

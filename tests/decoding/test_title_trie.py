@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 import genret.decoding.trie.row_filter as row_filter_module
 import genret.decoding.trie.trie_arrays as trie_arrays_module
 from genret.decoding.trie.row_filter import FilteredTrie, RowFilter
-from genret.decoding.trie.title_trie import TitleTrie
+from genret.decoding.trie.title_trie import TitleTrie, WalkedTrie
 from genret.decoding.trie.trie_arrays import TrieArrays, TrieDeriver, derive_trie
 from genret.decoding.trie.trie_kernels import TrieTables
 from tests.fakes import roots
@@ -39,52 +40,58 @@ def test_children_verify_advance_and_final_equal_brute_force(device, kernels, ca
     rows, vocab_size = catalogue
     trie = TitleTrie.from_rows(rows, vocab_size, device, kernels)
     assert trie.kernels_name == kernels
-    ordered = sorted(rows)
-    states = {(): int(roots(trie)[0])}
-    todo = [()]
-    while todo:  # breadth first over every prefix there is
-        level = torch.tensor([states[p] for p in todo], device=device)
-        found = edges_of(trie.children(level), len(todo))
-        width = trie.width_at(len(todo[0]))
-        assert width == max(len(brute_children(rows, prefix)) for prefix in todo)
+    four = st.lists(st.integers(0, vocab_size - 1), min_size=4, max_size=4)
+    states = check_all_states(
+        trie, sorted(rows), [rows], lambda count: data.draw(st.lists(four, min_size=count, max_size=count))
+    )
+    assert {prefix for _, prefix in states} == prefixes(rows)
+    assert len(set(states.values())) == len(states)
+    assert trie.num_nodes == len(node_prefixes(rows))
+
+
+def check_all_states(
+    trie: WalkedTrie,
+    ordered: list[Row],
+    allowed: list[set[Row]],
+    candidates_of: Callable[[int], list[list[int]]],
+) -> dict[tuple[int, Row], int]:
+    """Walk every prefix that every query may write, all queries in one batch, asking everything.
+
+    Returns the state of every query's prefixes. `candidates_of` gives so many states tokens to verify.
+    """
+    level = [(query, (), state) for query, state in enumerate(roots(trie, len(allowed)).tolist())]
+    seen: dict[tuple[int, Row], int] = {}
+    while level:
+        states = torch.tensor([state for *_, state in level] + [-1], device=trie.device)
+        found = edges_of(trie.children(states), len(states))
+        width = trie.width_at(len(level[0][1]))
+        if isinstance(trie, TitleTrie):
+            assert width == max(len(brute_children(allowed[0], prefix)) for _, prefix, _ in level)
         for columns in (width, width + 2):
-            padded = trie.padded_children(level, columns)
-            assert padded.token.shape == padded.next_state.shape == (len(todo), columns)
+            padded = trie.padded_children(states, columns)
+            assert padded.token.shape == padded.next_state.shape == (len(states), columns)
             assert [list(edges.items()) for edges in padded_edges_of(padded)] == [
                 list(edges.items()) for edges in found
             ]
-        finals = trie.is_final(level).tolist()
-        ranks = trie.row(level).tolist()
+        finals, ranks = trie.is_final(states).tolist(), trie.row(states).tolist()
+        candidates = torch.tensor(candidates_of(len(states)), device=trie.device)
+        verified = trie.verify(states, candidates).tolist()
+        assert trie.advance(states, candidates[:, 0]).tolist() == [row[0] for row in verified]
+        assert (found[-1], finals[-1], ranks[-1], set(verified[-1])) == ({}, False, -1, {-1})
         following = []
-        for prefix, edges, final, rank in zip(todo, found, finals, ranks, strict=True):
-            assert set(edges) == brute_children(rows, prefix)
-            assert list(edges) == sorted(edges)
-            assert final == (prefix in rows)
-            if final:
-                assert ordered[rank] == prefix
-            for token, state in edges.items():
-                states[(*prefix, token)] = state
-                following.append((*prefix, token))
-        candidates = torch.tensor(
-            data.draw(
-                st.lists(
-                    st.lists(st.integers(0, vocab_size - 1), min_size=4, max_size=4),
-                    min_size=len(todo),
-                    max_size=len(todo),
-                )
-            ),
-            device=device,
-        ).reshape(len(todo), 4)
-        verified = trie.verify(level, candidates).tolist()
-        for prefix, tokens, nexts in zip(todo, candidates.tolist(), verified, strict=True):
-            for token, state in zip(tokens, nexts, strict=True):
-                assert state == states.get((*prefix, token), -1)
-        advanced = trie.advance(level, candidates[:, 0])
-        assert advanced.tolist() == [row[0] for row in verified]
-        todo = following
-    assert set(states) == prefixes(rows)
-    assert len(set(states.values())) == len(states)
-    assert trie.num_nodes == len(node_prefixes(rows))
+        for at, (query, prefix, state) in enumerate(level):
+            seen[query, prefix] = state
+            assert set(found[at]) == brute_children(allowed[query], prefix)
+            assert list(found[at]) == sorted(found[at])
+            assert finals[at] == (prefix in allowed[query])
+            if finals[at]:
+                assert ordered[ranks[at]] == prefix
+            assert verified[at] == [found[at].get(token, -1) for token in candidates[at].tolist()]
+            following += [(query, (*prefix, token), state) for token, state in found[at].items()]
+        level = following
+    for query, rows in enumerate(allowed):
+        assert {prefix for q, prefix in seen if q == query} >= rows
+    return seen
 
 
 @every_backend
@@ -316,36 +323,6 @@ def masks(num_rows: int) -> st.SearchStrategy[np.ndarray | None]:
     return st.none() | st.one_of(some, fixed).map(lambda mask: np.array(mask, dtype=bool))
 
 
-def check_all_states(trie: FilteredTrie, ordered: list[Row], allowed: list[set[Row]], tokens) -> None:
-    """Walk every prefix that every query may write, all queries in one batch, asking everything."""
-    level = [(query, (), state) for query, state in enumerate(roots(trie, len(allowed)).tolist())]
-    seen: set[tuple[int, Row]] = set()
-    while level:
-        states = torch.tensor([state for *_, state in level] + [-1], device=trie.device)
-        found = edges_of(trie.children(states), len(states))
-        width = trie.width_at(len(level[0][1]))
-        assert padded_edges_of(trie.padded_children(states, width)) == found
-        assert padded_edges_of(trie.padded_children(states, width + 1)) == found
-        finals, ranks = trie.is_final(states).tolist(), trie.row(states).tolist()
-        candidates = torch.tensor([tokens] * len(states), device=trie.device)
-        verified = trie.verify(states, candidates).tolist()
-        assert trie.advance(states, candidates[:, 0]).tolist() == [row[0] for row in verified]
-        assert (found[-1], finals[-1], ranks[-1], set(verified[-1])) == ({}, False, -1, {-1})
-        following = []
-        for at, (query, prefix, _) in enumerate(level):
-            seen.add((query, prefix))
-            assert set(found[at]) == brute_children(allowed[query], prefix)
-            assert list(found[at]) == sorted(found[at])
-            assert finals[at] == (prefix in allowed[query])
-            if finals[at]:
-                assert ordered[ranks[at]] == prefix
-            assert verified[at] == [found[at].get(token, -1) for token in tokens]
-            following += [(query, (*prefix, token), state) for token, state in found[at].items()]
-        level = following
-    for query, rows in enumerate(allowed):
-        assert {prefix for q, prefix in seen if q == query} >= rows
-
-
 @every_backend
 @settings(max_examples=200, deadline=None)
 @given(catalogue=catalogues(max_rows=20), data=st.data())
@@ -359,7 +336,8 @@ def test_a_batch_of_filters_equals_brute_force_over_the_allowed_rows(device, ker
     filtered = FilteredTrie(trie, [filters[i] for i in chosen])
     tokens = data.draw(st.lists(st.integers(0, vocab_size - 1), min_size=3, max_size=3))
     tokens += [row[0] for row in ordered[:2]]
-    check_all_states(filtered, ordered, [allowed_rows(ordered, distinct[i]) for i in chosen], tokens)
+    allowed = [allowed_rows(ordered, distinct[i]) for i in chosen]
+    check_all_states(filtered, ordered, allowed, lambda count: [tokens] * count)
     assert filtered.max_depth == trie.max_depth
 
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from genret.decoding.model import segment_attention
-from genret.decoding.model.segment_attention import Rule, Segment, attend
-from genret.decoding.model.token_tree import CollectionPolicy, PromptLayout, TokenTree, Visibility
+from genret.decoding.model.segment_attention import Rule, Segment, Visibility, attend
+from genret.decoding.model.token_tree import CollectionPolicy, PromptLayout, TokenTree
 from tests.tree_scripts import Branch, BranchTruth, Collect, Grow, Script, Select, random_script
 
 CPU = torch.device("cpu")
@@ -44,7 +44,7 @@ class TaggedTree:
             self.slots[query] += row
         depth = self.truth.depth if step.depth is None else step.depth
         lengths = self.tree.prompts.lengths
-        assert grown.positions.tolist() == [length + depth - 1 for length in lengths]
+        assert grown.positions.tolist() == [[length + depth - 1] for length in lengths]
         assert grown.largest_position == max(lengths) + depth - 1
         distances = [part[:, 0] for part in grown.distances()]
         for part in distances:
@@ -279,5 +279,5 @@ def test_ten_thousand_steps() -> None:
     hidden = grown.sights(None)[2].hidden
     assert hidden is not None
     assert (~hidden).sum(-1).tolist() == [[depth] * width] * 2
-    assert grown.positions.tolist() == [5 + depth - 1, 2 + depth - 1]
+    assert grown.positions.tolist() == [[5 + depth - 1], [2 + depth - 1]]
     assert surplus <= interval + 1

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from genret.retrieval.evaluation.labelled_sets import LabelledQuery, RankedAnswers
-from genret.retrieval.evaluation.methods.model_free_methods import LexicalMethod
+from genret.retrieval.evaluation.methods.model_free_methods import ModelFreeMethod
 from genret.service.main import cli
 from tests.checkpoints import make_checkpoint, make_index
 from tests.evaluation_fixtures import write_mentions, write_queries
@@ -110,7 +110,7 @@ def test_an_interruption_loses_the_running_method_alone(
 
     out = tmp_path / "report"
     with monkeypatch.context() as patch:
-        patch.setattr(LexicalMethod, "answer", stop)
+        patch.setattr(ModelFreeMethod, "answer", stop)
         stopped = evaluate(place, out, *QUICK, "--no-plots", sets=["queries"])
     assert stopped.exit_code == 130
     assert "interrupted" in stopped.stderr
@@ -123,16 +123,16 @@ def test_an_interruption_loses_the_running_method_alone(
 def test_an_answer_that_cannot_be_fails_loudly(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answer = LexicalMethod.answer
+    answer = ModelFreeMethod.answer
 
     def broken(
-        self: LexicalMethod, queries: Sequence[LabelledQuery], seed: int, report: Callable[[int], None]
+        self: ModelFreeMethod, queries: Sequence[LabelledQuery], seed: int, report: Callable[[int], None]
     ) -> list[RankedAnswers]:
         rankings = answer(self, queries, seed, report)
         wrong = tuple(replace(entity, entity_id="Atlantis") for entity in rankings[0].entities)
         return [replace(rankings[0], entities=wrong), *rankings[1:]]
 
-    monkeypatch.setattr(LexicalMethod, "answer", broken)
+    monkeypatch.setattr(ModelFreeMethod, "answer", broken)
     failed = evaluate(place, tmp_path / "report", "--method", "bm25", "--no-plots", sets=["queries"])
     assert failed.exit_code == 1
     assert "bm25 on asked, query q1" in failed.stderr
@@ -166,14 +166,13 @@ def test_mistakes_name_the_option(
 
 
 def test_a_missing_set_and_a_foreign_folder_are_refused(place: Path, tmp_path: Path) -> None:
-    missing = evaluate(place, tmp_path / "report", *QUICK, sets=[f"queries:{tmp_path / 'none.jsonl'}"])
-    assert missing.exit_code == 1
-    assert "none.jsonl" in missing.stderr
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "to-mother.txt").write_text("dear")
-    foreign = evaluate(place, tmp_path / "letters", *QUICK, sets=["queries"])
-    assert foreign.exit_code == 1
-    assert "holds other files" in foreign.stderr
+    missing = f"queries:{tmp_path / 'none.jsonl'}"
+    for out, one, message in (("report", missing, "none.jsonl"), ("letters", "queries", "holds other files")):
+        refused = evaluate(place, tmp_path / out, *QUICK, sets=[one])
+        assert refused.exit_code == 1
+        assert message in refused.stderr
 
 
 def test_help_loads_nothing_heavy() -> None:

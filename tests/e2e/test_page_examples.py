@@ -273,7 +273,7 @@ def http_address(folder: Path) -> Iterator[str]:
         yield found.group(1)
     finally:
         server.terminate()
-        server.communicate(timeout=60)
+        server.communicate(timeout=600)
     assert server.returncode == 0
 
 

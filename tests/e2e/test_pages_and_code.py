@@ -29,7 +29,7 @@ from genret.retrieval.evaluation.metrics import (
     RATES,
     check_metrics,
 )
-from genret.retrieval.methods.scoring import MAX_SCORED_FORMS
+from genret.retrieval.methods.scored_methods import MAX_SCORED_FORMS
 from genret.retrieval.score_types import MAX_SCORED_TITLES
 from genret.retrieval.types import DEFAULT_SHORTLIST_SIZE, MAX_SHORTLIST_SIZE
 from genret.retrieval.vectors.faiss_index import FLAT_BELOW, MAX_CELLS
@@ -231,26 +231,20 @@ def test_lonely_flags_are_of_a_command() -> None:
     assert flags - foreign <= known
 
 
-def test_settings_are_there() -> None:
+def test_settings_metrics_and_alerts_are_there() -> None:
     keys = {".".join(setting.key) for setting in SETTINGS}
     sections = {setting.key[0] for setting in SETTINGS}
     dotted = {text for text in CODE if re.fullmatch(r"[a-z]+(\.[a-zA-Z_]+)+", text)}
     found = {text for text in dotted if text.split(".")[0] in sections}
     assert len(found) > 10
     assert {key.replace("models.NAME.", "models.default.") for key in found} - keys == set()
-
-
-def test_metrics_are_there() -> None:
-    found = {text for text in CODE if text.startswith("genret_")}
-    assert len(found) > 6
-    assert found <= set(asyncio.run(families()))
-
-
-def test_alerts_are_there() -> None:
+    metrics = {text for text in CODE if text.startswith("genret_")}
+    assert len(metrics) > 6
+    assert metrics <= set(asyncio.run(families()))
     rules = (ROOT / "deploy" / "alerts.yaml").read_text(encoding="utf-8")
-    found = {text for text in CODE if re.fullmatch(r"Genret[A-Z]\w+", text)}
-    assert len(found) == 6
-    assert all(f"- alert: {name}\n" in rules for name in found)
+    alerts = {text for text in CODE if re.fullmatch(r"Genret[A-Z]\w+", text)}
+    assert len(alerts) == 6
+    assert all(f"- alert: {name}\n" in rules for name in alerts)
 
 
 def test_what_logs_are_said_to_say_is_said_somewhere() -> None:

@@ -18,11 +18,11 @@ from genret.index_builder.publish import work_root
 from genret.retrieval.checkpoints import folder_fingerprint
 from genret.retrieval.defaults import sample_catalogue, small_model_dir
 from genret.retrieval.evidence.evidence import open_evidence
-from genret.retrieval.index.layout import PRIOR_FILE, QUERIES_FILE, RANKING_FILE
+from genret.retrieval.index.layout import PRIOR_FILE, RANKING_FILE
 from genret.retrieval.index.priors import Prior, read_priors
 from genret.retrieval.index.reader import Index
 from genret.retrieval.index.versions import live_version
-from genret.retrieval.methods.scoring import EntityScorer
+from genret.retrieval.methods.scored_methods import EntityScorer
 from genret.retrieval.ranking import prior as prior_module
 from genret.retrieval.ranking import tuned_ranking as weighing
 from genret.retrieval.ranking.evidence_search import EvidenceSearch
@@ -218,27 +218,27 @@ def test_labels_that_the_index_lacks_are_named(place: Path) -> None:
     assert facts["left_out"] == 1
 
 
-def test_too_few_queries_are_named(place: Path) -> None:
-    (place / "labels.tsv").write_text("query\tentity_id\tsplit\nred\tE1\tdev\n")
-    _refused(
-        tune(place, "--made", "0", model=False), "expected at least 20 with their entity among the candidates"
-    )
-    (place / "labels.tsv").write_text(
-        "query\tentity_id\tsplit\n" + "".join(f"q{n}\t\tdev\n" for n in range(40))
-    )
-    _refused(tune(place, "--made", "0", model=False), "expected at least 20", "got 0")
-
-
-def test_nothing_to_fit_to_is_named(place: Path) -> None:
-    _refused(genret("tune", place / "index", "--no-model", "--made", "0"), "there is nothing to fit to")
+def test_what_cannot_be_fitted_is_named(place: Path) -> None:
+    labels, made = place / "labels.tsv", ("--made", "0")
+    _refused(genret("tune", place / "index", "--no-model", *made), "there is nothing to fit to")
     _refused(tune(place, "--no-model"), "--model and --no-model exclude each other")
-
-
-def test_files_that_are_no_labels_are_named(place: Path) -> None:
-    (place / "labels.tsv").write_text("query\tcolour\nred\tred\n")
+    _refused(tune(place, "--prior", model=False), "--prior and --no-model exclude each other")
+    _refused(tune(place, "--prior", "--out", labels), "--prior and --out exclude each other")
+    few = "expected at least 20 with their entity among the candidates"
+    labels.write_text("query\tentity_id\tsplit\nred\tE1\tdev\n")
+    _refused(tune(place, *made, model=False), few)
+    labels.write_text("query\tentity_id\tsplit\n" + "".join(f"q{n}\t\tdev\n" for n in range(40)))
+    _refused(tune(place, *made, model=False), few, "got 0")
+    labels.write_text("query\tcolour\nred\tred\n")
     _refused(tune(place, model=False), "labels.tsv, line 1: expected JSON objects, or a header")
-    (place / "labels.tsv").unlink()
+    labels.unlink()
     _refused(tune(place, model=False), "labels.tsv", "no such file")
+    make_checkpoint(place / "model", tokenizer=train_tokenizer(["quite other words"]))
+    _refused(tune(place), "was built with the tokenizer")
+    shutil.rmtree(place / "model")
+    _refused(tune(place), "model")
+    shutil.rmtree(place / "index")
+    _refused(tune(place, model=False), "index")
 
 
 def test_an_index_without_evidence_is_named(place: Path) -> None:
@@ -261,18 +261,6 @@ def test_damaged_evidence_is_named_and_a_damaged_ranking_replaced(place: Path) -
     _refused(tune(place, model=False), "the evidence names cannot be used", "names.arrow")
 
 
-def test_a_model_of_another_tokenizer_is_named(place: Path) -> None:
-    make_checkpoint(place / "model", tokenizer=train_tokenizer(["quite other words"]))
-    _refused(tune(place), "was built with the tokenizer")
-    shutil.rmtree(place / "model")
-    _refused(tune(place), "model")
-
-
-def test_a_place_without_an_index_is_named(place: Path) -> None:
-    shutil.rmtree(place / "index")
-    _refused(tune(place, model=False), "index")
-
-
 def test_an_index_that_was_changed_meanwhile_is_left_alone(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,14 +277,6 @@ def test_an_index_that_was_changed_meanwhile_is_left_alone(
     _refused(tune(place, model=False), "was changed meanwhile", "tune it again")
     assert [live_version(index)] == updated
     assert len(list((index / "versions").iterdir())) == 2
-
-
-def test_past_queries_do_not_give_their_answers_away(place: Path) -> None:
-    """The same queries are in the index: fitted as if they were not, the weights are not those of knowing."""
-    done(genret("update", place / "index", "--queries", f"{place / 'labels.tsv'}#test"))
-    with Index.open(place / "index") as index:
-        assert index.manifest.file(QUERIES_FILE) is not None
-    assert told(place, model=False)["published"]
 
 
 def test_interrupting_leaves_the_index_alone(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -616,8 +596,3 @@ def test_what_is_computed_of_a_prior_is_kept_whatever_comes_then(
     _refused(tune(place, "--prior", "--made", "0"), "expected at least 20 with their entity among")
     assert prior_of(place).num_missing == 0
     assert set(rankings_of(place / "index").fitted) == {NO_MODEL}
-
-
-def test_a_prior_needs_a_model_and_an_index(place: Path) -> None:
-    _refused(tune(place, "--prior", model=False), "--prior and --no-model exclude each other")
-    _refused(tune(place, "--prior", "--out", str(place / "file")), "--prior and --out exclude each other")

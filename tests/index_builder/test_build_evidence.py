@@ -24,15 +24,15 @@ from genret.index_builder.build_options import (
     VectorBuildOptions,
     VectorChange,
 )
-from genret.index_builder.cli import build_command
+from genret.index_builder.cli import build_command, update_command
 from genret.index_builder.evidence_maker import carried_over
 from genret.index_builder.past_queries import QueryFile
 from genret.index_builder.rollback import roll_back
 from genret.index_builder.update import UpdateRequest, UpdateSummary, update_index
-from genret.index_builder.update_cli import update_command
 from genret.retrieval.errors import IndexChecksumError, InputError
 from genret.retrieval.evidence import field
-from genret.retrieval.evidence.evidence import NAMES, TEXTS, open_evidence, open_field
+from genret.retrieval.evidence.evidence import open_evidence
+from genret.retrieval.evidence.field import NAMES, TEXTS, open_field
 from genret.retrieval.evidence.postings import Characters, fold_all
 from genret.retrieval.index.inspect_command import inspect_command, verify_command
 from genret.retrieval.index.layout import (

@@ -17,9 +17,9 @@ from genret.index_builder import evidence_maker as evidence_module
 from genret.index_builder.build import BuildSummary, build_index
 from genret.index_builder.build_options import BuildOptions, VectorBuildOptions, VectorChange
 from genret.index_builder.build_plan import plan_build
+from genret.index_builder.cli import update_command
 from genret.index_builder.rollback import roll_back
 from genret.index_builder.update import UpdateRequest, UpdateSummary, update_index
-from genret.index_builder.update_cli import update_command
 from genret.retrieval.errors import IndexChecksumError, InputError, MissingExtraError
 from genret.retrieval.index.layout import EMBEDDER_FILE, VECTORS_FILE
 from genret.retrieval.index.reader import Index

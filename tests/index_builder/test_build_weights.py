@@ -14,16 +14,15 @@ from click.testing import CliRunner, Result
 from genret.index_builder.build import BuildSummary, build_index
 from genret.index_builder.build_options import BuildOptions, VectorBuildOptions, VectorChange
 from genret.index_builder.build_plan import plan_build
-from genret.index_builder.cli import build_command
+from genret.index_builder.cli import build_command, update_command
 from genret.index_builder.rollback import roll_back
 from genret.index_builder.update import UpdateRequest, UpdateSummary, update_index
-from genret.index_builder.update_cli import update_command
 from genret.retrieval.errors import GenretError, InputError, SourceError
 from genret.retrieval.index.inspect_command import inspect_command
 from genret.retrieval.index.reader import Index
 from genret.retrieval.index.verification import verify
 from genret.retrieval.index.versions import live_version
-from genret.retrieval.sources import ColumnMapping, ColumnType
+from genret.retrieval.sources.columns import ColumnMapping, ColumnType
 from genret.retrieval.vectors.embedder import VectorMethod
 from tests.index_fixtures import build, character_tokenizer, version_files, write_titles
 from tests.vector_fixtures import rename

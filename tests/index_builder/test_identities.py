@@ -12,13 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from genret.index_builder import identities
-from genret.index_builder.identities import resolve_identities
-from genret.index_builder.shards import ShardRun, ShardWriter
+from genret.index_builder import entities as identities
+from genret.index_builder.entities import resolve_identities
+from genret.index_builder.runs import ShardRun, ShardWriter
 from genret.retrieval.index.layout import ENTITY_ID
 from genret.retrieval.index.manifest import MetadataColumn
-from genret.retrieval.sources import Record, numbered_id
-from genret.retrieval.sources.rejects import RejectReason, Rejects
+from genret.retrieval.sources.records import Record, RejectReason, Rejects, numbered_id
 
 TITLES = st.sampled_from(["a", "b", "a#", "a#2", "a#2#", "a##2", "a#3", "b#2", "ab"])
 COLUMNS = ("kind",)

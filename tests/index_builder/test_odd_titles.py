@@ -17,7 +17,7 @@ from genret.index_builder.build_options import BuildOptions
 from genret.index_builder.update import UpdateRequest, update_index
 from genret.retrieval.index.reader import Index
 from genret.retrieval.index.verification import verify
-from genret.retrieval.sources.rejects import RejectReason
+from genret.retrieval.sources.records import RejectReason
 from genret.retrieval.text import Rendering, TextTokenizer
 from tests.index_fixtures import live_content, version_files, write_titles
 from tests.shared_titles import END_TOKENS, load_tokenizer, odd_titles, shared_file, wikipedia_titles

@@ -19,16 +19,15 @@ from hypothesis import strategies as st
 from genret.index_builder import faults
 from genret.index_builder import publish as publish_module
 from genret.index_builder.build import BuildSummary, build_index
-from genret.index_builder.build_options import BuildOptions
-from genret.index_builder.memory_budget import MIB
+from genret.index_builder.build_options import MIB, BuildOptions
 from genret.retrieval.errors import IndexDirectoryError, SourceError
 from genret.retrieval.index.reader import Index
 from genret.retrieval.index.verification import verify
 from genret.retrieval.index.versions import list_versions, live_version
 from genret.retrieval.progress import StepProgress
-from genret.retrieval.sources import ColumnMapping, ColumnType
+from genret.retrieval.sources.columns import ColumnMapping, ColumnType
 from genret.retrieval.text import Rendering, TextTokenizer
-from tests.index_fixtures import build, character_tokenizer, version_files, write_titles
+from tests.index_fixtures import build, character_tokenizer, flip, version_files, write_titles
 
 TOKENIZER = character_tokenizer("abcdefgh ")
 
@@ -64,10 +63,7 @@ def test_going_back_to_an_old_version_uses_it_again(tmp_path: Path) -> None:
 
 def test_a_rebuild_repairs_a_damaged_version(tmp_path: Path) -> None:
     summary = build(tmp_path, ["a", "b"], TOKENIZER)
-    file = summary.index / "versions" / summary.version / "trie.arrow"
-    data = bytearray(file.read_bytes())
-    data[-1] ^= 1
-    file.write_bytes(data)
+    flip(summary.index / "versions" / summary.version / "trie.arrow", at=-1)
     assert not verify(summary.index).ok
     assert build(tmp_path, ["a", "b"], TOKENIZER).version == summary.version
     assert verify(summary.index).ok

@@ -15,24 +15,24 @@ from hypothesis import strategies as st
 
 from genret.decoding.sorted_texts import TextBatches
 from genret.decoding.trie.trie_arrays import TrieDeriver
-from genret.index_builder import entity_writer as entity_survey
+from genret.index_builder import entities as entity_survey
 from genret.index_builder import runs as runs_module
-from genret.index_builder import shards as shard_module
 from genret.index_builder.changes import VersionRun
-from genret.index_builder.entity_writer import canonical
-from genret.index_builder.memory_budget import MemoryBudget, cut
-from genret.index_builder.merge import VersionSpec, write_version
-from genret.index_builder.runs import Run, gather_rows, sort_rows
-from genret.index_builder.shards import ShardRun, ShardShape, ShardWriter
-from genret.index_builder.title_sorting import title_order
+from genret.index_builder.entities import canonical
+from genret.index_builder.merge import VersionSpec, cut, title_order, write_version
+from genret.index_builder.runs import Run, ShardRun, ShardShape, ShardWriter, gather_rows, sort_rows
+from genret.index_builder.shard_maker import ShardEntry
 from genret.index_builder.version_files import ArraySpill
 from genret.retrieval.errors import SourceError
 from genret.retrieval.index.entities import first_disorder
-from genret.retrieval.index.manifest import MetadataColumn
+from genret.retrieval.index.manifest import FileEntry, MetadataColumn, TokenizerEntry
 from genret.retrieval.index.reader import Index
 from genret.retrieval.index.verification import verify
+from genret.retrieval.normalize import NormalizationReport
 from genret.retrieval.progress import StepProgress
-from genret.retrieval.sources import Record
+from genret.retrieval.sources.columns import Kinds
+from genret.retrieval.sources.records import Position, Record, Reject, RejectReason
+from genret.retrieval.text import Rendering
 from tests.index_fixtures import files_of
 from tests.run_fixtures import END, Item, ListRun, expected_entities, expected_postings, write
 
@@ -62,13 +62,6 @@ def test_order_and_runs_equal_brute_force(case: tuple[int, list[list[int]]]) -> 
     gathered, gathered_offsets = gather_rows(tokens, offsets, order)
     assert gathered.tolist() == [token for row in ordered for token in row]
     assert gathered_offsets.tolist() == np.cumsum([0, *map(len, ordered)]).tolist()
-
-
-def test_many_random_rows() -> None:
-    random = np.random.default_rng(0)
-    rows = [random.integers(0, 4, random.integers(1, 30)).tolist() for _ in range(5000)]
-    order, _ = sort_rows(*_flatten(rows), 50_257)
-    assert order.tolist() == sorted(range(len(rows)), key=lambda i: rows[i])
 
 
 def test_rows_of_ten_thousand_tokens() -> None:
@@ -120,14 +113,31 @@ def write_shard(folder: Path, given: list[tuple[Record, list[list[int]]]]) -> Sh
 @given(records(), st.data())
 def test_a_shard_is_a_run(given: list[tuple[Record, list[list[int]]]], data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shard_module, "TEXTS_BATCH", 3)  # several batches of texts
+        patch.setattr(runs_module, "TEXTS_BATCH", 3)  # several batches of texts
         path = Path(folder) / "shard"
         shape = write_shard(path, given)
-        assert shape == ShardShape.from_json(shape.to_json())
         with ShardRun(path, shape) as shard:
             run: Run = shard
             check_entities(run, given)
             check_forms(run, given, data)
+
+
+def test_an_entry_survives_the_journal() -> None:
+    rejects = (
+        Reject(4, RejectReason.UNKNOWN_ENTITY, "title 'x'", "é", 2),
+        Reject(5, RejectReason.BAD_VALUE, "", "y"),
+    )
+    entry = ShardEntry(
+        ShardShape(1, 2, 3, 4, True, False, ("a", "b")),
+        (FileEntry("numbers", 7, "d"),),
+        Position(1, 2, 3),
+        (Kinds.INT | Kinds.EMPTY, Kinds.NONE),
+        NormalizationReport(1, 2, 3, 4),
+        rejects,
+    )
+    assert ShardEntry.from_line(entry.to_line()) == entry
+    with pytest.raises(ValueError, match="no such reason"):
+        ShardEntry.from_line(entry.to_line().replace(b"bad value", b"no such reason"))
 
 
 def check_entities(run: Run, given: list[tuple[Record, list[list[int]]]]) -> None:
@@ -375,7 +385,14 @@ def test_several_batches_of_entities_share_one_dictionary(tmp_path: Path) -> Non
 def test_nothing_kept_is_refused(tmp_path: Path) -> None:
     run = ListRun([Item("a", "a", ((1, END),))], [False], (), VOCAB)
     with pytest.raises(SourceError, match="no entity is left"):
-        write_version([run], VersionSpec(VOCAB), tmp_path, tmp_path, MemoryBudget(), StepProgress())
+        write_version(
+            [run],
+            VersionSpec(TokenizerEntry("tests", "none", VOCAB, END, 0), Rendering()),
+            tmp_path,
+            tmp_path,
+            1 << 30,
+            StepProgress(),
+        )
 
 
 class _WatchedRun(ListRun):

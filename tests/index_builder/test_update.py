@@ -34,8 +34,8 @@ from genret.retrieval.index.reader import Index
 from genret.retrieval.index.small_files import digest_bytes
 from genret.retrieval.index.verification import verify
 from genret.retrieval.index.versions import live_version
-from genret.retrieval.sources import ColumnMapping, ColumnType
-from tests.index_fixtures import character_tokenizer, live_content, write_titles
+from genret.retrieval.sources.columns import ColumnMapping, ColumnType
+from tests.index_fixtures import character_tokenizer, flip, live_content, write_titles
 
 TOKENIZER = character_tokenizer("abcd ", lower=True)
 TYPES = ColumnMapping(types={"kind": ColumnType.STRING, "year": ColumnType.INT, "weight": ColumnType.FLOAT})
@@ -308,10 +308,7 @@ def test_another_tokenizer_is_refused(tmp_path: Path, index: Path) -> None:
 
 
 def test_a_damaged_live_version_is_not_carried_on(tmp_path: Path, index: Path) -> None:
-    file = index / "versions" / live_version(index) / "entities.arrow"
-    data = bytearray(file.read_bytes())
-    data[len(data) // 2] ^= 1
-    file.write_bytes(data)
+    flip(index / "versions" / live_version(index) / "entities.arrow")
     with pytest.raises(GenretError, match=r"entities.arrow"):
         _update(tmp_path, index, None, ("Q1",))
 

@@ -5,22 +5,19 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
-import torch
 
 from benchmarks.harness.answer_schemas import SCHEMAS, AnswerSchema
 from genret.decoding.grammar.compile_options import GrammarOptions
-from genret.decoding.grammar.constraint import GrammarConstraint
 from genret.decoding.grammar.errors import VocabularyError
-from genret.decoding.grammar.json_grammar import Grammar, TitleSlotValue, compile_schema
-from genret.decoding.grammar.leaves.leaf import TitleSlotName
+from genret.decoding.grammar.json_grammar import Grammar, compile_schema
 from genret.decoding.grammar.leaves.leaf_factory import Leaves
-from genret.retrieval.answers.validation import AnswerValidator, InvalidAnswerError, standing
+from genret.retrieval.answers.validation import AnswerValidator, InvalidAnswerError
+from tests.grammar_oracle import Choose, walked
 from tests.json_tokenizers import KINDS
 
 
@@ -93,52 +90,6 @@ def test_formats_are_only_checked_where_they_are_enforced() -> None:
     AnswerValidator('{"format": "date"}', "annotate").check('"no date"')
 
 
-TITLES, PEOPLE = TitleSlotName("titles"), TitleSlotName("people")
-
-
-def values(text: bytes, *written: tuple[str, str, TitleSlotName]) -> list[TitleSlotValue]:
-    """Pointers, strings and sets, in the order in which the strings stand in the document."""
-    found: list[TitleSlotValue] = []
-    at = 0
-    for pointer, string, name in written:
-        spelled = json.dumps(string, ensure_ascii=False).encode()
-        if not found or found[-1].pointer != pointer or found[-1].name == name:
-            at = text.index(spelled, at) + len(spelled)
-        found.append(TitleSlotValue(pointer, name, (0,), at - len(spelled), at))
-    return found
-
-
-@pytest.mark.parametrize(
-    ("document", "written", "left"),
-    [
-        ('"A"', [("", "A", TITLES)], [0]),
-        (
-            '{"u":"A","v":["B","B"]}',
-            [("/u", "A", TITLES), ("/v/0", "B", TITLES), ("/v/1", "B", TITLES)],
-            [0, 1, 2],
-        ),
-        ('{"a/b":"A","m~n":"B"}', [("/a~1b", "A", TITLES), ("/m~0n", "B", TITLES)], [0, 1]),
-        ('{"u":"A"}', [("/u", "A", PEOPLE), ("/u", "A", TITLES)], [0, 1]),
-        ('{"u":"A","u":"B"}', [("/u", "A", TITLES), ("/u", "B", TITLES)], [1]),
-        ('{"u":"A","u":"A"}', [("/u", "A", TITLES), ("/u", "A", TITLES)], [1]),
-        ('{"u":"A","u":"plain"}', [("/u", "A", TITLES)], []),
-        ('{"u":"A","u":5}', [("/u", "A", TITLES)], []),
-        ('{"u":{"t":"A"},"u":{"s":"B"}}', [("/u/t", "A", TITLES), ("/u/s", "B", TITLES)], [1]),
-        (
-            '{"u":["A","B"],"u":["C"]}',
-            [("/u/0", "A", TITLES), ("/u/1", "B", TITLES), ("/u/0", "C", TITLES)],
-            [2],
-        ),
-    ],
-)
-def test_what_a_parser_keeps_is_reported(
-    document: str, written: Sequence[tuple[str, str, TitleSlotName]], left: list[int]
-) -> None:
-    text = document.encode()
-    found = values(text, *written)
-    assert standing(found, text) == [found[number] for number in left]
-
-
 OPTIONS = {"reading": GrammarOptions(), "writing": GrammarOptions.for_writing()}
 # Readers' numbers may have exponents that no validator computes with; they need only be JSON.
 HUGE = re.compile(rb"[eE][+-]?\d{3}")
@@ -163,29 +114,16 @@ def grammar_of(one: AnswerSchema, kind: str, how: str) -> Grammar | None:
         return None
 
 
-def walk(grammar: Grammar, budgets: list[int], seed: int) -> list[list[int]]:
-    """Walk with all budgets at once; every other walk takes any token, the others some far more often."""
+def chooser(grammar: Grammar, seed: int) -> Choose:
+    """Every other walk takes any token, the others some far more often."""
     rng = np.random.default_rng(seed)
-    constraint = GrammarConstraint([grammar] * len(budgets), budgets)
-    weights = rng.standard_normal((len(budgets), grammar.vocab_size)) * 4
+    weights = rng.standard_normal((seed, grammar.vocab_size)) * 4
     weights[::2] = 0
-    written: list[list[int]] = [[] for _ in budgets]
-    live = list(range(len(budgets)))
-    states = constraint.start(torch.arange(len(budgets)))
-    while live:
-        allowed = constraint.allowed(states).numpy()
-        assert allowed.any(axis=1).all(), "a dead end"
-        taken = []
-        for place, walker in enumerate(live):
-            mine = np.flatnonzero(allowed[place])
-            best = int(mine[np.argmax(weights[walker, mine] + rng.gumbel(size=len(mine)))])
-            written[walker].append(best)
-            taken.append(best)
-        states = constraint.advance(states, torch.tensor(taken))
-        going = ~constraint.is_final(states)
-        live = [walker for walker, goes in zip(live, going.tolist(), strict=True) if goes]
-        states = states[going]
-    return written
+
+    def choose(walker: int, allowed: list[int], written: int) -> int:
+        return allowed[int(np.argmax(weights[walker, allowed] + rng.gumbel(size=len(allowed))))]
+
+    return choose
 
 
 def check_walks(one: AnswerSchema, grammar: Grammar, how: str, num_walks: int) -> int:
@@ -195,7 +133,7 @@ def check_walks(one: AnswerSchema, grammar: Grammar, how: str, num_walks: int) -
     validator = AnswerValidator(one.text)
     validated = 0
     end = grammar.vocabulary.end_token_id
-    for budget, tokens in zip(budgets, walk(grammar, budgets, seed=num_walks), strict=True):
+    for budget, tokens in zip(budgets, walked(grammar, budgets, chooser(grammar, num_walks)), strict=True):
         assert len(tokens) <= budget
         assert tokens.index(end) == len(tokens) - 1
         text = grammar.text(tokens)

@@ -105,17 +105,6 @@ def test_a_filter_that_allows_nothing_has_no_mass(
     assert (result.no_match, result.abstained, result.num_nodes) == (True, abstained, 0)
 
 
-def test_options_reach_the_decoder(retriever: Retriever, batches: list[list[DiscParams]]) -> None:
-    one(retriever)
-    one(retriever, adaptive=True)
-    one(retriever, beam_size=3)
-    assert [(p.adaptive, p.beam_size, p.num_samples) for (p,) in batches] == [
-        (False, 1, 32),
-        (True, 1, 32),
-        (False, 3, 32),
-    ]
-
-
 def test_requests_are_batched_by_their_way_of_sampling_and_keep_their_answers(
     retriever: Retriever, batches: list[list[DiscParams]]
 ) -> None:
@@ -134,7 +123,14 @@ def test_requests_are_batched_by_their_way_of_sampling_and_keep_their_answers(
         for n in range(16)
     ]
     together = answers(retriever, *requests)
-    assert sorted(len(params) for params in batches) == [2, 2, 2, 2, 6]
+    assert len(batches) == 5
+    assert {(p.adaptive, p.beam_size, p.top_m): len(of) for of in batches for p in of} == {
+        (False, 1, None): 6,
+        (True, 1, None): 2,
+        (False, 2, None): 2,
+        (False, 4, None): 2,
+        (False, 1, 40): 2,
+    }
     for request, reply in zip(requests, together, strict=True):
         (alone,) = answers(retriever, request)
         assert (reply.candidates, reply.mass, reply.abstained) == (

@@ -174,7 +174,7 @@ def test_ctrl_c_is_one_word(bart: Path, monkeypatch: pytest.MonkeyPatch) -> None
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("genret.decoding.conformance.examination.plain_answers", interrupted)
+    monkeypatch.setattr("genret.decoding.conformance.layer_reader.plain_answers", interrupted)
     done = doctor(bart, *QUICK)
     assert done.exit_code == 130
     assert done.stderr == "interrupted\n"

@@ -26,11 +26,18 @@ from genret.decoding.disc import disc
 from genret.decoding.disc.draws import DiscResult
 from genret.decoding.params import DiscParams
 from genret.decoding.trie.title_trie import TitleTrie
-from genret.retrieval.filters.entity_filter import EntityFilter, FilterMaker, constraint_of, mask_of
-from genret.retrieval.filters.restriction import Restriction
+from genret.retrieval.arguments import Restriction
+from genret.retrieval.filters.entity_filter import EntityFilter, FilterStore, constraint_of, mask_of
 from genret.retrieval.index.owners import FormOwners
 from genret.retrieval.index.reader import Index
-from genret.retrieval.methods.scoring import EntityScore, Tally, best_first, credit, is_proven, possible
+from genret.retrieval.methods.decoded_methods import (
+    EntityScore,
+    Tally,
+    best_first,
+    credit,
+    is_proven,
+    possible,
+)
 from genret.retrieval.prompts import CheckpointConfig, PromptTemplate
 from tests.decoded_runs import run_beam, run_disc
 from tests.entity_oracle import EntityOracle, with_weights
@@ -135,7 +142,7 @@ class Case:
     def filter(self) -> EntityFilter | None:
         if self.ids is None:
             return None
-        return FilterMaker(self.index, "cpu").make(Restriction(allow_ids=self.ids))
+        return FilterStore(self.index, "cpu").make(Restriction(allow_ids=self.ids))
 
     @cached_property
     def oracle(self) -> EntityOracle:

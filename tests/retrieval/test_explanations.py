@@ -13,11 +13,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer as Unjoined
+from tokenizers import models
 from torch import Tensor
 
 from genret import Mention, RetrievalResult, Retriever, RetrieveRequest
 from genret.decoding.language_model import PromptPrefix
-from genret.retrieval.errors import InputError, ModelError
+from genret.retrieval.errors import ModelError
 from genret.retrieval.explanation import Explanation
 from genret.retrieval.index.reader import Index
 from genret.retrieval.methods import explainer as explaining
@@ -342,20 +344,6 @@ def test_of_too_many_draws_those_that_became_samples_are_kept(
     assert [d for d in whole.draws if d in explanation.draws] == list(explanation.draws)
 
 
-@pytest.mark.parametrize(
-    ("options", "got"),
-    [
-        ({"adaptive": True}, "got adaptive"),
-        ({"beam_size": 4}, "got a beam_size of 4"),
-        ({"explain": 1}, "must be True or False"),
-    ],
-)
-def test_what_cannot_be_explained_is_refused(options: dict[str, Any], got: str) -> None:
-    with pytest.raises(InputError, match=got) as caught:
-        RetrieveRequest("q", method="disc", **{"explain": True, **options})
-    assert caught.value.field == "explain"
-
-
 def test_tokens_have_the_texts_they_write() -> None:
     texts = TokenTexts(TOKENIZER)
     for text in ("Hamlet", " Paris, Texas", "two  blanks\n"):
@@ -363,11 +351,7 @@ def test_tokens_have_the_texts_they_write() -> None:
     assert [texts.text(token) for token in TOKENIZER.encode_text("日")] == ["\ufffd"] * 3
     assert texts.text(TOKENIZER.end_token_id(CONFIG.rendering)) == END
     assert texts.text(TOKENIZER.vocab_size + 5) == ""
-
-
-def test_tokens_of_a_tokenizer_that_does_not_say_how_they_are_joined_have_their_names() -> None:
-    from tokenizers import Tokenizer, models
-
-    unjoined = Tokenizer(models.WordLevel({"big": 0, "city": 1, "?": 2}, unk_token="?"))
+    # A tokenizer that does not say how its tokens are joined: they have their names.
+    unjoined = Unjoined(models.WordLevel({"big": 0, "city": 1, "?": 2}, unk_token="?"))
     texts = TokenTexts(TextTokenizer(unjoined, None, "words"))
     assert [texts.text(token) for token in range(4)] == ["big", "city", "?", ""]

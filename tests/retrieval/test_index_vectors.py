@@ -13,11 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from genret import Retriever, RetrieveRequest
+from genret import Retriever
 from genret.index_builder.build_options import VectorBuildOptions
 from genret.retrieval.errors import (
     EvidenceMissingError,
-    GenretError,
     IndexChecksumError,
     InputError,
     MissingExtraError,
@@ -119,19 +118,6 @@ def test_an_error_asked_for_again_holds_no_frames_of_those_before(index: Index, 
         assert vars(caught.value) == vars(problem)
     assert len(set(depths)) == 1
     assert problem.__traceback__ is None
-
-
-def test_requests_of_a_batch_have_errors_of_their_own(index: Index) -> None:
-    retriever = Retriever(index, MODEL, TOKENIZER, CONFIG, is_named=False)
-    asked = [
-        RetrieveRequest("one", method="shortlist", shortlist_size=2, deny_ids=(denied,))
-        for denied in ("Q1", "Q2")
-    ]
-    first, second = retriever.retrieve_batch(asked)
-    assert isinstance(first, GenretError)
-    assert isinstance(second, EvidenceMissingError)
-    assert first is not second
-    assert str(first) == str(second)
 
 
 class CountedVectors(MadeUpVectors):

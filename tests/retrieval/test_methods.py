@@ -24,13 +24,13 @@ from genret.decoding.cancellation import CancelToken
 from genret.decoding.errors import DecodingCancelledError
 from genret.decoding.params import BeamParams
 from genret.decoding.trie.title_trie import TitleTrie
-from genret.retrieval.filters.entity_filter import EntityFilter, FilterMaker
+from genret.retrieval.arguments import Restriction
+from genret.retrieval.filters.entity_filter import EntityFilter, FilterStore
 from genret.retrieval.filters.predicate import parse
-from genret.retrieval.filters.restriction import Restriction
 from genret.retrieval.index.owners import Owners
 from genret.retrieval.index.reader import Index
 from genret.retrieval.methods import decoded_methods as beam_method
-from genret.retrieval.methods.scoring import EntityScore, Tally, credit, is_proven
+from genret.retrieval.methods.decoded_methods import EntityScore, Tally, credit, is_proven
 from genret.retrieval.types import RetrievalResult, RetrieveRequest
 from tests.checkpoints import make_index
 from tests.decoded_runs import run_beam, run_disc
@@ -43,30 +43,19 @@ PROMPT = (9, 10, 11)
 IDS = tuple(f"Q{n}" for n in range(1, 13))
 
 
-def answer(
+def ask(
     index: Index,
     model: TableModel,
-    requests: Sequence[RetrieveRequest],
+    *requests: RetrieveRequest,
     filters: Sequence[EntityFilter | None] | None = None,
     prompts: Sequence[Sequence[int]] | None = None,
-) -> list[RetrievalResult]:
+    cancel: Sequence[CancelToken | None] | None = None,
+) -> list[Any]:
     trie = TitleTrie(index.trie_arrays(), model.vocab_size, model.device)
     nothing = [None] * len(requests)
     run = run_disc if requests[0].decoding == "disc" else run_beam
     session = model.prefill(prompts or [PROMPT] * len(requests))
-    outcomes = run(session, trie, index, requests, nothing, nothing, filters)
-    return [outcome for outcome in outcomes if isinstance(outcome, RetrievalResult)]
-
-
-def beam(
-    index: Index, model: TableModel, *requests: RetrieveRequest, prompts: Sequence[Sequence[int]] = (PROMPT,)
-) -> list[RetrievalResult]:
-    return answer(index, model, requests, prompts=prompts)
-
-
-def sample(index: Index, model: TableModel, request: RetrieveRequest) -> RetrievalResult:
-    (result,) = answer(index, model, [request])
-    return result
+    return list(run(session, trie, index, requests, cancel or nothing, nothing, filters))
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +69,7 @@ def model(index: Index) -> TableModel:
 
 
 def test_candidate_tells_title_and_surface_apart(index: Index, model: TableModel) -> None:
-    (result,) = beam(index, model, RetrieveRequest("q", k=12, beam_size=200))
+    (result,) = ask(index, model, RetrieveRequest("q", k=12, beam_size=200))
     for candidate in result.candidates:
         entity = index.entity_by_id(candidate.entity_id)
         assert (candidate.title, candidate.metadata) == (entity.title, entity.metadata)
@@ -91,8 +80,8 @@ def test_one_row_of_two_spellings_shows_each_entity_its_own(tmp_path: Path) -> N
     tokenizer = character_tokenizer("abcdefghijklmnopqrstuvwxyz ", lower=True)
     lines = ["entity_id\ttitle\taliases", "film\tIt\t", "pronoun\tit\t", "office\tBureau\tIT"]
     with Index.open(build(tmp_path, lines, tokenizer).index) as index:
-        (result,) = beam(index, likely_titles(index), RetrieveRequest("q", k=3, beam_size=9))
-        (drawn,) = [sample(index, likely_titles(index), RetrieveRequest("q", k=3, method="disc", seed=1))]
+        (result,) = ask(index, likely_titles(index), RetrieveRequest("q", k=3, beam_size=9))
+        (drawn,) = ask(index, likely_titles(index), RetrieveRequest("q", k=3, method="disc", seed=1))
     for candidates in (result.candidates, drawn.candidates):
         surfaces = {c.entity_id: c.surface for c in candidates}
         assert surfaces.items() >= {"film": "It", "pronoun": "it"}.items()
@@ -127,42 +116,35 @@ def test_aliases_of_one_entity_do_not_crowd_out_the_others(
     crowded: Index, ids: tuple[str, ...] | None
 ) -> None:
     model = nile_first(crowded)
-    allowed = None if ids is None else FilterMaker(crowded, "cpu").make(Restriction(allow_ids=ids))
+    allowed = None if ids is None else FilterStore(crowded, "cpu").make(Restriction(allow_ids=ids))
     narrow, everything = (
-        answer(crowded, model, [RetrieveRequest("q", k=5, beam_size=size)], [allowed])[0].candidates
+        ask(crowded, model, RetrieveRequest("q", k=5, beam_size=size), filters=[allowed])[0].candidates
         for size in (None, 500)
     )
     found = [candidate.entity_id for candidate in narrow]
     assert (found[0], len(found)) == ("N", 5)
     assert set(found) <= set(ids or found)
     assert found == [candidate.entity_id for candidate in everything]
-
-
-def test_a_beam_size_that_was_asked_for_stays(crowded: Index) -> None:
-    (result,) = beam(crowded, nile_first(crowded), RetrieveRequest("q", k=5, beam_size=3))
-    assert result.candidates[0].entity_id == "N"
-    assert len(result.candidates) < 5
-    assert not result.certified
+    (three,) = ask(crowded, model, RetrieveRequest("q", k=5, beam_size=3))  # what was asked for stays
+    assert (three.candidates[0].entity_id, three.certified) == ("N", False)
+    assert len(three.candidates) < 5
 
 
 def test_widening_leaves_other_queries_of_the_batch_alone(crowded: Index) -> None:
     model = nile_first(crowded)
     other = (12, 13)
     request = RetrieveRequest("q", k=5)
-    (alone,) = beam(crowded, model, request, prompts=[other])
-    together = beam(crowded, model, request, request, prompts=[PROMPT, other])
+    (alone,) = ask(crowded, model, request, prompts=[other])
+    together = ask(crowded, model, request, request, prompts=[PROMPT, other])
     assert together[1].candidates == alone.candidates
     assert together[1].certified == alone.certified
     assert together[0].num_steps > together[1].num_steps
 
 
 def test_widening_stops_for_a_cancelled_query(crowded: Index) -> None:
-    model = nile_first(crowded)
-    trie = TitleTrie(crowded.trie_arrays(), model.vocab_size, model.device)
-    session = model.prefill([PROMPT, PROMPT])
-    requests = [RetrieveRequest("q", k=5), RetrieveRequest("q", k=5)]
+    request = RetrieveRequest("q", k=5)
     late = CancelAfter(8)  # the first search is over by then
-    outcomes = run_beam(session, trie, crowded, requests, [late, None], [None, None])
+    outcomes = ask(crowded, nile_first(crowded), request, request, cancel=[late, None])
     assert isinstance(outcomes[0], DecodingCancelledError)
     assert isinstance(outcomes[1], RetrievalResult)
     assert len(outcomes[1].candidates) == 5
@@ -173,21 +155,21 @@ def test_catalogue_without_probability_is_no_match(index: Index) -> None:
     logits = torch.zeros(index.vocab_size)
     logits[sorted(first)] = -math.inf
     model = TableModel(index.vocab_size, lambda prompt, written: logits)
-    (listed,) = beam(index, model, RetrieveRequest("q"))
+    (listed,) = ask(index, model, RetrieveRequest("q"))
     assert listed.no_match
-    drawn = sample(index, model, RetrieveRequest("q", method="disc", seed=0))
+    (drawn,) = ask(index, model, RetrieveRequest("q", method="disc", seed=0))
     assert drawn.no_match
     assert drawn.mass == 0.0
 
 
 def test_disc_with_one_draw_estimates_the_mass_from_weights(index: Index, model: TableModel) -> None:
-    many = sample(
+    (many,) = ask(
         index, model, RetrieveRequest("q", k=12, method="disc", num_samples=200, num_draws=1, seed=1)
     )
     mass = EntityOracle.of(index, model, PROMPT).mass()
     assert abs(many.mass - mass) < 4.5 * many.mass_stderr
     assert many.mass_stderr < math.sqrt(mass * (1 - mass) / 200) / 2  # of 200 accept or reject outcomes
-    one = sample(index, model, RetrieveRequest("q", method="disc", num_samples=1, num_draws=1, seed=1))
+    (one,) = ask(index, model, RetrieveRequest("q", method="disc", num_samples=1, num_draws=1, seed=1))
     assert one.mass_stderr is None
     assert [c.probability for c in one.candidates] == [1.0]
 
@@ -206,14 +188,14 @@ def test_aliases_count_where_shared_titles_outnumber_them(tmp_path: Path) -> Non
         end = torch.full((index.vocab_size,), -40.0)
         end[index.row_token_ids(0)[-1]] = 0.0
         model = TableModel(index.vocab_size, lambda _, written: end if written else likely)
-        (result,) = beam(index, model, RetrieveRequest("q", k=1))
+        (result,) = ask(index, model, RetrieveRequest("q", k=1))
         assert [candidate.entity_id for candidate in result.candidates] == ["A"]
         assert result.certified
 
 
 @pytest.fixture(scope="module")
-def maker(index: Index) -> FilterMaker:
-    return FilterMaker(index, "cpu")
+def maker(index: Index) -> FilterStore:
+    return FilterStore(index, "cpu")
 
 
 def entity_ids(index: Index, allowed: EntityFilter) -> set[str]:
@@ -223,7 +205,7 @@ def entity_ids(index: Index, allowed: EntityFilter) -> set[str]:
 @pytest.mark.statistical
 @pytest.mark.parametrize("ids", [("Q8", "Q9", "Q10"), ("Q9", "Q11", "Q4", "Q1"), IDS])
 def test_disc_samples_the_distribution_over_allowed_entities(
-    index: Index, maker: FilterMaker, ids: tuple[str, ...]
+    index: Index, maker: FilterStore, ids: tuple[str, ...]
 ) -> None:
     """Chi-square of 4 x 256 accepted draws, alpha = 0.001; allowed entities alone share a form."""
     allowed = maker.make(Restriction(allow_ids=ids))
@@ -235,7 +217,7 @@ def test_disc_samples_the_distribution_over_allowed_entities(
     accepted = 0
     for seed in range(4):
         request = RetrieveRequest("q", k=12, method="disc", num_samples=256, num_draws=32, seed=seed)
-        (result,) = answer(index, model, [request], [allowed])
+        (result,) = ask(index, model, request, filters=[allowed])
         accepted += result.num_accepted
         for candidate in result.candidates:
             counts[candidate.entity_id] += 256 * (candidate.probability or 0.0)
@@ -246,7 +228,7 @@ def test_disc_samples_the_distribution_over_allowed_entities(
     assert chisquare([counts[n] for n in names], [expected[n] * 1024 for n in names]).pvalue > 0.001
 
 
-def test_a_filter_allows_the_rows_of_its_entities(index: Index, maker: FilterMaker) -> None:
+def test_a_filter_allows_the_rows_of_its_entities(index: Index, maker: FilterStore) -> None:
     for ids in [(), ("Q9",), ("Q10", "Q11"), ("absent",), IDS]:
         allowed = maker.make(Restriction(allow_ids=ids))
         assert entity_ids(index, allowed) == set(ids) & set(IDS)
@@ -281,7 +263,7 @@ def test_metadata_has_the_types_the_index_gives_it(tmp_path: Path, text: str, ex
         "d\tParis\tbook\t2001\t\t\n"
     )
     with Index.open(make_index(tmp_path, TOKENIZER, catalogue)) as index:
-        allowed = FilterMaker(index, "cpu").make(Restriction(parse(text)))
+        allowed = FilterStore(index, "cpu").make(Restriction(parse(text)))
         assert entity_ids(index, allowed) == expected
 
 
@@ -322,24 +304,6 @@ def random_model(index: Index, seed: int, scale: float = 2.0) -> TableModel:
     return likely_titles(index, seed, boost=4.0, scale=scale)
 
 
-def ask(
-    index: Index,
-    model: TableModel,
-    *requests: RetrieveRequest,
-    filters: Sequence[EntityFilter | None] | None = None,
-    cancel: Sequence[CancelToken | None] | None = None,
-) -> list[Any]:
-    trie = TitleTrie(index.trie_arrays(), model.vocab_size, model.device)
-    nothing = [None] * len(requests)
-    session = model.prefill([PROMPT] * len(requests))
-    return list(run_beam(session, trie, index, requests, cancel or nothing, nothing, filters))
-
-
-def assert_list_is(result: RetrievalResult, oracle: EntityOracle, k: int, scoring: tuple[str, float]) -> None:
-    """The k best entities in their order, ties included."""
-    oracle.assert_is_ranking(oracle.numbers(result.candidates), k, *scoring, tolerance=1e-5)
-
-
 SCORINGS = [("sum", 0.0), ("max", 0.0), ("max", 1.0), ("max", 0.5), ("max", -1.0), ("max", 3.0)]
 
 
@@ -368,7 +332,7 @@ def test_a_certified_list_is_right_and_exact_certifies_where_the_budget_allows(
     allowed = None
     if num_allowed is not None:
         ids = tuple(f"E{number}" for number in random.Random(seed).sample(range(12), num_allowed))
-        allowed = FilterMaker(index, "cpu").make(Restriction(allow_ids=ids))
+        allowed = FilterStore(index, "cpu").make(Restriction(allow_ids=ids))
     request = RetrieveRequest(
         "q",
         k=k,
@@ -386,7 +350,7 @@ def test_a_certified_list_is_right_and_exact_certifies_where_the_budget_allows(
     for number, score in zip(oracle.numbers(result.candidates), scores, strict=True):
         assert score <= truth[number] + 1e-5
     if result.certified:
-        assert_list_is(result, oracle, k, scoring)
+        oracle.assert_is_ranking(oracle.numbers(result.candidates), k, *scoring, tolerance=1e-5)
     if budget is not None:
         assert result.num_exact_nodes <= budget
         assert result.certified or result.num_exact_nodes == budget

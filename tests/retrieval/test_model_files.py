@@ -27,7 +27,7 @@ from genret.decoding.errors import ModelLoadError
 from genret.decoding.model.model_loading import load_pretrained
 from genret.index_builder.build_options import check_model
 from genret.index_builder.cli import build_command
-from genret.retrieval import checkpoints, gguf_files
+from genret.retrieval import checkpoints
 from genret.retrieval.checkpoints import find_checkpoint, folder_fingerprint, model_fingerprint
 from genret.retrieval.doctor_command import doctor_command
 from genret.retrieval.errors import IndexMismatchError, InputError, MissingExtraError, ModelError
@@ -217,17 +217,18 @@ def test_an_adapter_that_does_not_fit_is_one_line(tmp_path: Path, adapter: Path)
         assert "\n" not in str(caught.value)
 
 
-def test_a_kind_that_is_no_change_of_weights_is_refused(tmp_path: Path, base: Path) -> None:
+def test_what_is_no_change_of_weights_or_pickled_is_refused(
+    tmp_path: Path, base: Path, adapter: Path
+) -> None:
     config = peft.PromptTuningConfig(num_virtual_tokens=3, task_type="CAUSAL_LM")
     peft.get_peft_model(AutoModelForCausalLM.from_pretrained(base), config).save_pretrained(tmp_path / "a")
-    with pytest.raises(ModelLoadError, match="PROMPT_TUNING cannot be merged into weights"):
-        load_pretrained(base, "cpu", "float32", False, None, tmp_path / "a")
-
-
-def test_pickled_adapters_are_not_read(base: Path, adapter: Path) -> None:
     (adapter / "adapter_model.safetensors").rename(adapter / "adapter_model.bin")
-    with pytest.raises(ModelLoadError, match=r"an adapter without adapter_model\.safetensors"):
-        load_pretrained(base, "cpu", "float32", False, None, adapter)
+    for folder, message in (
+        (tmp_path / "a", "PROMPT_TUNING cannot be merged into weights"),
+        (adapter, r"an adapter without adapter_model\.safetensors"),
+    ):
+        with pytest.raises(ModelLoadError, match=message):
+            load_pretrained(base, "cpu", "float32", False, None, folder)
 
 
 @pytest.mark.parametrize(
@@ -281,24 +282,17 @@ def write(folder: Path, **files: str) -> Path:
     return folder
 
 
-def test_the_same_files_elsewhere_have_the_same_fingerprint(tmp_path: Path) -> None:
-    one = write(tmp_path / "one", config_json="{}", model_safetensors="weights")
-    two = write(tmp_path / "two", config_json="{}", model_safetensors="weights", README_md="text")
+def test_a_fingerprint_is_that_of_the_models_files_wherever_they_are(tmp_path: Path) -> None:
+    files = {"config_json": "{}", "model_safetensors": "weights", "genret_json": "{}"}
+    one, two = write(tmp_path / "one", **files), write(tmp_path / "two", **files, README_md="text")
     (one / "checkpoints").mkdir()
-    assert model_fingerprint(str(one)) == model_fingerprint(str(two)) == folder_fingerprint(one)
-
-
-@pytest.mark.parametrize("name", ["config_json", "model_safetensors", "genret_json"])
-def test_any_file_of_the_model_changes_it(tmp_path: Path, name: str) -> None:
-    folder = write(tmp_path / "model", config_json="{}", model_safetensors="weights", genret_json="{}")
-    before = folder_fingerprint(folder)
-    write(folder, **{name: "other"})
-    assert folder_fingerprint(folder) != before
-
-
-def test_of_the_hub_the_commit_counts(tmp_path: Path) -> None:
-    folder = write(tmp_path / "models--some--model" / "snapshots" / "abc123", config_json="{}")
-    assert folder_fingerprint(folder) == "some/model@abc123"
+    found = {model_fingerprint(str(one)), model_fingerprint(str(two)), folder_fingerprint(one)}
+    assert len(found) == 1
+    for name in files:
+        found.add(folder_fingerprint(write(tmp_path / "two", **{**files, name: "other"})))
+    assert len(found) == 4
+    hub = write(tmp_path / "models--some--model" / "snapshots" / "abc123", config_json="{}")
+    assert folder_fingerprint(hub) == "some/model@abc123", "the commit counts"
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,13 +321,13 @@ def file(tmp_path: Path) -> Path:
 def conversions(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The files converted from now on."""
     made: list[Path] = []
-    convert = gguf_files._convert
+    convert = checkpoints._convert
 
     def noted(file: Path, out: Path) -> None:
         made.append(file)
         convert(file, out)
 
-    monkeypatch.setattr(gguf_files, "_convert", noted)
+    monkeypatch.setattr(checkpoints, "_convert", noted)
     return made
 
 
@@ -470,44 +464,29 @@ def test_of_a_folder_with_several_one_must_be_named(tmp_path: Path) -> None:
     assert TextTokenizer.load(tmp_path / "b.gguf").end_token == "</s>"
 
 
-def truncated(file: Path) -> None:
+def cut_short(file: Path, end: int) -> None:
     write_gguf(file)
-    file.write_bytes(file.read_bytes()[:-4096])
-
-
-def without_weights(file: Path) -> None:
-    write_gguf(file, leave_out="blk.1.attn_q")
-
-
-def unknown(file: Path) -> None:
-    write_gguf(file, architecture="clip")
-
-
-def cut_in_its_metadata(file: Path) -> None:
-    write_gguf(file)
-    file.write_bytes(file.read_bytes()[:300])
-
-
-def no_gguf(file: Path) -> None:
-    file.write_bytes(b"PK\3\4 something else")
+    file.write_bytes(file.read_bytes()[:end])
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (truncated, "transformers cannot read this GGUF file, which may be cut short"),
-        (cut_in_its_metadata, "transformers cannot read this GGUF file"),
-        (unknown, "GGUF model with architecture clip is not supported"),
-        (without_weights, r"1 are missing \(model\.layers\.1\.self_attn\.q_proj\.weight\)"),
-        (no_gguf, "not a GGUF file: it begins with"),
+        (lambda file: cut_short(file, -4096), "cannot read this GGUF file, which may be cut short"),
+        (lambda file: cut_short(file, 300), "transformers cannot read this GGUF file"),
+        (lambda file: write_gguf(file, architecture="clip"), "architecture clip is not supported"),
+        (
+            lambda file: write_gguf(file, leave_out="blk.1.attn_q"),
+            r"1 are missing \(model\.layers\.1\.self_attn\.q_proj\.weight\)",
+        ),
+        (lambda file: file.write_bytes(b"PK\3\4 something else"), "not a GGUF file: it begins with"),
         (lambda file: None, "No such file"),
     ],
 )
 def test_what_cannot_be_read_is_one_line_and_leaves_nothing(
-    tmp_path: Path, cache: Path, make: object, message: str
+    tmp_path: Path, cache: Path, make: Callable[[Path], object], message: str
 ) -> None:
     file = tmp_path / "model.gguf"
-    assert callable(make)
     make(file)
     with pytest.raises(ModelError, match=message) as caught:
         TextTokenizer.load(file)
@@ -519,21 +498,17 @@ def test_what_cannot_be_read_is_one_line_and_leaves_nothing(
     assert re.search(message, refused.output.replace("\n", " "))
 
 
-def test_one_part_of_several_is_refused(tmp_path: Path) -> None:
-    write_gguf(tmp_path / "model-00001-of-00003.gguf")
-    with pytest.raises(ModelError, match="one of 3 parts of a GGUF file"):
-        TextTokenizer.load(tmp_path / "model-00001-of-00003.gguf")
-
-
-def test_without_the_package_the_extra_is_named(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gguf_files, "find_spec", lambda name: None if name == "gguf" else object())
-    with pytest.raises(MissingExtraError, match=r"pip install 'generative-retrieval\[gguf\]'"):
-        TextTokenizer.load(file)
-
-
-def test_a_cache_that_cannot_be_written_is_named(
+def test_what_is_in_the_way_of_a_conversion_is_named(
     tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    part = file.with_name("model-00001-of-00003.gguf")
+    shutil.copyfile(file, part)
+    with pytest.raises(ModelError, match="one of 3 parts of a GGUF file"):
+        TextTokenizer.load(part)
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "find_spec", lambda name: None if name == "gguf" else object())
+        with pytest.raises(MissingExtraError, match=r"pip install 'generative-retrieval\[gguf\]'"):
+            TextTokenizer.load(file)
     (tmp_path / "taken").touch()
     monkeypatch.setenv("GENRET_CACHE", str(tmp_path / "taken"))
     with pytest.raises(ModelError, match=r"taken.*\$GENRET_CACHE"):

@@ -103,7 +103,7 @@ class Setting:
         }
 
     def allowed(self, request: RetrieveRequest) -> EntityFilter | None:
-        return self.retriever.filters._maker.make(request.restriction)
+        return self.retriever.filters.make(request.restriction)
 
     def oracle(self, request: RetrieveRequest) -> EntityOracle:
         made = self.allowed(request)
@@ -395,7 +395,7 @@ def test_an_explanation_has_the_ranks_of_the_ranked_list(setting: Setting, decod
             assert texts[len(texts) - 1].removesuffix(END).strip() in (entity.title, *entity.aliases)
 
 
-def mixed_requests() -> list[RetrieveRequest]:
+def test_a_mixed_batch_answers_each_as_if_alone(setting: Setting) -> None:
     options: list[dict[str, Any]] = [
         {},
         {"method": "shortlist", "shortlist_size": 3},
@@ -414,11 +414,7 @@ def mixed_requests() -> list[RetrieveRequest]:
         {"method": "shortlist", "allow_ids": ()},
         {"shortlist_size": 4, "k": 3, "filter": "kind != 'a'", "vector_weight": 3.0},
     ]
-    return [RetrieveRequest(QUESTIONS[n % 6], **fields) for n, fields in enumerate(options)]
-
-
-def test_a_mixed_batch_answers_each_as_if_alone(setting: Setting) -> None:
-    requests = mixed_requests()
+    requests = [RetrieveRequest(QUESTIONS[n % 6], **fields) for n, fields in enumerate(options)]
     together = setting.answer(*requests)
     for request, reply in zip(requests, together, strict=True):
         (alone,) = setting.answer(request)

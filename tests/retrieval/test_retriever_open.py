@@ -67,14 +67,15 @@ def test_good_ones_open(index: Path, checkpoint: Path) -> None:
         assert it.retrieve("x", k=1)[0].candidates
 
 
-def test_missing_index(tmp_path: Path, checkpoint: Path) -> None:
-    refusal(IndexNotFoundError, tmp_path / "absent", checkpoint, str(tmp_path / "absent"))
+def test_what_is_missing_is_named(tmp_path: Path, index: Path, checkpoint: Path) -> None:
+    absent, said = tmp_path / "absent" / "model", "neither an existing path nor a valid hub id"
+    refusal(IndexNotFoundError, absent, checkpoint, str(absent))
     refusal(IndexNotFoundError, tmp_path, checkpoint)
-
-
-def test_missing_model(index: Path, tmp_path: Path) -> None:
-    said = "neither an existing path nor a valid hub id"
-    refusal(ModelError, index, tmp_path / "absent" / "model", "absent/model", said)
+    refusal(ModelError, index, absent, "absent/model", said)
+    with pytest.raises(IndexNotFoundError, match="absent"):
+        title_trie(absent, checkpoint)
+    with pytest.raises(ModelError, match="absent"):
+        title_trie(index, absent)
 
 
 def test_missing_default_model(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,11 +101,16 @@ def test_a_wrong_tokenizer_and_the_variable_that_named_it_are_told(
 def test_tokenizer_is_compared_before_the_weights_are_read(index: Path, tmp_path: Path) -> None:
     save_tokenizer(train_tokenizer(vocab_size=300), tmp_path / "bare")
     refusal(IndexMismatchError, index, tmp_path / "bare")
+    with pytest.raises(IndexMismatchError, match=r"was built with the tokenizer .*sha256:.* rebuild it with"):
+        title_trie(index, tmp_path / "bare")
 
 
-def test_model_vocabulary_too_small(index: Path, tmp_path: Path) -> None:
-    small = make_checkpoint(tmp_path / "small", model_vocab_size=280)
-    refusal(IndexMismatchError, index, small, "can write only tokens below 280")
+def test_model_vocabulary_too_small(index: Path, checkpoint: Path, tmp_path: Path) -> None:
+    said = "can write only tokens below 280"
+    refusal(IndexMismatchError, index, make_checkpoint(tmp_path / "small", model_vocab_size=280), said)
+    with pytest.raises(IndexMismatchError, match=said):
+        title_trie(index, checkpoint, vocab_size=280)
+    assert title_trie(index, checkpoint, vocab_size=512).vocab_size == 512
 
 
 def with_late_special_tokens(config: CheckpointConfig, folder: Path) -> tuple[Path, Path]:
@@ -151,16 +157,14 @@ def test_rendering_mismatch(checkpoint: Path, tmp_path: Path, rendering: Renderi
         check_model(str(checkpoint), TextTokenizer.load(checkpoint), rendering, None)
 
 
-def test_end_token_by_name_and_by_default_are_the_same(checkpoint: Path, tmp_path: Path) -> None:
-    index = make_index(tmp_path, checkpoint, rendering=Rendering(prefix=" "))
-    Retriever.open(index, checkpoint).close()
-
-
-def test_renderings_that_give_the_same_tokens_fit(checkpoint: Path, tmp_path: Path) -> None:
-    tokenizer, rendering = TextTokenizer.load(checkpoint), Rendering(context=":", prefix=" ", end_token=END)
-    index = make_index(tmp_path, checkpoint, rendering=rendering)
-    Retriever.open(index, checkpoint).close()
-    check_model(str(checkpoint), tokenizer, rendering, None)
+@pytest.mark.parametrize(
+    "rendering", [Rendering(prefix=" "), Rendering(context=":", prefix=" ", end_token=END)]
+)
+def test_renderings_that_give_the_same_tokens_fit(
+    checkpoint: Path, tmp_path: Path, rendering: Rendering
+) -> None:
+    Retriever.open(make_index(tmp_path, checkpoint, rendering=rendering), checkpoint).close()
+    check_model(str(checkpoint), TextTokenizer.load(checkpoint), rendering, None)
 
 
 def test_a_prompt_that_does_not_fit_the_index_is_refused_with_both_sides_named(tmp_path: Path) -> None:
@@ -213,32 +217,30 @@ def test_an_unknown_default_prompt_lists_the_known_ones(index: Path, checkpoint:
         Retriever.open(index, checkpoint, prompt="chat")
 
 
-def test_malformed_config(index: Path, copy: Path) -> None:
-    (copy / "genret.json").write_text('{"format_version": 9}')
-    said = refusal(ModelError, index, copy)
-    assert said == f"{copy / 'genret.json'}: malformed: format_version: expected 1, got 9"
-
-
-def test_pickled_weights_are_refused(index: Path, copy: Path) -> None:
-    (copy / "model.safetensors").unlink()
-    torch.save({"x": torch.zeros(1)}, copy / "pytorch_model.bin")
-    refusal(ModelError, index, copy, "only pickled weights (pytorch_model.bin)")
-
-
-def test_damaged_and_missing_weights(index: Path, copy: Path) -> None:
-    weights = copy / "model.safetensors"
+def test_parts_of_a_checkpoint_that_cannot_be_used_are_refused(
+    index: Path, copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[bool] = []
+    monkeypatch.setattr("genret.retrieval.index.reader.Index.close", lambda self: closed.append(True))
+    settings, config, weights = (copy / name for name in ("genret.json", "config.json", "model.safetensors"))
+    sound = settings.read_bytes(), config.read_bytes()
+    settings.write_text('{"format_version": 9}')
+    assert refusal(ModelError, index, copy) == (f"{settings}: malformed: format_version: expected 1, got 9")
+    settings.write_bytes(sound[0])
+    config.write_text(json.dumps({**json.loads(sound[1]), "model_type": "mamba"}))
+    refusal(ModelError, index, copy, "model type 'mamba' is not supported")
+    config.write_bytes(sound[1])
     weights.write_bytes(weights.read_bytes()[:-100])
     refusal(ModelError, index, copy)
     weights.unlink()
     refusal(ModelError, index, copy, "no *.safetensors weights")
-    (copy / "config.json").unlink()
+    torch.save({"x": torch.zeros(1)}, copy / "pytorch_model.bin")
+    refusal(ModelError, index, copy, "only pickled weights (pytorch_model.bin)")
+    config.unlink()
     refusal(ModelError, index, copy, "no config.json")
-
-
-def test_unsupported_architecture(index: Path, copy: Path) -> None:
-    config = json.loads((copy / "config.json").read_text())
-    (copy / "config.json").write_text(json.dumps({**config, "model_type": "mamba"}))
-    refusal(ModelError, index, copy, "model type 'mamba' is not supported")
+    (copy / "tokenizer.json").unlink()
+    refusal(ModelError, index, copy, "no tokenizer.json in this directory (a fast tokenizer is needed")
+    assert closed == [True] * 7, "every refusal closes the index"
 
 
 @pytest.mark.parametrize(
@@ -254,14 +256,6 @@ def test_wrong_options(
     index: Path, checkpoint: Path, options: dict[str, object], kind: type[GenretError], message: str
 ) -> None:
     refusal(kind, index, checkpoint, message, **options)
-
-
-def test_refusal_closes_the_index(index: Path, copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    closed: list[bool] = []
-    monkeypatch.setattr("genret.retrieval.index.reader.Index.close", lambda self: closed.append(True))
-    (copy / "model.safetensors").unlink()
-    refusal(ModelError, index, copy)
-    assert closed == [True]
 
 
 def test_hub_checkpoint_brings_its_prompts_and_rendering(
@@ -284,11 +278,6 @@ def test_hub_checkpoint_brings_its_prompts_and_rendering(
     assert loaded == ["someone/tiny"]
 
 
-def test_tokenizer_with_no_fast_form(index: Path, copy: Path) -> None:
-    (copy / "tokenizer.json").unlink()
-    refusal(ModelError, index, copy, "no tokenizer.json in this directory (a fast tokenizer is needed")
-
-
 @pytest.mark.parametrize("opened", [True, False], ids=["open", "path"])
 @pytest.mark.parametrize("loaded", [True, False], ids=["tokenizer", "checkpoint"])
 def test_it_holds_every_row_after_the_index_was_closed(
@@ -297,6 +286,7 @@ def test_it_holds_every_row_after_the_index_was_closed(
     tokenizer = TextTokenizer.load(checkpoint) if loaded else str(checkpoint)
     with Index.open(index) as reader:
         trie = title_trie(reader if opened else str(index), tokenizer)
+        assert reader.entity(0).title, "an index that was given open stays open"
         rows = [reader.row_token_ids(rank) for rank in range(reader.num_rows)]
         vocab_size = reader.vocab_size
     assert trie.num_rows == len(rows)
@@ -310,24 +300,6 @@ def test_it_holds_every_row_after_the_index_was_closed(
         assert trie.row(state).tolist() == [rank]
 
 
-def test_an_index_that_was_given_open_stays_open(index: Path, checkpoint: Path) -> None:
-    with Index.open(index) as reader:
-        title_trie(reader, checkpoint)
-        assert reader.entity(0).title
-
-
-def test_another_tokenizer_is_refused(index: Path, tmp_path: Path) -> None:
-    save_tokenizer(train_tokenizer(vocab_size=300), tmp_path / "other")
-    with pytest.raises(IndexMismatchError, match=r"was built with the tokenizer .*sha256:.* rebuild it with"):
-        title_trie(index, tmp_path / "other")
-
-
-def test_a_model_with_too_few_tokens_is_refused(index: Path, checkpoint: Path) -> None:
-    with pytest.raises(IndexMismatchError, match="can write only tokens below 280"):
-        title_trie(index, checkpoint, vocab_size=280)
-    assert title_trie(index, checkpoint, vocab_size=512).vocab_size == 512
-
-
 def test_another_rendering_than_the_checkpoint_was_taught_is_refused(
     checkpoint: Path, tmp_path: Path
 ) -> None:
@@ -339,13 +311,6 @@ def test_another_rendering_than_the_checkpoint_was_taught_is_refused(
     taught_nothing = Path(shutil.copytree(checkpoint, tmp_path / "copy"))
     (taught_nothing / "genret.json").unlink()
     assert title_trie(bare, taught_nothing).num_rows > 0
-
-
-def test_what_is_not_there_is_named(index: Path, checkpoint: Path, tmp_path: Path) -> None:
-    with pytest.raises(IndexNotFoundError, match="absent"):
-        title_trie(tmp_path / "absent", checkpoint)
-    with pytest.raises(ModelError, match="absent"):
-        title_trie(index, tmp_path / "absent")
 
 
 @pytest.mark.parametrize(

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import Any
 
 import pytest
 
 from genret import RetrievalResult, Retriever, RetrieveRequest
-from genret.decoding.constraints import Hypothesis
 from genret.decoding.row_scores import score_rows
 from genret.index_builder.build_options import EvidenceOptions
 from genret.retrieval.methods.decoded_methods import Decoded, decode_by_beam
-from genret.retrieval.methods.scoring import EntityScorer
+from genret.retrieval.methods.scored_methods import EntityScorer
 from genret.retrieval.prompts import FEW_SHOT
 from tests.checkpoints import checkpoint_config, make_checkpoint, make_index, train_tokenizer
 from tests.table_retrievers import answers
@@ -47,9 +46,8 @@ class Anew(EntityScorer):
     """Scores every form, whatever was found."""
 
     def score(self, *args: Any) -> Any:
-        session, requests, filters, entities, found, cancel, room = args
-        nothing: Sequence[Mapping[int, Hypothesis]] = [{} for _ in found]
-        return super().score(session, requests, filters, entities, nothing, cancel, room)
+        *others, found = args
+        return super().score(*others, [{} for _ in found])
 
 
 @pytest.fixture(scope="module", params=["llama", "bart"])
@@ -138,7 +136,7 @@ def test_the_model_is_asked_for_what_no_beam_found_and_nothing_else(
         found.append({row.token_ids for row in outcome.rows.values()})
         return [outcome]
 
-    monkeypatch.setattr("genret.retrieval.methods.scoring.score_rows", recorded_rows)
+    monkeypatch.setattr("genret.retrieval.methods.scored_methods.score_rows", recorded_rows)
     monkeypatch.setattr("genret.retrieval.methods.batches.decode_by_beam", recorded_beams)
     request = RetrieveRequest("nile river", k=60, beam_size=40)
     mine, theirs = (answers(retriever, request)[0] for retriever in (once, anew))

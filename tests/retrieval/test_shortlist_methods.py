@@ -64,7 +64,7 @@ class Setting:
 
     def oracle(self, request: RetrieveRequest) -> EntityOracle:
         prompt = CONFIG.prompt(None).encode(TOKENIZER, request.query)
-        made = self.retriever.filters._maker.make(request.restriction)
+        made = self.retriever.filters.make(request.restriction)
         return EntityOracle.of(self.index, self.model, prompt, made)
 
     def answer(self, *requests: RetrieveRequest) -> list[RetrievalResult]:
@@ -268,6 +268,7 @@ def test_shortlist_without_vectors_says_why_and_the_others_go_on(
     )
     assert [type(reply) for reply in replies] == [wanted, wanted, RetrievalResult, RetrievalResult]
     assert str(replies[0]) == str(replies[1])
+    assert replies[0] is not replies[1], "each has an error of its own"
     if problem is None:
         assert "has no evidence that proposes entities; add some with: genret update" in str(replies[0])
     else:
@@ -404,8 +405,7 @@ def test_warm_up_asks_for_a_shortlist_where_there_are_vectors(twelve: Setting) -
 
 
 def test_timings_add_up(twelve: Setting) -> None:
-    (result,) = twelve.answer(RetrieveRequest("one", shortlist_size=3))
-    times = result.timings
+    times = twelve.answer(RetrieveRequest("one", shortlist_size=3))[0].timings
     parts = (times.shortlist_ms, times.prefill_ms, times.decode_ms, times.score_ms)
     assert all(part > 0 for part in parts)
     assert times.total_ms == pytest.approx(sum(parts))
@@ -415,7 +415,7 @@ def test_aliases_beyond_the_bound_are_left_out_and_nothing_is_certified(
     twelve: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (whole,) = twelve.answer(RetrieveRequest("one", k=12, vector_weight=0.0))
-    monkeypatch.setattr("genret.retrieval.methods.scoring.MAX_SCORED_FORMS", 14)
+    monkeypatch.setattr("genret.retrieval.methods.scored_methods.MAX_SCORED_FORMS", 14)
     retriever = Retriever(
         twelve.index, twelve.model, TOKENIZER, CONFIG, ranker=twelve.vectors.opened(), is_named=False
     )

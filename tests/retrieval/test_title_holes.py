@@ -64,14 +64,23 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Index]:
 
 
 @pytest.fixture
-def holes(index: Index) -> TitleSlots:
-    return opened_holes(index)
+def holes(index: Index) -> IndexSet:
+    return slots_over(wiki=index)
 
 
-def opened_holes(index: Index, name: str = "wiki", max_filtered_bytes: int = 1 << 20) -> TitleSlots:
-    holes = TitleSlots(Leaves(VOCABULARY), max_filtered_bytes)
-    holes.add(name, index, FilterStore(index, "cpu", 1 << 20))
-    return holes
+def slots_over(
+    vocabulary: Vocabulary = VOCABULARY, max_filtered_bytes: int = 1 << 20, **indexes: Index
+) -> IndexSet:
+    slots = TitleSlots(Leaves(vocabulary), max_filtered_bytes)
+    return IndexSet([named(name, index) for name, index in indexes.items()], lambda: slots)
+
+
+def named(name: str, index: Index) -> NamedIndex:
+    return NamedIndex(name, index, FilterStore(index, "cpu", 1 << 20), lambda query, predicate, k: [])
+
+
+def warm_up(indexes: IndexSet) -> None:
+    indexes._slots().warm_up(indexes)
 
 
 def written(value: Any) -> bytes:
@@ -92,7 +101,7 @@ def ids(index: Index, leaf: TextLeaf, title: str) -> set[str]:
     return set() if state < 0 else {index.entity(number).entity_id for number in leaf.members(state)}
 
 
-def test_titles_are_written_and_aliases_are_not(index: Index, holes: TitleSlots) -> None:
+def test_titles_are_written_and_aliases_are_not(index: Index, holes: IndexSet) -> None:
     leaf = holes(TitleSlotName("wiki"))
     assert isinstance(leaf, TitleSlotLeaf)
     assert ids(index, leaf, "abc") == {"1", "2"}
@@ -103,7 +112,7 @@ def test_titles_are_written_and_aliases_are_not(index: Index, holes: TitleSlots)
         assert ids(index, leaf, other) == set()
 
 
-def test_filters_are_those_of_requests(index: Index, holes: TitleSlots) -> None:
+def test_filters_are_those_of_requests(index: Index, holes: IndexSet) -> None:
     leaf = holes(TitleSlotName("wiki", "kind = 'x'"))
     assert ids(index, leaf, "abc") == {"1"}
     assert ids(index, leaf, "a") == {"3"}
@@ -124,18 +133,12 @@ def without(*missing: int) -> Vocabulary:
     return Vocabulary(tokens, VOCABULARY.end_token_id, VOCABULARY.vocab_size)
 
 
-def opened_with(index: Index, vocabulary: Vocabulary) -> TitleSlots:
-    holes = TitleSlots(Leaves(vocabulary))
-    holes.add("wiki", index, FilterStore(index, "cpu", 1 << 20))
-    return holes
-
-
-def test_bytes_that_no_title_has_may_lack(index: Index, holes: TitleSlots) -> None:
+def test_bytes_that_no_title_has_may_lack(index: Index, holes: IndexSet) -> None:
     """As in SmolLM2, whose vocabulary lacks some control characters and two leads of rare scripts."""
     lacking = without(0x01, 0x04, 0xF1, 0xF2, ord("z"))
     assert not lacking.writable.is_everything
-    found = opened_with(index, lacking)
-    found.warm_up()
+    found = slots_over(lacking, wiki=index)
+    warm_up(found)
     leaf, full = found(TitleSlotName("wiki")), holes(TitleSlotName("wiki"))
     for number in range(index.num_entities):
         title = index.entity(number).title
@@ -157,17 +160,17 @@ def test_bytes_that_no_title_has_may_lack(index: Index, holes: TitleSlots) -> No
     ],
 )
 def test_a_title_that_cannot_be_written_is_named(index: Index, byte: int, message: str) -> None:
-    holes = opened_with(index, without(0x01, byte))
-    holes.warm_up()
+    holes = slots_over(without(0x01, byte), wiki=index)
+    warm_up(holes)
     for _ in range(2):
         with pytest.raises(TitleSlotError, match=re.escape(message)):
             holes(TitleSlotName("wiki"))
 
 
 def test_a_tokenizer_of_characters_needs_those_of_the_titles(index: Index) -> None:
-    def holes_of(characters: str) -> TitleSlots:
+    def holes_of(characters: str) -> IndexSet:
         tokens: list[bytes | None] = [character.encode() for character in characters]
-        return opened_with(index, Vocabulary([*tokens, None], len(tokens), len(tokens) + 1))
+        return slots_over(Vocabulary([*tokens, None], len(tokens), len(tokens) + 1), wiki=index)
 
     leaf = holes_of(ALPHABET + "{}[]:,")(TitleSlotName("wiki"))
     assert ids(index, leaf, "é😀") == {"5"}
@@ -188,15 +191,15 @@ def test_titles_are_read_once_and_only_for_a_tokenizer_that_lacks_bytes(
         return plain(self, of_bytes)
 
     monkeypatch.setattr(TextBatches, "units", counted)
-    opened_with(index, VOCABULARY)(TitleSlotName("wiki"))
+    slots_over(wiki=index)(TitleSlotName("wiki"))
     assert passes == []
-    holes = opened_with(index, without(0x01))
+    holes = slots_over(without(0x01), wiki=index)
     for predicate in (None, "kind = 'x'", "kind = 'y'"):
         holes(TitleSlotName("wiki", predicate))
     assert passes == [True]
 
 
-def test_equal_holes_are_one_object(holes: TitleSlots) -> None:
+def test_equal_holes_are_one_object(holes: IndexSet) -> None:
     leaf = holes(TitleSlotName("wiki"))
     assert holes(TitleSlotName("titles")) is leaf
     some = holes(TitleSlotName("wiki", "kind = 'x'"))
@@ -207,7 +210,7 @@ def test_equal_holes_are_one_object(holes: TitleSlots) -> None:
 
 
 def test_filtered_titles_are_kept_within_bounds(index: Index) -> None:
-    holes = opened_holes(index, max_filtered_bytes=1)
+    holes = slots_over(max_filtered_bytes=1, wiki=index)
     first = holes(TitleSlotName("wiki", "kind = 'x'"))
     assert holes(TitleSlotName("wiki", "kind = 'x'")) is first
     second = holes(TitleSlotName("wiki", "kind = 'y'"))
@@ -215,7 +218,7 @@ def test_filtered_titles_are_kept_within_bounds(index: Index) -> None:
     again = holes(TitleSlotName("wiki", "kind = 'x'"))
     assert again is not first
     assert again.key == first.key
-    assert holes.num_bytes == again.num_bytes
+    assert holes._slots().num_bytes == again.num_bytes
     assert ids(index, first, "a") == {"3"}
 
 
@@ -229,7 +232,7 @@ def test_filtered_titles_are_kept_within_bounds(index: Index) -> None:
         (TitleSlotName("wiki", " "), "^must not be empty"),
     ],
 )
-def test_what_cannot_be_opened_is_named(holes: TitleSlots, name: TitleSlotName, message: str) -> None:
+def test_what_cannot_be_opened_is_named(holes: IndexSet, name: TitleSlotName, message: str) -> None:
     with pytest.raises(TitleSlotError, match=message) as caught:
         holes(name)
     assert caught.value.keyword == ("x-genret-index" if name.predicate is None else "x-genret-filter")
@@ -237,32 +240,28 @@ def test_what_cannot_be_opened_is_named(holes: TitleSlots, name: TitleSlotName, 
 
 def test_there_may_be_no_index() -> None:
     with pytest.raises(TitleSlotError, match="there is no index 'titles'; there are: none"):
-        TitleSlots(Leaves(VOCABULARY))(TitleSlotName("titles"))
+        slots_over()(TitleSlotName("titles"))
 
 
 def test_several_indexes(index: Index, places: Index) -> None:
-    holes = opened_holes(index)
-    holes.add("other", places, FilterStore(places, "cpu", 1 << 20))
-    assert holes.index("titles") is index
-    assert holes.index("other") is places
+    holes = slots_over(wiki=index, other=places)
     leaf = holes(TitleSlotName("other"))
     assert ids(places, leaf, "gh") == {"gh"}
     assert ids(index, holes(TitleSlotName("titles")), "gh") == set()
     with pytest.raises(TitleSlotError, match="there are: 'wiki', 'other'"):
         holes(TitleSlotName("third"))
-    holes.add("wiki", places, FilterStore(places, "cpu", 1 << 20))
-    assert holes(TitleSlotName("wiki")).key == leaf.key
-    holes.warm_up()
+    replaced = holes.with_index(named("wiki", places))
+    assert replaced(TitleSlotName("wiki")).key == leaf.key
+    warm_up(replaced)
 
 
 TITLE = {"type": "string", "x-genret-index": "wiki"}
 PLACE = {"type": "string", "x-genret-index": "places"}
 
 
-def grammar_over(index: Index, places: Index, schema: Any) -> tuple[Grammar, TitleSlots]:
-    holes = opened_holes(index)
-    holes.add("places", places, FilterStore(places, "cpu", 1 << 20))
-    return compile_schema(schema, Leaves(VOCABULARY), GrammarOptions.for_writing(), holes), holes
+def grammar_over(index: Index, places: Index, schema: Any) -> Grammar:
+    slots = slots_over(wiki=index, places=places)
+    return compile_schema(schema, Leaves(VOCABULARY), GrammarOptions.for_writing(), slots)
 
 
 def admits(grammar: Grammar, value: Any) -> bool:
@@ -270,16 +269,16 @@ def admits(grammar: Grammar, value: Any) -> bool:
     return state >= 0 and grammar.is_complete(state)
 
 
-def found(grammar: Grammar, holes: TitleSlots, value: Any) -> list[tuple[str, str, set[str]]]:
+def found(grammar: Grammar, value: Any, **indexes: Index) -> list[tuple[str, str, set[str]]]:
     """Return pointers, indexes and ids of the entities behind the titles of an answer."""
     text = written(value)
     values = grammar.holes(text)
     for one in values:
         assert text[one.first_byte : one.first_byte + 1] == text[one.last_byte - 1 : one.last_byte] == b'"'
-    indexes = [holes.index(one.name.index) for one in values]
     return [
-        (one.pointer, one.name.index, {index.entity(number).entity_id for number in one.members})
-        for one, index in zip(values, indexes, strict=True)
+        (one.pointer, name, {indexes[name].entity(number).entity_id for number in one.members})
+        for one in values
+        for name in [one.name.index]
     ]
 
 
@@ -288,10 +287,10 @@ def test_titles_stand_anywhere_in_a_schema_and_come_back_as_entities(index: Inde
     also = {"type": "array", "items": TITLE, "maxItems": 3}
     properties = {"who": TITLE, "where": where, "also": also}
     schema = {"type": "object", "properties": properties, "required": list(properties)}
-    grammar, holes = grammar_over(index, places, schema)
+    grammar = grammar_over(index, places, schema)
     answer = {"who": "abc", "where": {"place": 'x"y'}, "also": ["é😀", 'a "b" c\\d', "a"]}
     assert admits(grammar, answer)
-    assert found(grammar, holes, answer) == [
+    assert found(grammar, answer, wiki=index, places=places) == [
         ("/who", "wiki", {"1", "2"}),
         ("/where/place", "places", {'x"y'}),
         ("/also/0", "wiki", {"5"}),
@@ -305,14 +304,14 @@ def test_titles_stand_anywhere_in_a_schema_and_come_back_as_entities(index: Inde
 def test_filters_of_one_schema_are_independent(index: Index, places: Index) -> None:
     items = [{**TITLE, "x-genret-filter": f"kind = '{kind}'"} for kind in "xy"]
     schema = {"type": "array", "prefixItems": items, "items": False, "minItems": 2}
-    grammar, holes = grammar_over(index, places, schema)
-    assert found(grammar, holes, ["abc", "abc"]) == [("/0", "wiki", {"1"}), ("/1", "wiki", {"2"})]
+    grammar = grammar_over(index, places, schema)
+    assert found(grammar, ["abc", "abc"], wiki=index) == [("/0", "wiki", {"1"}), ("/1", "wiki", {"2"})]
     assert admits(grammar, ["a", "é😀"])
     assert not admits(grammar, ["é😀", "a"])
 
 
 def test_items_that_must_differ_are_titles_once(index: Index, places: Index) -> None:
-    grammar, _ = grammar_over(index, places, {"type": "array", "items": PLACE, "uniqueItems": True})
+    grammar = grammar_over(index, places, {"type": "array", "items": PLACE, "uniqueItems": True})
     assert admits(grammar, ["h", "gh", 'x"y', "xyz"])
     assert not admits(grammar, ["h", "h"])
     assert not admits(grammar, ["h", "gh", 'x"y', "xyz", "h"])
@@ -329,8 +328,8 @@ def test_an_index_of_the_older_format_says_what_to_do_and_an_update_does_it(tmp_
     folder.rename(folder.with_name(digest_bytes(data)))
     (summary.index / "CURRENT").write_text(digest_bytes(data) + "\n")
     with Index.open(summary.index) as old:
-        holes = opened_holes(old, "old")
-        holes.warm_up()
+        holes = slots_over(old=old)
+        warm_up(holes)
         for predicate in (None, "kind = 'x'"):
             with pytest.raises(
                 TitleSlotError, match=r"the index 'old' is of format version 2.*genret update"
@@ -346,7 +345,7 @@ def test_an_index_of_the_older_format_says_what_to_do_and_an_update_does_it(tmp_
     for name, content in fresh.items():
         assert name == "manifest.json" or (new / name).read_bytes() == content
     with Index.open(summary.index) as index:
-        assert ids(index, opened_holes(index)(TitleSlotName("titles", "kind = 'x'")), "a") == {"a"}
+        assert ids(index, slots_over(wiki=index)(TitleSlotName("titles", "kind = 'x'")), "a") == {"a"}
 
 
 @pytest.mark.shared_data
@@ -360,8 +359,8 @@ def test_odd_real_titles_are_written_and_near_misses_are_not(tmp_path: Path) -> 
     out = tmp_path / "odd.index"
     build_index(source, tokenizer, BuildOptions(out=out, max_title_tokens=100_000, max_bad_rows=100))
     with Index.open(out) as index:
-        holes = opened_holes(index)
-        holes.warm_up()
+        holes = slots_over(wiki=index)
+        warm_up(holes)
         leaf = holes(TitleSlotName("titles"))
         known = {index.entity(number).title for number in range(index.num_entities)}
         for title in known:
@@ -374,17 +373,9 @@ def test_odd_real_titles_are_written_and_near_misses_are_not(tmp_path: Path) -> 
                 assert (after(leaf, written(other)) >= 0) == (other in known)
 
 
-def named(name: str, index: Index) -> NamedIndex:
-    return NamedIndex(name, index, FilterStore(index, "cpu", 1 << 20), lambda query, predicate, k: [])
-
-
 def index_set(*indexes: NamedIndex) -> IndexSet:
-    base = TitleSlots(Leaves(VOCABULARY))
-
-    def open_holes(asked: IndexSet) -> TitleSlots:
-        return base.among((one.name, one.index, one.filters) for one in asked)
-
-    return IndexSet({one.name: one for one in indexes}, open_holes)
+    slots = TitleSlots(Leaves(VOCABULARY))
+    return IndexSet(indexes, lambda: slots)
 
 
 def test_a_set_with_one_index_more_leaves_the_first_one_as_it_is(index: Index, places: Index) -> None:
@@ -394,21 +385,20 @@ def test_a_set_with_one_index_more_leaves_the_first_one_as_it_is(index: Index, p
     assert [one.name for one in replaced] == ["wiki", "films"], "its place stays"
     assert (first.index("wiki"), replaced.index("wiki")) == (index, places)
     assert (first.index("titles"), replaced.index("titles")) == (index, places)
-    assert "films" in second
-    assert "films" not in first
-    for unknown in (lambda: first.index("films"), lambda: first.holes(TitleSlotName("films"))):
+    assert [one.name for one in second] == ["wiki", "films"]
+    assert [one.name for one in first] == ["wiki"]
+    for unknown in (lambda: first.index("films"), lambda: first(TitleSlotName("films"))):
         with pytest.raises(TitleSlotError, match="there is no index 'films'"):
             unknown()
     with pytest.raises(InputError, match="nothing finds titles of the index 'films'"):
         first.finder("films")
     assert second.finder("films")("q", None, 1) == []
-    assert first.holes(TitleSlotName("wiki")).key != replaced.holes(TitleSlotName("wiki")).key
+    assert first(TitleSlotName("wiki")).key != replaced(TitleSlotName("wiki")).key
 
 
 def test_an_empty_set_has_no_titles() -> None:
     empty = index_set()
     assert empty.first_name == "titles"
-    assert empty.opened_holes is None
     with pytest.raises(TitleSlotError):
         empty.index("titles")
     assert empty.stamp('{"x-genret-index": "titles"}', "titles") == ()
@@ -417,10 +407,13 @@ def test_an_empty_set_has_no_titles() -> None:
 def test_sets_share_what_is_known_of_the_same_version(index: Index) -> None:
     wiki, films = named("wiki", index), named("films", index)
     first = index_set(wiki)
-    leaf = first.holes(TitleSlotName("wiki"))
-    shared = first.opened_holes.among([("wiki", wiki.index, wiki.filters), ("films", index, films.filters)])
+    leaf = first(TitleSlotName("wiki"))
+    shared = first.with_index(films)
     assert shared(TitleSlotName("wiki")) is leaf
     assert shared(TitleSlotName("films")) is not leaf
+    filtered = shared(TitleSlotName("wiki", "kind = 'x'"))
+    first._slots().forget(wiki)
+    assert shared(TitleSlotName("wiki", "kind = 'x'")) is not filtered
 
 
 def test_a_stamp_holds_the_versions_that_a_schema_may_ask_for(index: Index) -> None:
@@ -442,7 +435,7 @@ def test_a_stamp_holds_the_versions_that_a_schema_may_ask_for(index: Index) -> N
 @given(st.text(min_size=1, max_size=6), st.booleans())
 def test_no_index_that_a_schema_names_is_missing_from_its_stamp(name: str, ascii_only: bool) -> None:
     one = NamedIndex(name, None, None)  # type: ignore[arg-type]  # nothing looks into it
-    indexes = IndexSet({name: one}, lambda asked: TitleSlots(Leaves(VOCABULARY)))
+    indexes = index_set(one)
     schema = json.dumps({"x-genret-index": name}, ensure_ascii=ascii_only)
     assert indexes.stamp(schema, "another") == (one.serial,)
 
@@ -458,8 +451,7 @@ def store() -> SchemaStore:
 
 
 def prepared(store: SchemaStore, schema: str = SCHEMA, **options: Any) -> CompiledSchema:
-    no_indexes = IndexSet({}, lambda indexes: TitleSlots(Leaves(VOCABULARY)))
-    return store.prepare(AnswerRequest("-", schema, **options), no_indexes)
+    return store.prepare(AnswerRequest("-", schema, **options), index_set())
 
 
 def writes(schema: CompiledSchema, text: str) -> bool:

@@ -66,6 +66,9 @@ def expected(retriever: Retriever, query: str, title: str, prompt: str | None = 
 @given(titles=st.lists(st.sampled_from(TITLES) | st.text("abcé ,", min_size=1).filter(str.strip), min_size=1))
 def test_scores_are_those_of_every_title_alone(retriever: Retriever, titles: list[str]) -> None:
     result = retriever.score("a river", titles)
+    times = result.timings
+    assert times.total_ms == pytest.approx(times.prefill_ms + times.score_ms)
+    assert (times.decode_ms, times.shortlist_ms) == (0.0, 0.0)
     rows = [tuple(row_of(retriever, " ".join(title.split()))) for title in titles]
     logprobs = [expected(retriever, "a river", " ".join(title.split())) for title in titles]
     assert result.query == "a river"
@@ -86,6 +89,9 @@ def test_titles_are_looked_up_in_the_catalogue(retriever: Retriever) -> None:
     ids = [score.entity_ids for score in scores]
     assert ids == [("Q8", "Q9"), ("Q10", "Q11"), ("Q4",), (), ("Q5",)]
     assert scores[-1].title == " Paris,\tTexas "
+    one, other = retriever.score("one", ["Maria Skłodowska é", "Maria  Skłodowska e\u0301"]).scores
+    assert (one.logprob, one.num_tokens) == (other.logprob, other.num_tokens)
+    assert one.probability == other.probability == pytest.approx(1.0), "one title, which stands there twice"
 
 
 SHARED_FORMS = (
@@ -114,19 +120,13 @@ def test_entities_share_a_form_by_role_and_weight(
             assert math.fsum(score.entity_shares) == pytest.approx(1.0 if wanted else 0.0)
 
 
-def test_titles_are_composed_as_those_of_catalogues_are(retriever: Retriever) -> None:
-    one, other = retriever.score("one", ["Maria Skłodowska é", "Maria  Skłodowska é"]).scores
-    assert (one.logprob, one.num_tokens) == (other.logprob, other.num_tokens)
-    assert (
-        one.probability == other.probability == pytest.approx(1.0)
-    )  # one title, though it stands there twice
-
-
 def test_one_title_or_any_iterable(retriever: Retriever) -> None:
     (alone,) = retriever.score("one", "Paris").scores
     (first, _) = retriever.score("one", (title for title in ("Paris", "Nile"))).scores
-    assert alone.probability == 1.0
-    assert alone.logprob == first.logprob
+    assert (alone.probability, alone.logprob) == (1.0, first.logprob)
+    with pytest.raises(InputError, match="titles: must be a list of texts, got one text"):
+        ScoreRequest("one", "Paris")  # type: ignore[arg-type]
+    assert ScoreRequest("one", ["Paris"]).titles == ("Paris",)  # type: ignore[arg-type]
 
 
 def test_mentions_and_templates(retriever: Retriever) -> None:
@@ -137,7 +137,6 @@ def test_mentions_and_templates(retriever: Retriever) -> None:
     assert result.scores[0].logprob == pytest.approx(wanted, abs=1e-4)
     same = retriever.score(result.query, ["Amazon"], prompt="mention")
     assert same.scores == result.scores
-    assert retriever.score_request(mention, ["Amazon"]).prompt == "mention"
 
 
 @pytest.mark.parametrize(
@@ -163,12 +162,6 @@ def test_mentions_and_templates(retriever: Retriever) -> None:
 def test_wrong_arguments(retriever: Retriever, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=f"^{message}"):
         retriever.score(**{"query": "one", "titles": ["Paris"], **arguments})
-
-
-def test_requests_take_no_single_text_and_keep_their_titles(retriever: Retriever) -> None:
-    with pytest.raises(InputError, match="titles: must be a list of texts, got one text"):
-        ScoreRequest("one", "Paris")  # type: ignore[arg-type]
-    assert ScoreRequest("one", ["Paris"]).titles == ("Paris",)  # type: ignore[arg-type]
 
 
 def test_tokens_that_the_model_does_not_know_name_the_title(tmp_path: Path) -> None:
@@ -233,12 +226,6 @@ def test_who_has_left_is_not_computed(retriever: Retriever) -> None:
     assert isinstance(left, DecodingCancelledError)
     assert isinstance(stayed, ScoreResult)
     assert prompts == [1]
-
-
-def test_timings_add_up(retriever: Retriever) -> None:
-    times = retriever.score("one", TITLES).timings
-    assert times.total_ms == pytest.approx(times.prefill_ms + times.score_ms)
-    assert (times.decode_ms, times.shortlist_ms) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize("architecture", ["llama", "bart"])

@@ -53,6 +53,17 @@ from genret.retrieval.types import (
             {"method": "shortlist", "explain": True},
             "explain: needs a decoder, got the method shortlist, which walks no token tree",
         ),
+        (
+            {"method": "disc", "explain": True, "adaptive": True, "beam_size": 1},
+            "explain: cannot be combined with adaptive or a beam_size above 1 with the method disc; "
+            "got adaptive",
+        ),
+        (
+            {"method": "disc", "explain": True, "beam_size": 4},
+            "explain: cannot be combined with adaptive or a beam_size above 1 with the method disc; "
+            "got a beam_size of 4",
+        ),
+        ({"explain": 1}, "explain: must be True or False, got 1"),
         ({"decoder": "disc", "beam_size": 65}, "beam_size: must be in [1, 64] with the method disc, got 65"),
         ({"beam_size": 0}, "beam_size: must be in [1, 1000], got 0"),
         ({"beam_size": 1001}, "beam_size: must be in [1, 1000], got 1001"),
@@ -199,6 +210,8 @@ def test_numpy_numbers_become_plain_ones() -> None:
     )
     assert [type(v) for v in (request.k, request.seed, request.temperature)] == [int, int, float]
     assert request == RetrieveRequest("x", k=3, seed=7, temperature=0.5)
+    with pytest.raises(FrozenInstanceError):
+        request.k = 3  # type: ignore[misc]
 
 
 def test_lists_of_ids_become_tuples() -> None:
@@ -232,11 +245,6 @@ def test_limits_are_those_of_the_decoders() -> None:
         assert RetrieveRequest("x", k=k).width == params.BeamParams(k=k).width
 
 
-def test_requests_do_not_change() -> None:
-    with pytest.raises(FrozenInstanceError):
-        RetrieveRequest("x").k = 3  # type: ignore[misc]
-
-
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -250,10 +258,6 @@ def test_mentions_are_text(fields: dict[str, Any], message: str) -> None:
         Mention(**fields)
 
 
-def test_no_match_is_an_empty_list() -> None:
-    assert RetrievalResult(query="x", method="beam", candidates=()).no_match
-
-
 @pytest.mark.parametrize(
     ("mass", "lower", "upper", "bounded"),
     [(0.5, 0.2, 0.9, 0.5), (0.1, 0.2, 0.9, 0.2), (1.1, 0.2, 0.9, 0.9), (1.1, None, None, 1.0)],
@@ -263,7 +267,8 @@ def test_the_best_figure_for_the_mass_is_within_its_bounds(
 ) -> None:
     result = RetrievalResult("x", "disc", (), mass=mass, mass_lower=lower, mass_upper=upper)
     assert result.bounded_mass == bounded
-    assert RetrievalResult("x", "beam", ()).bounded_mass is None
+    nothing = RetrievalResult("x", "beam", ())
+    assert (nothing.bounded_mass, nothing.no_match, nothing.kv) == (None, True, KvShare())
 
 
 @pytest.mark.parametrize(
@@ -288,7 +293,6 @@ def test_what_is_left_open_has_a_value_in_force(
 def test_memory_saved_is_what_a_cache_per_branch_takes_more() -> None:
     assert KvShare(peak_bytes=100, per_branch_bytes=800).saved_bytes == 700
     assert KvShare(peak_bytes=100, per_branch_bytes=80).saved_bytes == -20
-    assert RetrievalResult("x", "beam", ()).kv == KvShare()
 
 
 def test_what_is_in_force_with_each_method() -> None:

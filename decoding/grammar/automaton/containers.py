@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
 from itertools import count
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from genret.decoding.grammar.automaton.nodes import (
     BLANK,
@@ -21,7 +21,7 @@ from genret.decoding.grammar.automaton.nodes import (
 )
 from genret.decoding.grammar.compile_options import GrammarOptions
 from genret.decoding.grammar.leaves.leaf import Leaf
-from genret.decoding.grammar.shapes import ArrayShape, ObjectShape, Option, ValueNode
+from genret.decoding.grammar.shapes import ArrayShape, ObjectShape, Option, Shape, ValueNode
 
 QUOTE, COMMA, COLON = 0x22, 0x2C, 0x3A
 OPEN_ARRAY, CLOSE_ARRAY, OPEN_OBJECT, CLOSE_OBJECT = 0x5B, 0x5D, 0x7B, 0x7D
@@ -71,10 +71,9 @@ class ValueStarts:
 
     def _find(self, byte: int) -> Iterable[ThreadPosition]:
         kinds, value = self._kinds, self.value
-        if byte == OPEN_ARRAY:
-            return [kinds.array(shape).node(OPENED, shape.start()) for shape in value.arrays]
-        if byte == OPEN_OBJECT:
-            return [kinds.object(shape).node(OPENED, shape.start()) for shape in value.objects]
+        if byte in (OPEN_ARRAY, OPEN_OBJECT):
+            shapes = value.arrays if byte == OPEN_ARRAY else value.objects
+            return [kinds.container(shape).node(OPENED, shape.start()) for shape in shapes]
         if byte not in _VALUE_STARTS:
             return []
         is_number = byte in NUMBER_STARTS
@@ -178,12 +177,15 @@ class _Container:
         return starts[0] if len(starts) == 1 else tuple(sorted({byte for out in starts for byte in out}))
 
 
-class ObjectKind(_Container):
-    """Objects of one shape."""
+S = TypeVar("S", bound=Shape)
+
+
+class _ShapeKind(_Container, Generic[S]):
+    """Containers of one shape."""
 
     __slots__ = ("_options", "shape")
 
-    def __init__(self, shape: ObjectShape, kinds: ValueKinds) -> None:
+    def __init__(self, shape: S, kinds: ValueKinds) -> None:
         super().__init__(kinds)
         self.shape = shape
         self._options: dict[tuple[Hashable, int], tuple[Option, ...]] = {}
@@ -198,6 +200,12 @@ class ObjectKind(_Container):
         if node.phase == INSIDE_KEY:
             return self.node(BEFORE_COLON, node.progress, label)
         return self.node(BEHIND, self.shape.after_value(node.progress, label))
+
+
+class ObjectKind(_ShapeKind[ObjectShape]):
+    """Objects of one shape."""
+
+    __slots__ = ()
 
     def moves(self, node: ThreadPosition) -> Moves:
         """Colon and value behind a key; otherwise another key, a comma before one, or the end."""
@@ -222,31 +230,17 @@ class ObjectKind(_Container):
         return Moves(punctuation)
 
 
-class ArrayKind(_Container):
+class ArrayKind(_ShapeKind[ArrayShape]):
     """Arrays of one shape."""
 
-    __slots__ = ("_options", "shape")
-
-    def __init__(self, shape: ArrayShape, kinds: ValueKinds) -> None:
-        super().__init__(kinds)
-        self.shape = shape
-        self._options: dict[Hashable, tuple[Option, ...]] = {}
-
-    def clear(self) -> None:
-        """Forget all positions, and the options of items."""
-        super().clear()
-        self._options = {}
-
-    def after(self, node: ThreadPosition, label: int) -> ThreadPosition:
-        """The position behind an item."""
-        return self.node(BEHIND, self.shape.after_value(node.progress, label))
+    __slots__ = ()
 
     def moves(self, node: ThreadPosition) -> Moves:
         """An item, a comma before one, or the end."""
         phase, shape, progress = node.phase, self.shape, node.progress
-        options = self._options.get(progress)
+        options = self._options.get((progress, 0))
         if options is None:
-            options = self._options[progress] = shape.items(progress)
+            options = self._options[progress, 0] = shape.items(progress)
         punctuation: dict[int, ThreadPosition | Pushes | int] = {}
         if phase != MEMBER and shape.can_close(progress):
             punctuation[CLOSE_ARRAY] = 0
@@ -290,8 +284,7 @@ class ValueKinds:
         self.numbers = count()
         self.own_leaves: dict[Hashable, Leaf] = {}
         self._leaves: dict[tuple[Hashable, bool], ScalarKind] = {}
-        self._arrays: dict[int, ArrayKind] = {}
-        self._objects: dict[int, ObjectKind] = {}
+        self._containers: dict[int, ArrayKind | ObjectKind] = {}
         self._starts: dict[int, ValueStarts] = {}
 
     def leaf(self, leaf: Leaf, is_number: bool) -> ScalarKind:
@@ -305,9 +298,8 @@ class ValueKinds:
 
     def clear(self, kept: set[ThreadPosition]) -> None:
         """Forget all positions but some, and everything that can be found again."""
-        for table in (self._leaves, self._arrays, self._objects):
-            for known in table.values():
-                known.clear()
+        for known in (*self._leaves.values(), *self._containers.values()):
+            known.clear()
         self._leaves = {}
         self._starts = {}
         self.own_leaves = {}
@@ -321,26 +313,19 @@ class ValueKinds:
     def drop(self) -> None:
         """Let go of all kinds, at the end."""
         self.clear(set())
-        self._arrays = {}
-        self._objects = {}
+        self._containers = {}
 
     def _own(self, leaf: Leaf) -> None:
         if not leaf.is_shared:
             self.own_leaves[leaf.key] = leaf
 
     # Shapes and value nodes are known by `id`; the kinds hold them, so no id is used twice.
-    def array(self, shape: ArrayShape) -> ArrayKind:
-        """The kind of an array shape."""
-        kind = self._arrays.get(id(shape))
+    def container(self, shape: ArrayShape | ObjectShape) -> ArrayKind | ObjectKind:
+        """The kind of a shape."""
+        kind = self._containers.get(id(shape))
         if kind is None:
-            kind = self._arrays[id(shape)] = ArrayKind(shape, self)
-        return kind
-
-    def object(self, shape: ObjectShape) -> ObjectKind:
-        """The kind of an object shape."""
-        kind = self._objects.get(id(shape))
-        if kind is None:
-            kind = self._objects[id(shape)] = ObjectKind(shape, self)
+            kind = ArrayKind(shape, self) if isinstance(shape, ArrayShape) else ObjectKind(shape, self)
+            self._containers[id(shape)] = kind
         return kind
 
     def starts(self, value: ValueNode) -> ValueStarts:

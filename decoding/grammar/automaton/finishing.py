@@ -32,7 +32,7 @@ from genret.decoding.grammar.automaton.parse_stacks import ByteCount, ParseStack
 from genret.decoding.grammar.automaton.token_masks import Walk
 from genret.decoding.grammar.compile_options import check_time
 from genret.decoding.grammar.leaves.leaf import Leaf
-from genret.decoding.grammar.shapes import Option
+from genret.decoding.grammar.shapes import ArrayShape, ObjectShape, Option
 from genret.decoding.grammar.token_trie import fewest_tokens
 from genret.decoding.grammar.vocabulary import Vocabulary
 
@@ -365,16 +365,13 @@ class ShortestEndings:
             for leaf in value.leaves:
                 cost, text, _ = _best_ending(leaf, 0, behind, _BEHIND_VALUE, expected)
                 ways.append(ShortestEnding(cost, text[:1]))
-            for array in value.arrays:
-                if ways and array.shortest(array.start()) + behind(0) > min(ways).cost:
-                    continue
-                opened = self._kinds.array(array).node(OPENED, array.start())
-                ways.append(ShortestEnding(1 + self._closing(opened).cost + behind(0), b"["))
-            for shape in value.objects:
+            shapes: tuple[ArrayShape | ObjectShape, ...] = (*value.arrays, *value.objects)
+            for shape in shapes:
                 if ways and shape.shortest(shape.start()) + behind(0) > min(ways).cost:
                     continue
-                opened = self._kinds.object(shape).node(OPENED, shape.start())
-                ways.append(ShortestEnding(1 + self._closing(opened).cost + behind(0), b"{"))
+                opened = self._kinds.container(shape).node(OPENED, shape.start())
+                bracket = b"[" if isinstance(shape, ArrayShape) else b"{"
+                ways.append(ShortestEnding(1 + self._closing(opened).cost + behind(0), bracket))
         return min(ways)
 
 

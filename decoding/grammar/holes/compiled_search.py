@@ -12,7 +12,6 @@ in every call. Modes of places are numbered as in `text_places`.
 
 from __future__ import annotations
 
-import logging
 from bisect import bisect_left
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -21,16 +20,15 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from genret.decoding.grammar.holes.text_places import TextRange
+from genret.decoding.grammar.holes.text_places import ESCAPED_BYTES, SPELLINGS, WRITTEN, TextRange
 from genret.decoding.grammar.leaves.leaf import FEW_TOKENS, TokenWalk
-from genret.decoding.numba_compiling import compiled, keep_nothing, pointer
+from genret.decoding.grammar.leaves.numba_walk import marked, started
+from genret.decoding.numba_compiling import compiled, pointer
 from genret.decoding.sorted_texts import SortedTexts
 
 if TYPE_CHECKING:
     from genret.decoding.grammar.token_trie import FlatTrie
     from genret.decoding.grammar.vocabulary import Vocabulary
-
-logger = logging.getLogger(__name__)
 
 Longs = NDArray[np.int64]
 Ints = NDArray[np.int32]
@@ -86,83 +84,32 @@ def _has(order: int, batches: int, shift: int, begin: int, end: int, depth: int,
     return at < end and _byte(order, batches, shift, at, depth) == byte
 
 
-@compiled
-def _is_long(byte: int) -> bool:
-    """Return whether a control character has no short escape."""
-    return byte < 8 or byte == 11 or byte > 13
+def _escape_tables() -> tuple[Longs, NDArray[np.bool_]]:
+    """Return `_ESCAPE_STEPS` and `_LEADS_ON`."""
+    steps = np.full((len(WRITTEN), 256), -1, dtype=np.int64)
+    leads_on = np.zeros((len(WRITTEN), 256), dtype=np.bool_)
+    for mode, written in list(enumerate(WRITTEN))[1:]:
+        for byte in ESCAPED_BYTES:
+            if SPELLINGS[byte].startswith(written):
+                leads_on[mode, byte] = True
+                following = SPELLINGS[byte][: len(written) + 1]
+                ends = following == SPELLINGS[byte]
+                steps[mode, following[-1]] = byte if ends else -2 - WRITTEN.index(following)
+    return steps, leads_on
+
+
+# By the mode within an escape and a byte of JSON: the byte of a text that the escape stands for, if it ends
+# there; else -2 less the mode behind the byte; -1 for no escape. By mode: the bytes whose escapes begin so.
+_ESCAPE_STEPS, _LEADS_ON = _escape_tables()
 
 
 @compiled
-def _has_long(order: int, batches: int, shift: int, begin: int, end: int, depth: int, above: int) -> bool:
-    """Return whether a text goes on with a control character without a short escape.
-
-    `above` is its high digit; -1: any.
-    """
-    first, last = (0, 31) if above < 0 else (above << 4, (above << 4) + 15)
-    for byte in range(first, last + 1):
-        if _is_long(byte) and _has(order, batches, shift, begin, end, depth, byte):
+def _leads_on(order: int, batches: int, shift: int, begin: int, end: int, depth: int, mode: int) -> bool:
+    """Return whether a text of a run goes on with a byte whose escape begins as the mode says."""
+    for byte in range(256):
+        if _LEADS_ON[mode, byte] and _has(order, batches, shift, begin, end, depth, byte):
             return True
     return False
-
-
-@compiled
-def _has_escape(order: int, batches: int, shift: int, begin: int, end: int, depth: int) -> bool:
-    """Return whether a text of a run goes on with a byte that is escaped."""
-    at = _lower(order, batches, shift, begin, end, depth, 0)
-    if at == end:
-        return False
-    if _byte(order, batches, shift, at, depth) < 32:
-        return True
-    return _has(order, batches, shift, at, end, depth, 34) or _has(order, batches, shift, at, end, depth, 92)
-
-
-@compiled
-def _escape_of(mode: int, byte: int) -> int:
-    """Return the byte of a text whose escape a byte of JSON ends, -1 for none."""
-    if mode == _ESCAPE:
-        if byte == 34 or byte == 92:
-            return byte
-        if byte == 98:
-            return 8
-        if byte == 102:
-            return 12
-        if byte == 110:
-            return 10
-        if byte == 114:
-            return 13
-        if byte == 116:
-            return 9
-        return -1
-    digit = -1
-    if 48 <= byte <= 57:
-        digit = byte - 48
-    elif 97 <= byte <= 102:
-        digit = byte - 87
-    if digit < 0 or (mode != _LOW and mode != _HIGH):
-        return -1
-    whole = digit if mode == _LOW else digit + 16
-    return whole if _is_long(whole) else -1
-
-
-@compiled
-def _within_escape(
-    order: int, batches: int, shift: int, begin: int, end: int, depth: int, mode: int, byte: int
-) -> int:
-    """Return the mode behind a byte that an escape goes on with but does not end, -1 for none."""
-    following, above = -1, -1
-    if mode == _ESCAPE and byte == 117:
-        following = _UNICODE
-    elif mode == _UNICODE and byte == 48:
-        following = _ZERO
-    elif mode == _ZERO and byte == 48:
-        following = _ZEROS
-    elif mode == _ZEROS and byte == 48:
-        following, above = _LOW, 0
-    elif mode == _ZEROS and byte == 49:
-        following, above = _HIGH, 1
-    if following >= 0 and _has_long(order, batches, shift, begin, end, depth, above):
-        return following
-    return -1
 
 
 @compiled
@@ -177,16 +124,19 @@ def _narrow(
     wanted, following, after = byte, _PLAIN, depth + 1
     if mode == _PLAIN:
         if byte == 92:
-            escapes = _has_escape(order, batches, shift, begin, end, depth)
+            escapes = _leads_on(order, batches, shift, begin, end, depth, _ESCAPE)
             return begin, end, depth, _ESCAPE if escapes else -1
         if byte < 32:
             return 0, 0, 0, -1
         if byte == 34:
             wanted, following, after = -1, _FINAL, depth
     else:
-        wanted = _escape_of(mode, byte)
+        wanted = _ESCAPE_STEPS[mode, byte]
         if wanted < 0:
-            return begin, end, depth, _within_escape(order, batches, shift, begin, end, depth, mode, byte)
+            inside = -2 - wanted
+            if inside >= 0 and not _leads_on(order, batches, shift, begin, end, depth, inside):
+                inside = -1
+            return begin, end, depth, inside
     first = _lower(order, batches, shift, begin, end, depth, wanted)
     if first == end or _byte(order, batches, shift, first, depth) != wanted:
         return 0, 0, 0, -1
@@ -285,7 +235,7 @@ def walk(
     roots: Ints,
     mask: Words,
     found: Ints,
-) -> None:
+) -> tuple[int, int]:
     """Find the tokens below some positions of a trie that go on with some text.
 
     * `nodes`: by depth, so that the children of a node lie side by side: the byte and, from bit 8 on, the
@@ -295,8 +245,11 @@ def walk(
     * `levels`: room for the walk. Shape: (depth of the trie + 1, 10).
     * `roots`: nodes to begin at.
     * `mask`: output, a bit for each token.
-    * `found`: output, the number of tokens, the number of exits, the first 64 tokens, and as many exits
-      (positions where a text has ended within a token) as there is room for.
+    * `found`: output, the first 64 tokens, and as many exits (a position where a text has ended within a
+      token, and 0) as there is room for.
+
+    Returns:
+        The number of tokens and the number of exits.
     """
     order_at, batches_at = order.ctypes.data, batches.ctypes.data
     num_tokens, num_exits = 0, 0
@@ -322,25 +275,22 @@ def walk(
                     token = tokens[token + number]
                 mask[token >> 5] |= np.uint32(1) << np.uint32(token & 31)
                 if num_tokens < _FEW:
-                    found[2 + num_tokens] = token
+                    found[num_tokens] = token
                 num_tokens += 1
             if is_last:
                 continue
             if following == _FINAL:
-                if 2 + _FEW + num_exits < len(found):
-                    found[2 + _FEW + num_exits] = nodes[node, _POSITION]
+                room = _FEW + 2 * num_exits
+                if room + 1 < len(found):
+                    found[room] = nodes[node, _POSITION]
+                    found[room + 1] = 0
                 num_exits += 1
                 continue
             n += 1
             _children(nodes, levels, n, node)
-    found[0] = num_tokens
-    found[1] = num_exits
+    return num_tokens, num_exits
 
 
-# Indexes in the loop's output: its two counts come first, then the tokens, then the exits.
-_TOKENS = 2
-_EXITS = _TOKENS + FEW_TOKENS
-_ROOM = 1024
 _LEVEL = 10
 
 
@@ -356,13 +306,7 @@ class CompiledSearch:
         self._depth = trie.max_depth
         self._num_words = vocabulary.num_words
         texts, place = SortedTexts.of([b"a"]), TextRange(0, 1, 0, 0)
-        try:
-            self._warm_up(texts, place)
-        except Exception as error:
-            # Kept code may be cut short, another user's or on a full disk, each an error of its own kind.
-            keep_nothing()
-            self._warm_up(texts, place)
-            logger.warning("compiled loops are neither found nor kept for the next process: %r", error)
+        started(lambda: (self.narrow(texts, place, 0), self.walk(texts, place, (0,))))
 
     @property
     def num_bytes(self) -> int:
@@ -376,32 +320,16 @@ class CompiledSearch:
 
     def walk(self, texts: SortedTexts, place: TextRange, positions: tuple[int, ...]) -> TokenWalk:
         """Find the tokens below some positions of the trie that go on with some text."""
-        mask: NDArray[np.uint32] = np.zeros(self._num_words, dtype=np.uint32)
         roots = np.array([self._node(position) for position in positions], dtype=np.int32)
         levels = np.empty((self._depth + 1, _LEVEL), dtype=np.int64)
-        room = _ROOM
-        while True:
-            found = np.empty(_EXITS + room, dtype=np.int32)
-            where = (texts.order, texts.batches.addresses, texts.batches.shift, *place)
-            walk(*where, self._nodes, self._tokens, levels, roots, mask, found)
-            num_tokens, num_exits = found[:_TOKENS].tolist()
-            if num_exits <= room:
-                break
-            room = num_exits  # rare: many texts end within tokens
-        exits = {0: found[_EXITS : _EXITS + num_exits].tolist()} if num_exits else {}
-        if num_tokens <= FEW_TOKENS:
-            return TokenWalk(found[_TOKENS : _TOKENS + num_tokens].tolist(), None, exits)
-        mask.flags.writeable = False
-        return TokenWalk(None, mask, exits)
+        where = (texts.order, texts.batches.addresses, texts.batches.shift, *place)
+        trie = (self._nodes, self._tokens)
+        return marked(self._num_words, lambda mask, found: walk(*where, *trie, levels, roots, mask, found))
 
     def _node(self, position: int) -> int:
         """The row of a position of the trie; those of one depth are in the trie's order."""
         depth = self._depths[position]
         return bisect_left(self._positions, position, self._begins[depth], self._begins[depth + 1])
-
-    def _warm_up(self, texts: SortedTexts, place: TextRange) -> None:
-        self.narrow(texts, place, 0)
-        self.walk(texts, place, (0,))
 
 
 def _by_depth(trie: FlatTrie) -> tuple[NDArray[np.int32], list[int]]:

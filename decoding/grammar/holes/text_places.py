@@ -10,6 +10,7 @@ lower-case digits behind a backslash, everything else stands as it is.
 
 from __future__ import annotations
 
+from json.encoder import encode_basestring  # what json.dumps(ensure_ascii=False) calls
 from typing import NamedTuple
 
 from genret.decoding.grammar.leaves.leaf import TokenWalk
@@ -20,9 +21,6 @@ QUOTE = 0x22
 BACKSLASH = 0x5C
 # Bytes below this are control characters, and always escaped.
 FIRST_PLAIN = 0x20
-
-# The bytes behind a backslash with the bytes they stand for.
-SHORT_ESCAPES = {QUOTE: QUOTE, BACKSLASH: BACKSLASH, 0x62: 8, 0x66: 12, 0x6E: 10, 0x72: 13, 0x74: 9}
 
 # The written part of an escape; FINAL: behind the closing quote; START: before the opening one.
 PLAIN, ESCAPE, UNICODE, ZERO, ZEROS, LOW, HIGH, FINAL, START = range(9)
@@ -66,15 +64,10 @@ def unpack(state: int, num_texts: int) -> TextRange:
     return TextRange(rest >> 2 * _BITS, (rest >> _BITS) & _MASK, rest & _MASK, state & _MODE_MASK)
 
 
-def escaped(byte: int) -> bytes:
-    """Return the JSON spelling of a byte of a text; bytes of characters beyond ASCII are unchanged."""
-    if byte >= FIRST_PLAIN and byte not in (QUOTE, BACKSLASH):
-        return bytes([byte])
-    return _SPELLED.get(byte) or b"\\u%04x" % byte
-
-
-_SPELLED = {byte: bytes([BACKSLASH, short]) for short, byte in SHORT_ESCAPES.items()}
-SPELLINGS = tuple(escaped(byte) for byte in range(256))
+# The JSON spelling of every byte of a text; bytes of characters beyond ASCII are unchanged.
+SPELLINGS = tuple(
+    encode_basestring(chr(byte))[1:-1].encode() if byte < 0x80 else bytes([byte]) for byte in range(256)
+)
 # The bytes of texts that are spelled by an escape, ascending.
 ESCAPED_BYTES = tuple(byte for byte in range(256) if len(SPELLINGS[byte]) > 1)
 

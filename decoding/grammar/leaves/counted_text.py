@@ -60,11 +60,6 @@ class AnyText:
         self._within = TokenCache()
 
     @property
-    def num_states(self) -> int:
-        """Number of states of the automaton without bounds."""
-        return self.automaton.num_states
-
-    @property
     def num_bytes(self) -> int:
         """Memory of the automaton and of all tokens found so far."""
         profiles = sum(profile.num_bytes for profile in list(self._profiles.values()))
@@ -95,7 +90,7 @@ class AnyText:
         outside = (0, self.body, self.done)
         return tuple(
             b"" if state in outside else self.unbounded.shortest(state)[:-1]
-            for state in range(self.num_states)
+            for state in range(self.automaton.num_states)
         )
 
     @cached_property
@@ -108,7 +103,7 @@ class AnyText:
     def warm_up(self) -> None:
         """Find the tokens of every state, and of strings that have just been opened within a token."""
         root = self.vocabulary.root
-        for state in range(self.num_states):
+        for state in range(self.automaton.num_states):
             self.unbounded.tokens(state, root)
         profile = StringTokens(self, self._walker, self.body, root.positions)
         self._profiles[self.body, root.positions] = profile
@@ -147,7 +142,7 @@ class CountedTextLeaf:
         self._most = most
         self._any = any_text
         self._base = any_text.unbounded
-        self._num_states = any_text.num_states
+        self._num_states = any_text.automaton.num_states
         self._body = any_text.body
         self._done = any_text.done
         # Without a bound, counts beyond the least are not told apart.

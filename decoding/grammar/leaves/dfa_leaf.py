@@ -8,7 +8,7 @@ named keys have to be looked at.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property
 
@@ -17,16 +17,14 @@ from numpy.typing import NDArray
 
 from genret.decoding.grammar.leaves.leaf import Exit, LeafTokens, TokenCache
 from genret.decoding.grammar.leaves.table_walk import FEW_PLACES, TableWalker, TransitionTable
-from genret.decoding.grammar.regular.byte_dfa import ByteDfa, Overlay
-from genret.decoding.grammar.regular.dfa_texts import nearest_text
-from genret.decoding.grammar.regular.minimise import Row
+from genret.decoding.grammar.regular.byte_dfa import ByteDfa
+from genret.decoding.grammar.regular.dfa_texts import distances, nearest_text, shortest_text
 from genret.decoding.grammar.regular.product import together
 from genret.decoding.grammar.token_trie import TokenNode
 from genret.decoding.grammar.vocabulary import Vocabulary
 
 MAX_LISTED_EDGES = 8
 """Most bytes that are listed; states with more are walked under the table."""
-_BEHIND_ALL_BYTES = 256
 # A row of the automaton and its edges as tuples, and a listed state, measured with tracemalloc.
 _STATE_BYTES = 300
 
@@ -58,8 +56,7 @@ class DfaLeaf:
         self._walker = walker
         self._strings = strings
         self._labels = automaton.ends
-        self._edges: list[dict[int, int] | None] = [None] * automaton.num_states
-        self._is_known = bytearray(automaton.num_states)
+        self._edges: dict[int, dict[int, int] | None] = {}
         self._tokens = TokenCache()
         self._string_labels: dict[int, int] = {}
 
@@ -81,23 +78,22 @@ class DfaLeaf:
         edges = self.edges(state)
         if edges is not None:
             return edges.get(byte, -1)
-        row = self.automaton.rows[state]
-        place = bisect_right(row, (byte, _BEHIND_ALL_BYTES, 0))
-        if not place:
-            return -1
-        _, last, after = row[place - 1]
-        return after if byte <= last else -1
+        return self.automaton.step(state, byte)
 
     def edges(self, state: int) -> dict[int, int] | None:
         """All allowed bytes and the states they lead to, if they are few."""
-        if not self._is_known[state]:
-            row = self.automaton.rows[state]
-            if len(row) <= MAX_LISTED_EDGES:
-                listed = {byte: target for first, last, target in row for byte in range(first, last + 1)}
-                if len(listed) <= MAX_LISTED_EDGES:
-                    self._edges[state] = listed
-            self._is_known[state] = True
+        if state not in self._edges:
+            self._edges[state] = self._listed(state)
         return self._edges[state]
+
+    def _listed(self, state: int) -> dict[int, int] | None:
+        listed: dict[int, int] = {}
+        for first, last, target in self.automaton.rows[state]:
+            if self.is_alive(target):
+                if len(listed) + last - first >= MAX_LISTED_EDGES:
+                    return None
+                listed.update(dict.fromkeys(range(first, last + 1), target))
+        return listed
 
     def label(self, state: int) -> int:
         """Label of the text written so far, -1 if it is no whole text."""
@@ -106,6 +102,10 @@ class DfaLeaf:
     def goes_on(self, state: int) -> bool:
         """Whether any byte is allowed in the state."""
         return bool(self.automaton.rows[state])
+
+    def is_alive(self, state: int) -> bool:
+        """Whether a state can reach the end of an allowed text: every state of an automaton can."""
+        return True
 
     def shortest(self, state: int) -> bytes:
         """A shortest text that leads from the state to a final one, of those the first in byte order."""
@@ -116,7 +116,7 @@ class DfaLeaf:
     @cached_property
     def _from_start(self) -> bytes:
         # Compiling asks for this one only, and most states are farther from the start than the nearest end.
-        return self.automaton.shortest()
+        return bytes(shortest_text(self.automaton.rows, self._ends, 0))
 
     @cached_property
     def farthest(self) -> int:
@@ -126,7 +126,7 @@ class DfaLeaf:
     @cached_property
     def labels(self) -> frozenset[int]:
         """All labels that texts have."""
-        return frozenset(label for label in self._labels if label >= 0)
+        return frozenset(map(self.label, range(self.automaton.num_states))) - {-1}
 
     def tokens(self, state: int, node: TokenNode) -> LeafTokens | None:
         """The tokens below a node that pass; None if `edges` lists all bytes."""
@@ -135,14 +135,18 @@ class DfaLeaf:
         if found is None:
             if self.edges(state) is not None:
                 return None
-            found = self._by_model(state, node) if node.num_below > FEW_PLACES else None
+            found = self._nearly(state, node) if node.num_below > FEW_PLACES else None
             found = self._tokens.put(place, found or self._walker.tokens(self, state, node))
         return found
+
+    def _nearly(self, state: int, node: TokenNode) -> LeafTokens | None:
+        """The tokens of a state by those of a place that is nearly like it; None: they differ too much."""
+        return self._by_model(state, node)
 
     def _by_model(self, state: int, node: TokenNode) -> LeafTokens | None:
         """The tokens of a state that treats nearly all texts as another one does."""
         model = self.models.of(state)
-        if model < 0:
+        if model < 0 or not self.is_alive(model):
             return None
         if model == state:
             return self._as_strings(state, node)
@@ -166,17 +170,16 @@ class DfaLeaf:
     @cached_property
     def models(self) -> StateModels:
         """The models of the states."""
-        automaton, vocabulary = self.automaton, self._walker.vocabulary
-        label = self._labels.__getitem__
-        return StateModels(automaton.rows, label, _is_alive, vocabulary, overlay=automaton.overlay)
+        return StateModels(self.automaton, self.label, self.is_alive, self._walker.vocabulary)
 
     @cached_property
     def _distances(self) -> list[int]:
-        return self.automaton.distances()
+        """Fewest bytes from each state to the end of an allowed text, -1 for none."""
+        return distances(self.automaton.rows, self._ends)
 
-
-def _is_alive(state: int) -> bool:
-    return True  # every state of an automaton can reach the end of a text
+    @property
+    def _ends(self) -> list[bool]:
+        return [label >= 0 for label in map(self.label, range(self.automaton.num_states))]
 
 
 # Limits on the bytes in which a pair of states differs, and on those of all pairs together.
@@ -192,28 +195,27 @@ class StateModels:
     """Models of the states of one automaton.
 
     Args:
-        rows: Rows of the automaton, which is minimal.
+        automaton: The automaton.
         label: Function from a state to the label of a text that ends there, -1 for none.
         is_alive: Function that says whether a state can reach the end of a text.
         vocabulary: The vocabulary.
-        others: Models of the same rows with other labels and living states; findings about rows are shared.
-        overlay: Overlay of the automaton, if it is known.
+        others: Models of the same automaton with other labels and living states; findings about its rows are
+            shared.
     """
 
     def __init__(
         self,
-        rows: Sequence[Row],
+        automaton: ByteDfa,
         label: Callable[[int], int],
         is_alive: Callable[[int], bool],
         vocabulary: Vocabulary,
         others: StateModels | None = None,
-        overlay: Overlay | None = None,
     ) -> None:
-        self._rows = rows
+        self._rows = automaton.rows
+        self._overlay = automaton.overlay
         self._label = label
         self._is_alive = is_alive
         self._vocabulary = vocabulary
-        self._overlay: Overlay | None = overlay if others is None else others._overlay
         self._models: dict[int, int] = {} if others is None else others._models
         self._differences: dict[tuple[int, int], list[_Difference] | None]
         self._differences = {} if others is None else others._differences

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from itertools import chain
+from typing import Generic, TypeVar
 
 from genret.decoding.grammar.leaves.leaf import (
     Exit,
@@ -26,6 +27,37 @@ from genret.decoding.grammar.vocabulary import Vocabulary
 _STATE_BYTES = 250
 _LEAF_BYTES = 1000
 _KEPT_BYTES = 4 << 20
+
+
+_Key = TypeVar("_Key", bound=Hashable)
+
+
+class _Numbers(Generic[_Key]):
+    """Numbers keys in the order they are met. Safe to use from several threads.
+
+    Attributes:
+        known: The numbers, by key.
+        keys: The keys, by number.
+    """
+
+    __slots__ = ("_lock", "keys", "known")
+
+    def __init__(self, *keys: _Key) -> None:
+        self.keys = list(keys)
+        self.known = {key: number for number, key in enumerate(keys)}
+        self._lock = threading.Lock()
+
+    def of(self, key: _Key) -> int:
+        """The number of a key, which is met now if it has not been before."""
+        number = self.known.get(key)
+        if number is None:
+            with self._lock:
+                number = self.known.get(key)
+                if number is None:
+                    number = len(self.keys)
+                    self.keys.append(key)
+                    self.known[key] = number  # last, so that a thread that finds it finds the key, too
+        return number
 
 
 class Writings:
@@ -47,31 +79,20 @@ class Writings:
         self.texts = texts
         self.vocabulary = vocabulary
         self.is_title_slot = isinstance(base, TitleSlotLeaf)
-        self._numbers = {(0, 0): 0}
-        self._pairs = [(0, 0)]
-        self._lock = threading.Lock()
+        self._pairs = _Numbers((0, 0))
 
     @property
     def num_bytes(self) -> int:
         """Approximate memory of the states and texts met so far."""
-        return _STATE_BYTES * len(self._pairs) + self.texts.num_bytes
+        return _STATE_BYTES * len(self._pairs.keys) + self.texts.num_bytes
 
     def state(self, inner: int, place: int) -> int:
         """The state of a pair of a state of the base and a place of the texts."""
-        pair = (inner, place)
-        number = self._numbers.get(pair)
-        if number is None:
-            with self._lock:
-                number = self._numbers.get(pair)
-                if number is None:
-                    number = len(self._pairs)
-                    self._pairs.append(pair)
-                    self._numbers[pair] = number
-        return number
+        return self._pairs.of((inner, place))
 
     def pair(self, state: int) -> tuple[int, int]:
         """The state of the base and the place of the texts that a state stands for."""
-        return self._pairs[state]
+        return self._pairs.keys[state]
 
 
 class DistinctLeaf:
@@ -238,29 +259,38 @@ class DistinctLeaf:
 
     def _removed(self, node: TokenNode, place: int) -> list[int]:
         """Tokens below a node that lead to dead places."""
-        if place not in self._on_the_way:
-            return []
-        removed: list[int] = []
         trie = node.trie
-        waiting = [(node, place)]
+        return [
+            token
+            for child, following in self._on_the_way_below(node, place)
+            if following in self._dead
+            for position in child.positions
+            for token in trie.tokens_view[
+                trie.token_begin_view[position] : trie.token_begin_view[trie.end_view[position]]
+            ]
+        ]
+
+    def _on_the_way_below(self, node: TokenNode, place: int) -> Iterator[tuple[TokenNode, int]]:
+        """Iterate over the nodes below one that are on the way to excluded texts, with the texts' places."""
+        waiting = [(node, place)] if place in self._on_the_way else []
         while waiting:
             at, here = waiting.pop()
             for byte, child in at.children.items():
                 following = self._texts.known(here, byte)
-                if following in self._dead:
-                    for position in child.positions:
-                        first = trie.token_begin_view[position]
-                        behind = trie.token_begin_view[trie.end_view[position]]
-                        removed += trie.tokens_view[first:behind].tolist()
-                elif following in self._on_the_way:
+                if following in self._on_the_way:
+                    yield child, following
                     waiting.append((child, following))
-        return removed
 
     def _exits(self, exits: tuple[Exit, ...], node: TokenNode, inner: int, place: int) -> tuple[Exit, ...]:
         """The base's exits by number of the text; texts that need not be told apart are `SOME_TEXT`."""
         vocabulary, alike = self.writings.vocabulary, self.writings.alike
         by_number: dict[int, list[int]] = {}
-        ended = set() if alike is None else self._ended_below(node, place)
+        ended: set[int] = set()
+        if alike is not None:
+            # Excluded texts end at these places, and perhaps others, too.
+            for child, following in self._on_the_way_below(node, place):
+                if following in self._ended:
+                    ended.update(child.positions)
         for label, rest in exits:
             positions = rest.positions
             if alike is not None:
@@ -279,20 +309,6 @@ class DistinctLeaf:
             for number in sorted(by_number)
             if by_number[number]
         )
-
-    def _ended_below(self, node: TokenNode, place: int) -> set[int]:
-        """Places below a node at which excluded texts end, and perhaps others, too."""
-        found: set[int] = set()
-        waiting = [(node, place)] if place in self._on_the_way else []
-        while waiting:
-            at, here = waiting.pop()
-            for byte, child in at.children.items():
-                following = self._texts.known(here, byte)
-                if following in self._ended:
-                    found.update(child.positions)
-                if following in self._on_the_way:
-                    waiting.append((child, following))
-        return found
 
     def _written(self, node: TokenNode, position: int) -> list[bytes]:
         """The bytes from a node to a place of the trie, once for each position of the node above it."""
@@ -387,7 +403,7 @@ class AlikeExits:
         return found
 
 
-# A node's dict, its entry with the parent and its places in the lists, measured with tracemalloc.
+# An entry of a dictionary with its key, and the key's place in the list, measured with tracemalloc.
 _NODE_BYTES = 190
 
 
@@ -397,40 +413,25 @@ class Texts:
     A place is a prefix: 0 is the empty one. Safe to use from several threads.
     """
 
-    __slots__ = ("_children", "_last_bytes", "_lock", "_numbers", "_parents", "_places")
+    __slots__ = ("_ends", "_places")
 
     def __init__(self) -> None:
-        self._children: list[dict[int, int]] = [{}]
-        self._parents = [-1]
-        self._last_bytes = bytearray(1)
-        self._numbers = [-1]
-        self._places: list[int] = []
-        self._lock = threading.Lock()
+        # A place is known by the one before it and the byte between; so no place is known by -1.
+        self._places = _Numbers(-1)
+        self._ends: _Numbers[int] = _Numbers()
 
     @property
     def num_bytes(self) -> int:
         """Approximate memory of all texts and prefixes."""
-        return _NODE_BYTES * len(self._parents)
+        return _NODE_BYTES * len(self._places.keys)
 
     def after(self, place: int, byte: int) -> int:
         """The place one byte further."""
-        following = self._children[place].get(byte)
-        if following is None:
-            with self._lock:
-                following = self._children[place].get(byte)
-                if following is None:
-                    following = len(self._parents)
-                    self._children.append({})
-                    self._parents.append(place)
-                    self._last_bytes.append(byte)
-                    self._numbers.append(-1)
-                    # Last, so that a thread that finds the place finds all that belongs to it.
-                    self._children[place][byte] = following
-        return following
+        return self._places.of(place << 8 | byte)
 
     def known(self, place: int, byte: int) -> int:
         """The place one byte further, -1 if it has not been met."""
-        return -1 if place < 0 else self._children[place].get(byte, -1)
+        return -1 if place < 0 else self._places.known.get(place << 8 | byte, -1)
 
     def place_of(self, text: bytes, place: int = 0) -> int:
         """The place behind a text, or behind some more bytes."""
@@ -440,21 +441,14 @@ class Texts:
 
     def number(self, place: int) -> int:
         """The number of the text that ends at a place."""
-        number = self._numbers[place]
-        if number < 0:
-            with self._lock:
-                number = self._numbers[place]
-                if number < 0:
-                    self._places.append(place)
-                    number = self._numbers[place] = len(self._places) - 1
-        return number
+        return self._ends.of(place)
 
     def bytes_of(self, number: int) -> bytes:
         """The text with a number."""
-        place = self._places[number]
+        place = self._ends.keys[number]
         written = bytearray()
         while place:
-            written.append(self._last_bytes[place])
-            place = self._parents[place]
+            place, byte = divmod(self._places.keys[place], 256)
+            written.append(byte)
         written.reverse()
         return bytes(written)

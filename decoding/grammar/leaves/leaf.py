@@ -7,7 +7,7 @@ outside the schema, such as the titles of an index.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
@@ -244,14 +244,11 @@ class TitleSlotLeaf(Leaf, Protocol):
         """Numbers of the members that a final state stands for, ascending; for an index, entities."""
 
 
-class TitleSlotOpener(Protocol):
-    """Finds the sets that schemas name."""
+TitleSlotOpener = Callable[[TitleSlotName], TitleSlotLeaf]
+"""Finds the sets that schemas name, the same object for the same name.
 
-    def __call__(self, name: TitleSlotName) -> TitleSlotLeaf:
-        """Return the leaf of a set; the same object for the same name.
-
-        Raises TitleSlotError, whose message says what is missing or unreadable.
-        """
+Raises TitleSlotError, whose message says what is missing or unreadable.
+"""
 
 
 class TitleSlotError(Exception):

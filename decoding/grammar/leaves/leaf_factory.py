@@ -65,7 +65,6 @@ class Leaves:
         self._labelled: WeakValueDictionary[Hashable, LabelledKeys] = WeakValueDictionary()
         self._recent: deque[Leaf] = deque(maxlen=_NUM_RECENT)
         self._shared: dict[Hashable, Leaf] = {}
-        self._literals: dict[int, Leaf] = {}
         self._num_made = 0
         self._alike_exits = AlikeExits(vocabulary)
         self._writings: WeakValueDictionary[tuple[Leaf, Texts, bool], Writings] = WeakValueDictionary()
@@ -87,12 +86,8 @@ class Leaves:
 
         Raises ValueError for none of them, VocabularyError if the tokenizer cannot write one.
         """
-        leaf = self._literals.get(bits)
-        if leaf is None:
-            texts = {text: 0 for bit, text in _LITERALS if bits & bit}
-            made = self._of(("literals", tuple(texts)), lambda: self._sparse(texts, is_shared=True))
-            leaf = self._literals.setdefault(bits, made)
-        return leaf
+        texts = {text: 0 for bit, text in _LITERALS if bits & bit}
+        return self._of(("literals", bits), lambda: self._sparse(texts, is_shared=True))
 
     def texts(self, texts: TextSet, canonical: bool = False) -> Leaf:
         """Strings of a set that is not empty, quotes included, with label 0.

@@ -9,6 +9,7 @@ schema; each is paid beside a forward of the model.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -79,9 +80,10 @@ def walk(
     tokens: Ints,
     max_depth: int,
     roots: Ints,
+    counting: tuple[int, int] | None,
     mask: Words,
     found: Ints,
-) -> None:
+) -> tuple[int, int]:
     """Mark the tokens below some nodes that the table lets through, and list where texts have ended.
 
     The first six arguments are those of `TransitionTable`; `state` is the state at each root. The others:
@@ -90,18 +92,26 @@ def walk(
     * `tokens`: ids by node. Shape: (T,).
     * `max_depth`: largest depth of a node.
     * `roots`: positions of nodes.
+    * `counting`: a state and a byte; None marks tokens. Otherwise nodes are listed instead, and steps out of
+      the state by other bytes are counted. numba compiles one loop without the other's branches for each.
     * `mask`: output, a bit for each token. Shape: (ceil(V / 32),).
-    * `found`: output, the number of tokens; the number of exits; the first 64 tokens; and for each exit, as
-      long as there is room, its position and its label.
+    * `found`: output, the first 64 tokens; and for each exit, as long as there is room, its position and its
+      label. With `counting`: the positions that pass, the state at each, and the count on the way to each.
+      Shape: (3, room).
+
+    Returns:
+        The number of tokens, with `counting` of positions, and the number of exits.
     """
     states = np.empty(max_depth + 1, np.int32)
-    num_tokens = 0
+    counts = np.zeros(max_depth + 1, np.int32)
+    num_found = 0
     num_exits = 0
     _write_row(next_state, is_written, edges, edge_begin, state)
     for r in range(len(roots)):
         root = roots[r]
         end = nodes[root, 2]
         states[nodes[root, 1]] = state
+        counts[nodes[root, 1]] = 0
         position = root + 1
         while position < end:
             depth = nodes[position, 1]
@@ -115,84 +125,67 @@ def walk(
             if after < 0 or not alive[after]:
                 position = behind
                 continue
-            for t in range(nodes[position, 3], nodes[position + 1, 3]):
-                token = tokens[t]
-                mask[token >> 5] |= np.uint32(1) << np.uint32(token & 31)
-                if num_tokens < _FEW:
-                    found[2 + num_tokens] = token
-                num_tokens += 1
-            if behind > position + 1:
-                states[depth] = after
+            if counting is None:
+                for t in range(nodes[position, 3], nodes[position + 1, 3]):
+                    token = tokens[t]
+                    mask[token >> 5] |= np.uint32(1) << np.uint32(token & 31)
+                    if num_found < _FEW:
+                        found[num_found] = token
+                    num_found += 1
+                if behind == position + 1:
+                    position = behind
+                    continue
                 if label[after] >= 0:
-                    room = 2 + _FEW + 2 * num_exits
+                    room = _FEW + 2 * num_exits
                     if room + 1 < len(found):
                         found[room] = position
                         found[room + 1] = label[after]
                     num_exits += 1
-                if behind - position > _SMALL_TREE and not is_written[after]:
-                    _write_row(next_state, is_written, edges, edge_begin, after)
-            position += 1
-    found[0] = num_tokens
-    found[1] = num_exits
-
-
-@compiled
-def trace(
-    next_state: Ints,
-    is_written: Flags,
-    edges: Ints,
-    edge_begin: Ints,
-    state: int,
-    nodes: Ints,
-    max_depth: int,
-    roots: Ints,
-    counted: int,
-    except_byte: int,
-    found: Ints,
-) -> int:
-    """List the positions below some nodes that the table lets through. Returns their number.
-
-    Steps out of state `counted` by bytes other than `except_byte` are counted. `found`, of shape (3, room),
-    gets the positions, the state at each, and the count on the way to each. The other arguments are those of
-    `walk`.
-    """
-    states = np.empty(max_depth + 1, np.int32)
-    counts = np.zeros(max_depth + 1, np.int32)
-    num_found = 0
-    _write_row(next_state, is_written, edges, edge_begin, state)
-    for r in range(len(roots)):
-        root = roots[r]
-        end = nodes[root, 2]
-        states[nodes[root, 1]] = state
-        counts[nodes[root, 1]] = 0
-        position = root + 1
-        while position < end:
-            depth = nodes[position, 1]
-            before = states[depth - 1]
-            byte = nodes[position, 0]
-            if is_written[before]:
-                after = next_state[before, byte]
             else:
-                after = _searched(edges, edge_begin, before, byte)
-            if after < 0:
-                position = nodes[position, 2]
-                continue
-            if nodes[position, 2] - position > _SMALL_TREE and not is_written[after]:
-                _write_row(next_state, is_written, edges, edge_begin, after)
+                counts[depth] = counts[depth - 1] + (before == counting[0] and byte != counting[1])
+                found[0, num_found] = position
+                found[1, num_found] = after
+                found[2, num_found] = counts[depth]
+                num_found += 1
             states[depth] = after
-            counts[depth] = counts[depth - 1] + (before == counted and byte != except_byte)
-            found[0, num_found] = position
-            found[1, num_found] = after
-            found[2, num_found] = counts[depth]
-            num_found += 1
+            if behind - position > _SMALL_TREE and not is_written[after]:
+                _write_row(next_state, is_written, edges, edge_begin, after)
             position += 1
-    return num_found
+    return num_found, num_exits
 
 
-# Indexes in the loop's output: its two counts come first, then the tokens, then the exits.
-_TOKENS = 2
-_EXITS = _TOKENS + FEW_TOKENS
 _ROOM = 1024
+
+
+def started(ask: Callable[[], object]) -> None:
+    """Call compiled loops for the first time, so that they are compiled or read from numba's cache."""
+    try:
+        ask()
+    except Exception as error:
+        # Kept code may be cut short, another user's or on a full disk, each an error of its own kind.
+        keep_nothing()
+        ask()
+        logger.warning("compiled loops are neither found nor kept for the next process: %r", error)
+
+
+def marked(num_words: int, loop: Callable[[Words, Ints], tuple[int, int]]) -> TokenWalk:
+    """The result of a loop that fills in a mask and a list as `walk` does, and returns the numbers found."""
+    mask = np.zeros(num_words, dtype=np.uint32)
+    room = _ROOM
+    while True:
+        found = np.empty(FEW_TOKENS + 2 * room, dtype=np.int32)
+        num_tokens, num_exits = loop(mask, found)
+        if num_exits <= room:
+            break
+        room = num_exits  # rare: many texts of a big set end within tokens
+    exits: dict[int, list[int]] = {}
+    pairs = found[FEW_TOKENS : FEW_TOKENS + 2 * num_exits].tolist()
+    for place, label in zip(pairs[::2], pairs[1::2], strict=True):
+        exits.setdefault(label, []).append(place)
+    if num_tokens <= FEW_TOKENS:
+        return TokenWalk(found[:num_tokens].tolist(), None, exits)
+    mask.flags.writeable = False
+    return TokenWalk(None, mask, exits)
 
 
 class CompiledWalk:
@@ -206,21 +199,11 @@ class CompiledWalk:
         columns = (trie.byte, trie.depth, trie.end, trie.token_begin[:-1])
         self._nodes[:num_nodes] = np.stack(columns, axis=1, dtype=np.int32)
         self._nodes[num_nodes, 3] = len(trie.tokens)
-        self._tokens = trie.tokens
-        self._depth = trie.max_depth
+        self._trie = (self._nodes, trie.tokens, trie.max_depth)
+        self._no_mask = np.zeros(0, dtype=np.uint32)
         self._num_words = vocabulary.num_words
-        try:
-            self._ask_nothing()
-        except Exception as error:
-            # Kept code may be cut short, another user's or on a full disk, each an error of its own kind.
-            keep_nothing()
-            self._ask_nothing()
-            logger.warning("compiled loops are neither found nor kept for the next process: %r", error)
-
-    def _ask_nothing(self) -> None:
         nothing = TransitionTable.of_automaton(ByteDfa.literals([]))
-        self(nothing, 0, (0,))
-        self.trace(nothing, 0, (0,), (-1, -1))
+        started(lambda: (self(nothing, 0, (0,)), self.trace(nothing, 0, (0,), (-1, -1))))
 
     @property
     def num_bytes(self) -> int:
@@ -229,24 +212,10 @@ class CompiledWalk:
 
     def __call__(self, table: TransitionTable, state: int, positions: tuple[int, ...]) -> TokenWalk:
         """Walk (`table_walk.Walk`)."""
-        mask = np.zeros(self._num_words, dtype=np.uint32)
         roots = np.array(positions, dtype=np.int32)
-        room = _ROOM
-        while True:
-            found = np.empty(_EXITS + 2 * room, dtype=np.int32)
-            walk(*table, state, self._nodes, self._tokens, self._depth, roots, mask, found)
-            num_tokens, num_exits = found[:_TOKENS].tolist()
-            if num_exits <= room:
-                break
-            room = num_exits  # rare: many texts of a big set end within tokens
-        exits: dict[int, list[int]] = {}
-        pairs = found[_EXITS : _EXITS + 2 * num_exits].tolist()
-        for place, label in zip(pairs[::2], pairs[1::2], strict=True):
-            exits.setdefault(label, []).append(place)
-        if num_tokens <= FEW_TOKENS:
-            return TokenWalk(found[_TOKENS : _TOKENS + num_tokens].tolist(), None, exits)
-        mask.flags.writeable = False
-        return TokenWalk(None, mask, exits)
+        return marked(
+            self._num_words, lambda mask, found: walk(*table, state, *self._trie, roots, None, mask, found)
+        )
 
     def trace(
         self, table: TransitionTable, state: int, positions: tuple[int, ...], begin: tuple[int, int]
@@ -255,7 +224,6 @@ class CompiledWalk:
         roots = np.array(positions, dtype=np.int32)
         room = int((self._nodes[roots, 2] - roots).sum())
         found = np.empty((3, room), dtype=np.int32)  # what is not met is never touched, so it takes no memory
-        rows = (table.next_state, table.is_written, table.edges, table.edge_begin)
-        count = trace(*rows, state, self._nodes, self._depth, roots, *begin, found)
+        count, _ = walk(*table, state, *self._trie, roots, begin, self._no_mask, found)
         places, states, counts = found[:, :count].copy()
         return places, states, counts

@@ -8,10 +8,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from genret.decoding.grammar.leaves.dfa_leaf import MAX_LISTED_EDGES, DfaLeaf, StateModels, is_nested, without
-from genret.decoding.grammar.leaves.leaf import LeafTokens, TokenCache
-from genret.decoding.grammar.leaves.table_walk import FEW_PLACES, TableWalker, TransitionTable
-from genret.decoding.grammar.regular.dfa_texts import distances, nearest_text
+from genret.decoding.grammar.leaves.dfa_leaf import DfaLeaf, StateModels, is_nested, without
+from genret.decoding.grammar.leaves.leaf import LeafTokens
+from genret.decoding.grammar.leaves.table_walk import TableWalker, TransitionTable
 from genret.decoding.grammar.token_trie import TokenNode
 
 # The object itself, without what it finds out.
@@ -71,7 +70,7 @@ class LabelledKeys:
         return whole.with_some(labels, alive)
 
 
-class RestrictedKeys:
+class RestrictedKeys(DfaLeaf):
     """The keys of an automaton that have certain labels (`Leaf`).
 
     States are those of the automaton of all keys. A state that can reach allowed labels only has its tokens.
@@ -82,18 +81,13 @@ class RestrictedKeys:
         walker: Walker of the vocabulary.
     """
 
-    is_shared = False
-
     def __init__(self, keys: LabelledKeys, allowed: int, walker: TableWalker) -> None:
+        super().__init__(keys.leaf.automaton, walker)
         self.key: Hashable = ("keys", keys.leaf.key, allowed)
         self._keys = keys  # holds it, so that others find it
         self._leaf = keys.leaf
-        self._automaton = keys.leaf.automaton
         self._reachable = keys.reachable
         self._allowed = allowed
-        self._walker = walker
-        self._edges: dict[int, dict[int, int] | None] = {}
-        self._tokens = TokenCache()
 
     @property
     def num_bytes(self) -> int:
@@ -104,47 +98,36 @@ class RestrictedKeys:
     def step(self, state: int, byte: int) -> int:
         """The state after one byte, -1 if it is not allowed."""
         after = self._leaf.step(state, byte)
-        return after if after >= 0 and self._reachable[after] & self._allowed else -1
-
-    def edges(self, state: int) -> dict[int, int] | None:
-        """All allowed bytes and the states they lead to, if they are few."""
-        if state not in self._edges:
-            self._edges[state] = self._listed(state)
-        return self._edges[state]
+        return after if after >= 0 and self.is_alive(after) else -1
 
     def label(self, state: int) -> int:
         """Label of the key written so far, -1 if it is no allowed key."""
-        label = self._automaton.ends[state]
+        label = self._labels[state]
         return label if label >= 0 and self._allowed >> label & 1 else -1
 
     def goes_on(self, state: int) -> bool:
         """Whether any byte is allowed in the state."""
-        return any(self._reachable[target] & self._allowed for _, _, target in self._automaton.rows[state])
+        return any(self.is_alive(target) for _, _, target in self.automaton.rows[state])
 
-    def shortest(self, state: int) -> bytes:
-        """A shortest text that leads from the state to a final one, of those the first in byte order."""
-        return nearest_text(self._automaton.rows, self._distances, state)
+    def is_alive(self, state: int) -> bool:
+        """Whether an allowed key can be reached."""
+        return bool(self._reachable[state] & self._allowed)
 
     def tokens(self, state: int, node: TokenNode) -> LeafTokens | None:
         """The tokens below a node that pass; None if `edges` lists all bytes."""
-        if self.edges(state) is not None:
-            return None
-        if not self._reachable[state] & ~self._allowed:
+        if not self._reachable[state] & ~self._allowed and self.edges(state) is None:
             return self._leaf.tokens(state, node)
-        place = (state, node.positions)
-        found = self._tokens.get(place)
-        if found is None:
-            if node.num_below > FEW_PLACES and not is_nested(node):
-                found = self._by_all_keys(state, node) or self._by_model(state, node)
-            found = self._tokens.put(place, found or self._walker.tokens(self, state, node))
-        return found
+        return super().tokens(state, node)
+
+    def _nearly(self, state: int, node: TokenNode) -> LeafTokens | None:
+        return None if is_nested(node) else self._by_all_keys(state, node) or self._by_model(state, node)
 
     def _by_all_keys(self, state: int, node: TokenNode) -> LeafTokens | None:
         """The tokens of all keys without those that lead to no allowed key; None: they differ too much."""
         known = self._leaf.tokens(state, node)
         if known is None:
             return None
-        rows, reachable, allowed = self._automaton.rows, self._reachable, self._allowed
+        rows, reachable, allowed = self.automaton.rows, self._reachable, self._allowed
         removed: list[int] = []
         waiting = [(node, state)]
         num_bytes = 0
@@ -172,39 +155,13 @@ class RestrictedKeys:
             return known._replace(exits=exits)
         return LeafTokens(*without(known, removed, self._walker.vocabulary), exits)
 
-    def _by_model(self, state: int, node: TokenNode) -> LeafTokens | None:
-        """The tokens of a state that treats nearly all texts as another one does."""
-        model = self._models.of(state)
-        if model < 0 or model == state or not self._is_alive(model):
-            return None
-        known = self.tokens(model, node)
-        return None if known is None else self._models.tokens(state, model, node, known)
-
-    def _is_alive(self, state: int) -> bool:
-        """Whether an allowed key can be reached."""
-        return bool(self._reachable[state] & self._allowed)
-
     @cached_property
-    def _models(self) -> StateModels:
-        rows, vocabulary = self._automaton.rows, self._walker.vocabulary
-        return StateModels(rows, self.label, self._is_alive, vocabulary, self._leaf.models)
-
-    def _listed(self, state: int) -> dict[int, int] | None:
-        listed: dict[int, int] = {}
-        for first, last, target in self._automaton.rows[state]:
-            if self._reachable[target] & self._allowed:
-                if len(listed) + last - first >= MAX_LISTED_EDGES:
-                    return None
-                listed.update(dict.fromkeys(range(first, last + 1), target))
-        return listed
+    def models(self) -> StateModels:
+        """The models of the states."""
+        vocabulary = self._walker.vocabulary
+        return StateModels(self.automaton, self.label, self.is_alive, vocabulary, self._leaf.models)
 
     @cached_property
     def table(self) -> TransitionTable:
         """The automaton's table with the allowed states and labels."""
         return self._keys.table(self._allowed)
-
-    @cached_property
-    def _distances(self) -> list[int]:
-        """Fewest bytes from each state to an allowed key, -1 for none."""
-        rows = self._automaton.rows
-        return distances(rows, [self.label(state) >= 0 for state in range(len(rows))])

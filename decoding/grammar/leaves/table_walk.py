@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import mmap
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from genret.decoding.grammar.regular.byte_dfa import ByteDfa
 from genret.decoding.grammar.token_trie import TokenNode
 
 if TYPE_CHECKING:
+    from genret.decoding.grammar.leaves.dfa_leaf import DfaLeaf
     from genret.decoding.grammar.vocabulary import Vocabulary
 
 
@@ -116,20 +117,6 @@ class TransitionTable(NamedTuple):
         return int(arrays + written * self.next_state[0].nbytes)
 
 
-class Steps(Protocol):
-    """An automaton, read byte by byte or as a table."""
-
-    @property
-    def table(self) -> TransitionTable:
-        """The whole automaton."""
-
-    def step(self, state: int, byte: int) -> int:
-        """The state after one byte, -1 if it is not allowed."""
-
-    def label(self, state: int) -> int:
-        """Label of the text written so far, -1 if it is no whole text."""
-
-
 Walk = Callable[[TransitionTable, int, tuple[int, ...]], TokenWalk]
 Trace = Callable[[TransitionTable, int, tuple[int, ...], tuple[int, int]], tuple[Ints, Ints, Ints]]
 
@@ -163,7 +150,7 @@ class TableWalker:
         """Memory that compiled walks keep beside the trie."""
         return self._compiled_bytes or 0
 
-    def tokens(self, leaf: Steps, state: int, node: TokenNode) -> LeafTokens:
+    def tokens(self, leaf: DfaLeaf, state: int, node: TokenNode) -> LeafTokens:
         """The tokens below a node that pass from a state on (`Leaf.tokens`)."""
         if node.num_below <= FEW_PLACES:
             walked = self.walk_nodes(leaf, state, node.positions)
@@ -201,7 +188,7 @@ class TableWalker:
         places, states, counts = (np.concatenate(parts) for parts in zip(*found, strict=True))
         return places, states, counts
 
-    def walk_nodes(self, leaf: Steps, state: int, positions: tuple[int, ...]) -> TokenWalk:
+    def walk_nodes(self, leaf: DfaLeaf, state: int, positions: tuple[int, ...]) -> TokenWalk:
         """Walk in Python, without the table."""
         trie = self.vocabulary.trie
         byte, end, begin, ids = trie.byte_view, trie.end_view, trie.token_begin_view, trie.tokens_view

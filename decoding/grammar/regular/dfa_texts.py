@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from genret.decoding.grammar.compile_options import current_budget
-from genret.decoding.grammar.regular.minimise import Edge, Row, joined, renumbered, turned
+from genret.decoding.grammar.regular.minimise import Edge, Row, joined, renumbered
 
 
 def automaton_of(texts: Sequence[Sequence[int]], labels: Sequence[int]) -> tuple[list[Row], list[int]]:
@@ -58,7 +58,7 @@ def automaton_of(texts: Sequence[Sequence[int]], labels: Sequence[int]) -> tuple
     settle(0)
     out_rows.append(joined(edges[0]))
     out_labels.append(ends[0])
-    return renumbered(turned(out_rows), out_labels[::-1], trimmed=True)
+    return renumbered(out_rows, out_labels, start=len(out_rows) - 1, trimmed=True)
 
 
 # One state of 256 checks the clock: a state may have hundreds of edges.

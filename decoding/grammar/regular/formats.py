@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from functools import lru_cache
+from itertools import accumulate
 from types import MappingProxyType
-from typing import NamedTuple, TypeVar
 
 from genret.decoding.grammar.regular.dfa import Dfa
 from genret.decoding.grammar.regular.minimise import Edge
-from genret.decoding.grammar.regular.ranges import Ranges, complement, intersection, union
+from genret.decoding.grammar.regular.ranges import Ranges
 from genret.decoding.grammar.regular.regex_compiler import compile_pattern
-
-_State = TypeVar("_State", bound=Hashable)
 
 IPV4 = (
     r"(?:(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])\.){3}(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
@@ -39,8 +37,9 @@ def _ipv6() -> str:
     return "(?:" + "|".join(forms) + ")"
 
 
-MARK = "\uffff"
-"""Placeholder in patterns of `whole_with`; only the formats of mail and of pointers allow the character."""
+MARKS = "\uffff\ufffe"
+"""Placeholders in patterns of `whole_with`; only the formats of mail and of pointers allow the characters."""
+MARK = MARKS[0]
 
 
 def whole(pattern: str) -> Dfa:
@@ -48,65 +47,43 @@ def whole(pattern: str) -> Dfa:
     return compile_pattern(f"^(?:{pattern})$")
 
 
-def behind(left: Dfa, joint: Ranges, right: Dfa) -> Dfa:
-    """Texts of one set, one character of `joint`, and a text of another set.
-
-    In the left set, no text may be followed by such a character within a longer text.
-    """
-    offset = len(left.rows)
-    rows: list[list[Edge]] = []
-    for row, final in zip(left.rows, left.finals, strict=True):
-        through = [(first, last, offset) for first, last in joint] if final else []
-        rows.append(sorted([*row, *through]))
-    rows += [[(first, last, target + offset) for first, last, target in row] for row in right.rows]
-    return Dfa.from_rows(rows, [*([False] * offset), *right.finals])
-
-
-def whole_with(pattern: str, inserted: Dfa) -> Dfa:
-    """Like `whole`, with every `MARK` in the pattern replaced by the texts of a set.
+def whole_with(pattern: str, *inserted: Dfa) -> Dfa:
+    """Like `whole`, with every one of `MARKS` in the pattern replaced by the texts of its set.
 
     This is much cheaper than an expression in place of the mark. At a mark, nothing else may begin as the
-    set's texts do; behind it, nothing may go on as they do.
+    set's texts do; behind it, nothing may go on as they do. No set may have the empty text.
     """
-    marked = whole(pattern)
-    mark = ord(MARK)
+    return _filled_in(whole(pattern), inserted)
+
+
+def _filled_in(marked: Dfa, inserted: Sequence[Dfa]) -> Dfa:
+    """The texts of an automaton with every mark replaced; see `whole_with`."""
     rows = [list(row) for row in marked.rows]
-    finals = list(marked.finals)
-    for state, row in enumerate(marked.rows):
-        targets = [target for first, _, target in row if first == mark]
-        for target in targets:
-            offset = len(rows)
-            shifted = [[(first, last, to + offset) for first, last, to in part] for part in inserted.rows]
-            for inner, ends in zip(shifted, inserted.finals, strict=True):
-                rows.append(sorted([*inner, *marked.rows[target]]) if ends else inner)
-                finals.append(ends and marked.finals[target])
-            rows[state] = sorted([*(edge for edge in row if edge[0] != mark), *shifted[0]])
-    return Dfa.from_rows(rows, finals)
+    ends = list(marked.ends)
+    for mark, part in zip(map(ord, MARKS), inserted, strict=False):
+        for state in range(marked.num_states):
+            for target in [target for first, _, target in rows[state] if first == mark]:
+                offset = len(rows)
+                shifted = [[(first, last, to + offset) for first, last, to in row] for row in part.rows]
+                rows[state] = sorted([*(edge for edge in rows[state] if edge[0] != mark), *shifted[0]])
+                for inner, end in zip(shifted, part.ends, strict=True):
+                    rows.append(sorted([*inner, *rows[target]]) if end >= 0 else inner)
+                    ends.append(ends[target] if end >= 0 else -1)
+    return Dfa.from_rows(rows, ends)
 
 
-def _explored(
-    start: _State,
-    ways_on: Callable[[_State], Iterable[tuple[Ranges, _State]]],
-    is_final: Callable[[_State], bool],
-) -> Dfa:
-    """The automaton of the states that can be reached from one."""
-    numbers = {start: 0}
-    order = [start]
-    rows: list[list[Edge]] = []
-    for state in order:  # grows while it is walked
-        row = []
-        for chars, target in ways_on(state):
-            number = numbers.setdefault(target, len(order))
-            if number == len(order):
-                order.append(target)
-            row += [(first, last, number) for first, last in chars]
-        rows.append(sorted(row))
-    return Dfa.from_rows(rows, list(map(is_final, order)))
-
-
-def ipv4() -> Dfa:
-    """Four decimal numbers up to 255 without leading zeros."""
-    return whole(IPV4)
+def _at_most(most: int, *weights: tuple[int, Ranges]) -> Dfa:
+    """All texts of some characters whose weights add up to `most` or less."""
+    rows = [
+        sorted(
+            (first, last, sum_before + weight)
+            for weight, chars in weights
+            for first, last in chars
+            if sum_before + weight <= most
+        )
+        for sum_before in range(most + 1)
+    ]
+    return Dfa.from_rows(rows, [0] * (most + 1))
 
 
 @lru_cache(maxsize=1)
@@ -123,10 +100,8 @@ SHORT_LABEL, LONG_UNITS, UNITS = 15, 4, 15
 A name of 15 units has at most 239 characters; 253 are allowed.
 """
 
-_LOWER: Ranges = ((0x30, 0x39), (0x61, 0x7A))
-_UPPER: Ranges = ((0x41, 0x5A),)
-_HYPHEN, _DOT = 0x2D, 0x2E
-
+_ASCII: Ranges = ((0, 0x7F),)
+_DOT: Ranges = ((0x2E, 0x2E),)
 LETTERS: Ranges = (
     (0xDF, 0xF6),
     (0xF8, 0xFF),
@@ -144,86 +119,42 @@ All are written from left to right, and none composes with a letter in front of 
 """
 
 
-class _InName(NamedTuple):
-    """A position in a name.
-
-    Attributes:
-        units: Units taken by earlier labels; a multiple of four once the label is long.
-        cost: Characters of the label so far, as they would be in ASCII.
-        hyphen: Whether the last character was one.
-        prefix: Number of characters of `xn--` that make up the label so far, 0 if it is something else.
-        kind: Kind of the label, one of the following.
-    """
-
-    units: int
-    cost: int
-    hyphen: bool
-    prefix: int
-    kind: int
-
-
-_OPEN, _ASCII, _INTERNATIONAL = range(3)
-"""Kinds of labels: undecided, only ASCII, with letters beyond ASCII."""
-
 COST_OF_LETTER, COST_OF_FIRST = 7, 12
 """Most characters that Punycode needs for one more letter of the basic plane in a label as short as these,
 and for the first one, `xn--` and a delimiter included."""
 
 
-def _names(letters: Ranges = (), dots: Ranges = ((_DOT, _DOT),)) -> Dfa:
-    """Host names of labels of letters, digits and hyphens.
-
-    Args:
-        letters: Letters beyond ASCII that are allowed in lower-case labels.
-        dots: Separators of labels.
-    """
-    start = _InName(0, 0, False, 0, _OPEN if letters else _ASCII)
-    return _explored(
-        start,
-        lambda state: _ways_on(state, letters, dots, start),
-        lambda state: state.cost > 0 and not state.hyphen,
-    )
+def _labels(most: int, international: bool) -> Dfa:
+    """Labels of up to `most` characters; `international` ones as long as they would be in ASCII."""
+    inner = f"(?:[A-Za-z0-9\\-]{{0,{most - 2}}}[A-Za-z0-9])?"
+    plain = whole(f"[A-Za-z0-9]{inner}") - compile_pattern("^[Xx][Nn]--")
+    if not international:
+        return plain
+    letters = "".join(rf"\u{first:04X}-\u{last:04X}" for first, last in LETTERS)
+    mixed = whole(f"[a-z0-9{letters}](?:-?[a-z0-9{letters}])*") & compile_pattern(f"[{letters}]")
+    rest = most - (COST_OF_FIRST - COST_OF_LETTER)
+    return plain | (mixed & _at_most(rest, (1, _ASCII), (COST_OF_LETTER, LETTERS)))
 
 
-def _ways_on(
-    state: _InName, letters: Ranges, dots: Ranges, start: _InName
-) -> Iterator[tuple[Ranges, _InName]]:
-    """The characters that may follow, with the states behind them."""
-    units, cost, hyphen, prefix, kind = state
-    if cost and not hyphen:
-        after = units + (1 if cost <= SHORT_LABEL else LONG_UNITS)
-        if after < UNITS:
-            yield dots, start._replace(units=after)
-    long_units = -(-units // LONG_UNITS) * LONG_UNITS
-    most = LONGEST_LABEL if long_units + LONG_UNITS <= UNITS else SHORT_LABEL
-    if cost >= SHORT_LABEL:
-        units = long_units
-    if cost < most:
-        upper = _ASCII if kind == _OPEN else kind
-        following = {0: (0x58, 0x78), 1: (0x4E, 0x6E)}.get(cost if cost == prefix else -1, ())
-        for code in following:
-            kept = upper if code < 0x60 else kind
-            if kept != kind or kind != _INTERNATIONAL:
-                yield ((code, code),), _InName(units, cost + 1, False, cost + 1, kept)
-        lower = _without(_LOWER, following)
-        yield lower, _InName(units, cost + 1, False, 0, kind)
-        if kind != _INTERNATIONAL:
-            capital = _without(_UPPER, following)
-            yield capital, _InName(units, cost + 1, False, 0, upper)
-        if cost and prefix != 3 and not (hyphen and kind == _INTERNATIONAL):
-            doubled = _ASCII if hyphen else kind
-            yield ((_HYPHEN, _HYPHEN),), _InName(units, cost + 1, True, 3 if prefix == 2 else 0, doubled)
-    if letters and kind != _ASCII:
-        more = cost + (COST_OF_LETTER if kind == _INTERNATIONAL else COST_OF_FIRST)
-        if more <= most:
-            yield (
-                letters,
-                _InName(long_units if more > SHORT_LABEL else units, more, False, 0, _INTERNATIONAL),
-            )
-
-
-def _without(chars: Ranges, codes: tuple[int, ...]) -> Ranges:
-    return intersection(chars, complement(tuple((code, code) for code in codes))) if codes else chars
+def _names(international: bool, dots: Ranges) -> Dfa:
+    """Host names of labels of letters, digits and hyphens, with separators between them."""
+    short, longer = _labels(SHORT_LABEL, international), _labels(LONGEST_LABEL, international)
+    any_label = short | Dfa(longer.rows, [-1 if end < 0 else 1 for end in longer.ends])
+    # Behind so many units a longer label, which begins at a multiple of four, has no room.
+    num_any = UNITS // LONG_UNITS * LONG_UNITS - LONG_UNITS + 1
+    parts = [any_label] * num_any + [short] * (UNITS - num_any)
+    starts = list(accumulate((part.num_states for part in parts), initial=0))
+    rows: list[list[Edge]] = []
+    ends: list[int] = []
+    for units, part in enumerate(parts):
+        behind = {0: units + 1, 1: (-(-units // LONG_UNITS) + 1) * LONG_UNITS, -1: UNITS}
+        for row, label in zip(part.rows, part.ends, strict=True):
+            edges = [(first, last, starts[units] + target) for first, last, target in row]
+            if behind[label] < UNITS:
+                edges += [(first, last, starts[behind[label]]) for first, last in dots]
+            rows.append(sorted(edges))
+            ends.append(min(label, 0))
+    return Dfa.from_rows(rows, ends)
 
 
 @lru_cache(maxsize=1)
@@ -233,7 +164,7 @@ def hostname() -> Dfa:
     Also left out, to keep fewer lengths in states, are names of more than 15 labels, of more than three
     labels longer than 15 characters, and with such a label behind more than eight others.
     """
-    return _names()
+    return _names(False, _DOT)
 
 
 @lru_cache(maxsize=1)
@@ -243,53 +174,28 @@ def idn_hostname() -> Dfa:
     Left out are other scripts (among them all that are written from right to left), combining marks,
     characters whose validity depends on neighbours, and labels that might be too long in Punycode.
     """
-    return _names(LETTERS, ((_DOT, _DOT), (0x3002, 0x3002), (0xFF0E, 0xFF0E), (0xFF61, 0xFF61)))
+    return _names(True, (*_DOT, (0x3002, 0x3002), (0xFF0E, 0xFF0E), (0xFF61, 0xFF61)))
 
 
-_ATOM: Ranges = union(
-    ((0x21, 0x21), (0x23, 0x27), (0x2A, 0x2B), (0x2D, 0x2D), (0x2F, 0x39), (0x3D, 0x3D), (0x3F, 0x3F)),
-    ((0x41, 0x5A), (0x5E, 0x7E)),
-)
-_IN_QUOTES: Ranges = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0x7E))
-_QUOTE, _BACKSLASH = 0x22, 0x5C
-_AT: Ranges = ((0x40, 0x40),)
-_CHARS_BY_LENGTH: tuple[tuple[int, Ranges], ...] = (
+LONGEST_LOCAL_PART = 64
+"""In bytes."""
+_BYTES: tuple[tuple[int, Ranges], ...] = (
+    (1, _ASCII),
     (2, ((0x80, 0x7FF),)),
     (3, ((0x800, 0xD7FF), (0xE000, 0xFFFF))),
     (4, ((0x10000, 0x10FFFF),)),
 )
 """Code points by their length in UTF-8."""
 
-LONGEST_LOCAL_PART = 64
-"""In bytes."""
 
+def _local_part(more: str) -> Dfa:
+    """The part in front of the at-sign: words with dots between them, or a text in quotes.
 
-def _local_part(international: bool) -> Dfa:
-    """The part in front of the at-sign: words with dots between them, or a text in quotes."""
-    beyond = _CHARS_BY_LENGTH if international else ()
-    words = [(1, _ATOM), *beyond]
-    quoted = [(1, _IN_QUOTES), *beyond]
-
-    def ways_on(state: tuple[str, int]) -> Iterator[tuple[Ranges, tuple[str, int]]]:
-        kind, length = state
-        ways: list[tuple[Ranges, str, int]] = []
-        if kind in ("dot", "word"):
-            ways += [(chars, "word", more) for more, chars in words]
-        if kind == "word":
-            ways.append((((_DOT, _DOT),), "dot", 1))
-        if state == ("dot", 0):
-            ways.append((((_QUOTE, _QUOTE),), "quoted", 1))
-        if kind == "quoted":
-            ways += [(chars, "quoted", more) for more, chars in quoted]
-            ways.append((((_BACKSLASH, _BACKSLASH),), "escape", 1))
-            ways.append((((_QUOTE, _QUOTE),), "closed", 1))
-        if kind == "escape":
-            ways.append((((0x20, 0x7E),), "quoted", 1))
-        for chars, then, more in ways:
-            if length + more <= LONGEST_LOCAL_PART:
-                yield chars, (then, length + more)
-
-    return _explored(("dot", 0), ways_on, lambda state: state[0] in ("word", "closed"))
+    `more` are characters beyond ASCII that are allowed everywhere.
+    """
+    word = rf"[!#-'*+\-/-9=?A-Z\^-~{more}]+"
+    quoted = rf'"(?:[ !#-\[\]-~{more}]|\\[ -~])*"'
+    return whole(rf"{word}(?:\.{word})*|{quoted}") & _at_most(LONGEST_LOCAL_PART, *_BYTES)
 
 
 def _literal() -> Dfa:
@@ -298,12 +204,12 @@ def _literal() -> Dfa:
 
 def email() -> Dfa:
     """RFC 5321 mailboxes: words or a quoted text, and a name of `hostname` or an address in brackets."""
-    return behind(_local_part(international=False), _AT, hostname() | _literal())
+    return whole_with("@".join(MARKS), _local_part(""), hostname() | _literal())
 
 
 def idn_email() -> Dfa:
     """RFC 6531 mailboxes: as `email`, with anything beyond ASCII, and a name of `idn_hostname`."""
-    return behind(_local_part(international=True), _AT, idn_hostname() | _literal())
+    return whole_with("@".join(MARKS), _local_part(r"\u0080-\u{10FFFF}"), idn_hostname() | _literal())
 
 
 _SCHEME = "[A-Za-z][A-Za-z0-9+.\\-]*"
@@ -317,13 +223,12 @@ _BEYOND_ASCII = rf"\u00A0-\uD7FF\uF900-\uFDCF\uFDF0-\uFFEF{_PLANES}"
 _PRIVATE = r"\uE000-\uF8FF\u{F0000}-\u{FFFFD}\u{100000}-\u{10FFFD}"
 
 
-def _reference(more: str, in_query: str, absolute: bool) -> str:
-    """The pattern of RFC 3986's grammar; with characters beyond ASCII, RFC 3987's.
+def _references(more: str = "", in_query: str = "") -> tuple[str, str]:
+    """The patterns of RFC 3986's grammar, with a scheme and possibly without; RFC 3987's has more characters.
 
     Args:
         more: Characters beyond ASCII that are allowed everywhere.
         in_query: Further characters of the query.
-        absolute: Whether the scheme is required.
     """
     plain = f"{_UNRESERVED}{_SUB_DELIMS}{more}"
     char = f"(?:[{plain}:@]|{_ESCAPED})"
@@ -334,30 +239,12 @@ def _reference(more: str, in_query: str, absolute: bool) -> str:
     segments = f"(?:/{char}*)*"
     rooted = f"//{authority}{segments}|/(?:{char}+{segments})?"
     ending = f"(?:\\?(?:{char}|[/?{in_query}])*)?(?:#(?:{char}|[/?])*)?"
-    whole_one = f"{_SCHEME}:(?:{rooted}|{char}+{segments})?{ending}"
-    if absolute:
-        return whole_one
-    return f"{whole_one}|(?:{rooted}|{no_colon}+{segments})?{ending}"
+    absolute = f"{_SCHEME}:(?:{rooted}|{char}+{segments})?{ending}"
+    return absolute, f"{absolute}|(?:{rooted}|{no_colon}+{segments})?{ending}"
 
 
-def uri() -> Dfa:
-    """RFC 3986, with a scheme."""
-    return whole_with(_reference("", "", absolute=True), ipv6())
-
-
-def uri_reference() -> Dfa:
-    """RFC 3986, with or without a scheme."""
-    return whole_with(_reference("", "", absolute=False), ipv6())
-
-
-def iri() -> Dfa:
-    """RFC 3987, with a scheme."""
-    return whole_with(_reference(_BEYOND_ASCII, _PRIVATE, absolute=True), ipv6())
-
-
-def iri_reference() -> Dfa:
-    """RFC 3987, with or without a scheme."""
-    return whole_with(_reference(_BEYOND_ASCII, _PRIVATE, absolute=False), ipv6())
+_ABSOLUTE_URI, _URI_REFERENCE = _references()
+_ABSOLUTE_IRI, _IRI_REFERENCE = _references(_BEYOND_ASCII, _PRIVATE)
 
 
 def uri_template() -> Dfa:
@@ -370,21 +257,6 @@ def uri_template() -> Dfa:
 
 
 _POINTER = "(?:/(?:[^~/]|~[01])*)*"
-
-
-def json_pointer() -> Dfa:
-    """RFC 6901."""
-    return whole(_POINTER)
-
-
-def relative_json_pointer() -> Dfa:
-    """Relative JSON pointers without moving an index: `2/foo`, `0#`."""
-    return whole(f"(?:0|[1-9][0-9]*)(?:#|{_POINTER})")
-
-
-def uuid() -> Dfa:
-    """RFC 9562 in its usual form, of any version."""
-    return whole("[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 
 
 _YEAR = "(?:000[1-9]|00[1-9][0-9]|0[1-9][0-9]{2}|[1-9][0-9]{3})"
@@ -401,9 +273,6 @@ _TIME = f"{_MINUTE}:[0-5][0-9]{_FRACTION}(?:[Zz]|[+\\-]{_MINUTE})"
 LEAPS_IN_JUNE = (1972, 1981, 1982, 1983, 1985, 1992, 1993, 1994, 1997, 2012, 2015)
 LEAPS_IN_DECEMBER = (*range(1972, 1980), 1987, 1989, 1990, 1995, 1998, 2005, 2008, 2016)
 """Years whose June or December ended with a leap second."""
-
-_DIGITS, _POINT = (0x30, 0x39), 0x2E
-_T: Ranges = ((0x54, 0x54), (0x74, 0x74))
 
 _MINUTES_A_DAY = 24 * 60
 QUARTERS = range(0, _MINUTES_A_DAY, 15)
@@ -432,21 +301,10 @@ def _leaps_after_midnight(offsets: Iterable[int]) -> list[str]:
 
 def _with_fractions(times: Iterable[str]) -> Dfa:
     """The times, each with and without a fraction of a second."""
-    times = list(times)
-    dfa = Dfa.of_texts(times)
-    rows: list[list[Edge]] = [list(row) for row in dfa.rows]
-    before_zone = set()
-    for text in times:
-        state = 0
-        for char in text[: len("hh:mm:ss")]:
-            state = dfa.step(state, ord(char))
-        before_zone.add(state)
-    for state in sorted(before_zone):
-        point = len(rows)
-        rows.append([(*_DIGITS, point + 1)])
-        rows.append(sorted([*dfa.rows[state], (*_DIGITS, point + 1)]))
-        rows[state] = sorted([*rows[state], (_POINT, _POINT, point)])
-    return Dfa.from_rows(rows, [*dfa.finals, *([False] * (len(rows) - len(dfa.rows)))])
+    without = list(times)
+    seconds = len("hh:mm:ss")
+    marked = Dfa.of_texts([*without, *(text[:seconds] + MARK + text[seconds:] for text in without)])
+    return _filled_in(marked, [whole("\\.[0-9]+")])
 
 
 def _days(days_of_june: str, days_of_december: str, years_later: int) -> Dfa:
@@ -472,9 +330,13 @@ def time() -> Dfa:
 
 def date_time() -> Dfa:
     """A date, `T` and a time; a 60th second only at past leap seconds, with offsets that are in use."""
-    leaps = behind(_days("06-30", "12-31", 0), _T, _with_fractions(_leaps_before_midnight(BEHIND)))
-    leaps_after = behind(_days("07-01", "01-01", 1), _T, _with_fractions(_leaps_after_midnight(AHEAD)))
-    return behind(date(), _T, whole(_TIME)) | (leaps | leaps_after)
+    days_and_times = (
+        (date(), whole(_TIME)),
+        (_days("06-30", "12-31", 0), _with_fractions(_leaps_before_midnight(BEHIND))),
+        (_days("07-01", "01-01", 1), _with_fractions(_leaps_after_midnight(AHEAD))),
+    )
+    usual, leaps, leaps_after = [whole_with("[Tt]".join(MARKS), *parts) for parts in days_and_times]
+    return usual | (leaps | leaps_after)
 
 
 def duration() -> Dfa:
@@ -544,16 +406,20 @@ _MAKERS: dict[str, tuple[Callable[[], Dfa], Enforcement]] = {
     "idn-email": (idn_email, Enforcement.SUBSET),
     "hostname": (hostname, Enforcement.SUBSET),
     "idn-hostname": (idn_hostname, Enforcement.SUBSET),
-    "ipv4": (ipv4, Enforcement.EXACT),
+    # Four decimal numbers up to 255 without leading zeros.
+    "ipv4": (lambda: whole(IPV4), Enforcement.EXACT),
     "ipv6": (ipv6, Enforcement.EXACT),
-    "uri": (uri, Enforcement.EXACT),
-    "uri-reference": (uri_reference, Enforcement.EXACT),
-    "iri": (iri, Enforcement.EXACT),
-    "iri-reference": (iri_reference, Enforcement.EXACT),
-    "uuid": (uuid, Enforcement.EXACT),
+    # RFC 3986 and RFC 3987, with a scheme; references with or without one.
+    "uri": (lambda: whole_with(_ABSOLUTE_URI, ipv6()), Enforcement.EXACT),
+    "uri-reference": (lambda: whole_with(_URI_REFERENCE, ipv6()), Enforcement.EXACT),
+    "iri": (lambda: whole_with(_ABSOLUTE_IRI, ipv6()), Enforcement.EXACT),
+    "iri-reference": (lambda: whole_with(_IRI_REFERENCE, ipv6()), Enforcement.EXACT),
+    # RFC 9562 in its usual form, of any version.
+    "uuid": (lambda: whole("[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"), Enforcement.EXACT),
     "uri-template": (uri_template, Enforcement.EXACT),
-    "json-pointer": (json_pointer, Enforcement.EXACT),
-    "relative-json-pointer": (relative_json_pointer, Enforcement.SUBSET),
+    "json-pointer": (lambda: whole(_POINTER), Enforcement.EXACT),  # RFC 6901
+    # Without moving an index: `2/foo`, `0#`.
+    "relative-json-pointer": (lambda: whole(f"(?:0|[1-9][0-9]*)(?:#|{_POINTER})"), Enforcement.SUBSET),
     "regex": (regex, Enforcement.SUBSET),
 }
 

@@ -163,14 +163,14 @@ def spell_labelled(parts: Sequence[tuple[Dfa, int]]) -> ByteDfa:
     """
     named = [(dfa, label) for dfa, label in parts if not dfa.is_empty]
     if not named:
-        return ByteDfa.from_rows([[]], [-1])
+        return ByteDfa.literals([])
     if len(named) == 1:
         dfa, label = named[0]
-        return _spelled_rows(dfa.rows, [label if final else -1 for final in dfa.finals])
+        return _spelled_rows(dfa.rows, [label if end >= 0 else -1 for end in dfa.ends])
     nfa = Nfa()
     start = nfa.state()
     for dfa, label in named:
-        offset, ends = nfa.embed(dfa.rows, dfa.labels())
+        offset, ends = nfa.embed(dfa.rows, dfa.ends)
         nfa.step(start, offset)
         for end in ends:
             nfa.labels[end] = label
@@ -197,7 +197,7 @@ def _spelled_rows(rows: Sequence[Row], labels: Sequence[int]) -> ByteDfa:
             budget.check_states(len(speller.rows) // SIZE_PER_STATE)
     if _may_merge(speller, base, len(rows)):
         return ByteDfa.from_rows(speller.rows, speller.labels)
-    return ByteDfa.from_minimal_rows(speller.rows, speller.labels, trimmed=True)
+    return ByteDfa.from_minimal_rows(speller.rows, speller.labels)
 
 
 def _may_merge(speller: _Speller, base: int, num_rows: int) -> bool:

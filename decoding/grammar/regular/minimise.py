@@ -7,7 +7,8 @@ symbols.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import TypeVar
 
 from genret.decoding.grammar.compile_options import current_budget
 from genret.decoding.grammar.regular.ranges import Ranges, atoms
@@ -22,6 +23,48 @@ _CHECKED_STEPS = 5_000
 
 # Edges, and members of sets of states, allowed per state of the budget.
 SIZE_PER_STATE = 32
+# Edges and members between two checks of the budget.
+_CHECKED_SIZE = 64
+
+_Key = TypeVar("_Key", bound=Hashable)
+
+
+def explored(
+    start: _Key,
+    expand: Callable[[_Key], tuple[int, Iterable[tuple[int, int, _Key]]]],
+    weigh: Callable[[_Key], int] | None = None,
+) -> tuple[list[list[Edge]], list[int]]:
+    """The rows and labels of all states that one leads to. Raises AutomatonLimitError for too many.
+
+    Args:
+        start: Description of the start; equal descriptions are one state.
+        expand: The label of a state and its edges (first, last, next), sorted and disjoint.
+        weigh: Size of a description, which counts as edges do; None: 0.
+    """
+    numbers = {start: 0}
+    order = [start]
+    rows: list[list[Edge]] = []
+    labels: list[int] = []
+    size = checked = 0
+    check = current_budget().check_states
+    for key in order:  # grows while it is walked
+        if weigh is not None:
+            size += weigh(key)
+        if size >= checked:
+            check(max(len(order), size // SIZE_PER_STATE))
+            checked = size + _CHECKED_SIZE
+        label, edges = expand(key)
+        row: list[Edge] = []
+        for first, last, target in edges:
+            number = numbers.setdefault(target, len(order))
+            if number == len(order):
+                order.append(target)
+            row.append((first, last, number))
+        size += len(row)
+        rows.append(row)
+        labels.append(label)
+    check(len(order))
+    return rows, labels
 
 
 def canonical(rows: Sequence[Sequence[Edge]], labels: Sequence[int]) -> tuple[list[Row], list[int]]:
@@ -153,6 +196,20 @@ def _with_itself(row: list[Edge], number: int) -> Row:
     return joined([(first, last, number if target < 0 else target) for first, last, target in row])
 
 
+def symbols_by_target(row: Sequence[Edge]) -> dict[int, Ranges]:
+    """The sets of symbols of a state's edges, by the state they lead to."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    for first, last, target in row:
+        ranges = found.get(target)
+        if ranges is None:
+            found[target] = [(first, last)]
+        elif ranges[-1][1] == first - 1:
+            ranges[-1] = (ranges[-1][0], last)
+        else:
+            ranges.append((first, last))
+    return {target: tuple(ranges) for target, ranges in found.items()}
+
+
 def _charsets(
     rows: Sequence[Sequence[Edge]], live: list[bool]
 ) -> tuple[list[list[tuple[int, int]]], list[Ranges]]:
@@ -165,18 +222,9 @@ def _charsets(
             continue
         if not state & _CHECKED_BITS:
             check_time()
-        by_target: dict[int, list[tuple[int, int]]] = {}
-        for first, last, target in row:
+        for target, symbols in symbols_by_target(row).items():
             if live[target]:
-                ranges = by_target.get(target)
-                if ranges is None:
-                    by_target[target] = [(first, last)]
-                elif ranges[-1][1] == first - 1:
-                    ranges[-1] = (ranges[-1][0], last)
-                else:
-                    ranges.append((first, last))
-        for target, ranges in by_target.items():
-            incoming[target].append((state, numbers.setdefault(tuple(ranges), len(numbers))))
+                incoming[target].append((state, numbers.setdefault(symbols, len(numbers))))
     return incoming, list(numbers)
 
 
@@ -242,12 +290,16 @@ def _split(
 
 
 def _numbered(
-    rows: Sequence[Sequence[Edge]], labels: Sequence[int], live: list[bool], classes: list[int]
+    rows: Sequence[Sequence[Edge]],
+    labels: Sequence[int],
+    live: list[bool],
+    classes: list[int],
+    start: int = 0,
 ) -> tuple[list[Row], list[int]]:
     """One state per class, numbered breadth-first from low to high symbols."""
     numbers = [-1] * (max(classes) + 1)
-    numbers[classes[0]] = 0
-    order = [0]
+    numbers[classes[start]] = 0
+    order = [start]
     out_rows: list[Row] = []
     check_time = current_budget().check_time
     for state in order:
@@ -273,26 +325,14 @@ def _numbered(
     return out_rows, [labels[state] for state in order]
 
 
-def turned(rows: Sequence[Row]) -> list[Row]:
-    """The rows with their states numbered from the other end."""
-    top = len(rows) - 1
-    out: list[Row] = []
-    check_time = current_budget().check_time
-    for row in reversed(rows):
-        if not len(out) & _CHECKED_BITS:
-            check_time()
-        out.append(tuple([(first, last, top - target) for first, last, target in row]))
-    return out
-
-
 def renumbered(
-    rows: Sequence[Sequence[Edge]], labels: Sequence[int], *, trimmed: bool = False
+    rows: Sequence[Sequence[Edge]], labels: Sequence[int], *, start: int = 0, trimmed: bool = False
 ) -> tuple[list[Row], list[int]]:
     """Trim and number an automaton that is minimal but for dead states.
 
-    With `trimmed` it is known that every state can reach the end of a text.
+    With `trimmed` it is known that every state can reach the end of a text; otherwise `start` is 0.
     """
     live = [True] * len(rows) if trimmed else _live_states(rows, labels)
-    if not live[0]:
+    if not live[start]:
         return [()], [-1]
-    return _numbered(rows, labels, live, list(range(len(rows))))
+    return _numbered(rows, labels, live, list(range(len(rows))), start)

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from enum import IntEnum
 
 from genret.decoding.grammar.compile_options import current_budget
-from genret.decoding.grammar.regular.minimise import SIZE_PER_STATE, Edge, Row, canonical
-from genret.decoding.grammar.regular.product import over_symbols, symbols_by_target
+from genret.decoding.grammar.regular.minimise import Row, canonical, explored, symbols_by_target
+from genret.decoding.grammar.regular.product import over_symbols
 from genret.decoding.grammar.regular.ranges import Ranges, atoms, contains
 
 
@@ -89,15 +89,6 @@ class Nfa:
                 self.edge(state, symbols, offset + target)
         return offset, [offset + state for state, label in enumerate(labels) if label >= 0]
 
-    def append(self, state: int, rows: Sequence[Row], labels: Sequence[int]) -> int:
-        """Copy a deterministic automaton behind a state. Returns the state behind its texts."""
-        start, ends = self.embed(rows, labels)
-        self.step(state, start)
-        behind = self.state()
-        for end in ends:
-            self.step(end, behind)
-        return behind
-
     def determinise(
         self, start: int, word: Ranges = (), before: int = Side.EDGE, absorbing: int = -1
     ) -> tuple[list[Row], list[int]]:
@@ -112,15 +103,20 @@ class Nfa:
         Returns:
             Rows and labels; a text with several labels has the smallest.
         """
-        subsets = _Subsets(self, word, before, absorbing)
-        rows, labels = canonical(*subsets.build(start))
+        subsets = _Subsets(self, word, absorbing)
+        first = (frozenset([start]), before)
+        rows, labels = canonical(*explored(first, subsets.expand, lambda key: len(key[0])))
         return over_symbols(rows, subsets.parts), labels
 
 
+_Subset = tuple[frozenset[int], int]
+
+
 class _Subsets:
-    def __init__(self, nfa: Nfa, word: Ranges, before: int, absorbing: int) -> None:
+    """Sets of states, each with the side in front of the place, as states over classes of symbols."""
+
+    def __init__(self, nfa: Nfa, word: Ranges, absorbing: int) -> None:
         self._nfa = nfa
-        self._before = before
         self._absorbing = absorbing
         self._minds_end = Condition.AT_END in nfa.conditions
         self._minds_words = bool(
@@ -138,38 +134,19 @@ class _Subsets:
         self._is_small = len(nfa.labels) <= 512
         self._ends = [bool(edges) or label >= 0 for edges, label in zip(nfa.edges, nfa.labels, strict=True)]
 
-    def build(self, start: int) -> tuple[list[list[Edge]], list[int]]:
-        """Rows over classes of symbols and labels, not yet minimal."""
-        first = (frozenset([start]), self._before)
-        numbers: dict[tuple[frozenset[int], int], int] = {first: 0}
-        order = [first]
-        rows: list[list[Edge]] = []
-        labels: list[int] = []
-        check = current_budget().check_states
-        size = 0
-        for kernel, before in order:
-            size += len(kernel)
-            check(max(len(order), size // SIZE_PER_STATE))
-            ending = self._closure(kernel, before, Side.EDGE)
-            found = [self._nfa.labels[state] for state in ending if self._nfa.labels[state] >= 0]
-            labels.append(min(found) if found else -1)
-            row: list[Edge] = []
-            for part, targets in self._successors(kernel, before, ending).items():
+    def expand(self, key: _Subset) -> tuple[int, list[tuple[int, int, _Subset]]]:
+        """The label of a set of states and its edges, for `explored`."""
+        kernel, before = key
+        ending = self._closure(kernel, before, Side.EDGE)
+        found = [self._nfa.labels[state] for state in ending if self._nfa.labels[state] >= 0]
+        edges: list[tuple[int, int, _Subset]] = []
+        for part, targets in sorted(self._successors(kernel, before, ending).items()):
+            after = Side.WORD if self._minds_words and self._part_is_word[part] else Side.OTHER
+            if self._absorbing in targets:
+                targets = {self._absorbing}
                 after = Side.OTHER
-                if self._minds_words and self._part_is_word[part]:
-                    after = Side.WORD
-                if self._absorbing in targets:
-                    targets = {self._absorbing}
-                    after = Side.OTHER
-                key = (frozenset(targets), int(after))
-                number = numbers.setdefault(key, len(order))
-                if number == len(order):
-                    order.append(key)
-                row.append((part, part, number))
-            row.sort()
-            size += len(row)
-            rows.append(row)
-        return rows, labels
+            edges.append((part, part, (frozenset(targets), int(after))))
+        return min(found, default=-1), edges
 
     def _successors(self, kernel: frozenset[int], before: int, ending: frozenset[int]) -> dict[int, set[int]]:
         """The states behind one more symbol, by class of symbols."""

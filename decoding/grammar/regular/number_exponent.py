@@ -11,7 +11,15 @@ from bisect import bisect_left, bisect_right
 from functools import lru_cache
 from typing import Any
 
-from genret.decoding.grammar.regular.number_magnitudes import Exact, Magnitudes
+from genret.decoding.grammar.regular.number_magnitudes import (
+    ALL_NUMBERS,
+    NO_NUMBER,
+    NOWHERE,
+    Exact,
+    Magnitudes,
+    Plain,
+    PlainReader,
+)
 
 MANTISSA_DIGITS = 16
 """Most digits behind the point of a mantissa whose exponent alone may decide about divisibility."""
@@ -22,11 +30,8 @@ Exponents = tuple[Side, Side]
 """Exponents from 0 up, and from 0 down without their sign."""
 Mantissa = Any
 """State of a `MantissaReader`, None once it has failed."""
-Power = Any
-"""State of an `ExponentReader`."""
-NOWHERE = [None] * 10
 
-MANTISSA, POINT, FRACTION, MARK, SIGN, ZEROS, NEAR, FAR = range(10, 18)
+MANTISSA, POINT, FRACTION = range(10, 13)
 
 
 class MantissaReader:
@@ -136,24 +141,17 @@ class MantissaReader:
 
     def _allowed(self, rank: int, fraction: int) -> Exponents | None:
         points = self._points
-        inside = [self._holds(point, rank, fraction) for point in points]
-        below = self._holds(points[0] - 1, rank, fraction)
-        zero = points.index(0)
-        up = [
+        below, *inside = [self._holds(point, rank, fraction) for point in (points[0] - 1, *points)]
+        # All exponents from a point up to the next one are alike.
+        cuts = [
             point
-            for point, before, now in zip(points[zero + 1 :], inside[zero:], inside[zero + 1 :], strict=False)
+            for point, before, now in zip(points, (below, *inside), inside, strict=False)
             if before != now
         ]
-        down = []
-        now = inside[zero]
-        for index in range(zero - 1, -2, -1):
-            member = inside[index] if index >= 0 else below
-            if member != now:
-                # All exponents from this point up to the next one are alike.
-                down.append(1 - points[index + 1])
-                now = member
-        exponents = ((inside[zero], tuple(up)), (inside[zero], tuple(down)))
-        return None if exponents == ((False, ()), (False, ())) else exponents
+        at_zero = inside[points.index(0)]
+        up = (at_zero, tuple(cut for cut in cuts if cut > 0))
+        down = (at_zero, tuple(1 - cut for cut in reversed(cuts) if cut <= 0))
+        return None if up == down == (False, ()) else (up, down)
 
     def _holds(self, exponent: int, rank: int, fraction: int) -> bool:
         """Whether numbers with that exponent, mantissa and length of fraction are known to be in the set."""
@@ -162,14 +160,12 @@ class MantissaReader:
         if index < len(self._keys) and self._keys[index] == (exponent, rank):
             return numbers.points[index + 1]
         condition = numbers.conditions[numbers.between[index]]
-        if condition.smallest is None:
-            return condition.otherwise
-        if exponent < _small_below(condition.smallest):
+        if condition.smallest is None or exponent < _small_below(condition.smallest):
             return condition.otherwise
         if condition.exponents is None or fraction > MANTISSA_DIGITS or (fraction and self._cap == 1):
             return False
         decided = condition.exponents + (MANTISSA_DIGITS if fraction else 0)
-        return exponent >= decided and condition.on_all
+        return exponent >= decided and condition.meets(0, 0)  # as numbers on all lattices do
 
 
 @lru_cache(maxsize=1024)
@@ -179,52 +175,19 @@ def _small_below(step: Exact) -> int:
 
 
 class ExponentReader:
-    """Reads a sign, zeros, and a number of a set behind `e`.
+    """Reads an exponent without its sign as a number of its own, which may have zeros in front.
 
-    States are (MARK, both sides), (SIGN, side), (ZEROS, side), (NEAR, digits, number of digits, side) and
-    (FAR, entries), entries as in `PlainReader`, but True or False.
+    States are those of a `PlainReader`.
     """
 
-    @staticmethod
-    def steps(state: Power) -> list[Power]:
+    def __init__(self, side: Side) -> None:
+        at_zero, changes = side
+        belongs = [at_zero ^ bool(number & 1) for number in range(len(changes) + 1)]
+        between = [ALL_NUMBERS if member else NO_NUMBER for member in belongs]
+        self._reader = PlainReader(Magnitudes([0, *changes], belongs, between), canonical=True)
+        self.first = self._reader.first()
+        self.is_final = self._reader.is_final
+
+    def steps(self, state: Plain) -> list[Plain]:
         """States behind one more digit, by digit; None if there is no such exponent."""
-        phase = state[0]
-        if phase == MARK:
-            return ExponentReader.steps((SIGN, state[1][0]))
-        if phase in (SIGN, ZEROS):
-            return [(ZEROS, state[1]), *(_near(digit, 1, state[1]) for digit in range(1, 10))]
-        if phase == NEAR:
-            return [_near(state[1] * 10 + digit, state[2] + 1, state[3]) for digit in range(10)]
-        entries = state[1][1:] or state[1]
-        return [(FAR, entries) if any(entries) else None] * 10
-
-    @staticmethod
-    def is_final(state: Power) -> bool:
-        """Whether the exponent may end here."""
-        if state[0] == ZEROS:
-            return bool(state[1][0])
-        if state[0] == NEAR:
-            return _member(state[3], state[1])
-        return bool(state[0] == FAR and state[1][0])
-
-
-def _member(side: Side, number: int) -> bool:
-    return side[0] ^ bool(bisect_right(side[1], number) & 1)
-
-
-@lru_cache(maxsize=4096)
-def _near(digits: int, count: int, side: Side) -> Power:
-    """The state behind `count` digits, the first one not 0."""
-    changes = side[1]
-    entries = []
-    unit = 1
-    for _ in range(count, len(str(changes[-1])) + 1 if changes else 1):
-        low, high = bisect_right(changes, digits * unit), bisect_left(changes, (digits + 1) * unit)
-        if low != high:
-            return (NEAR, digits, count, side)
-        entries.append(side[0] ^ bool(low & 1))
-        unit *= 10
-    entries.append(side[0] ^ bool(len(changes) & 1))
-    while len(entries) > 1 and entries[-1] == entries[-2]:
-        entries.pop()
-    return (FAR, tuple(entries)) if any(entries) else None
+        return self.first if state == self.first[0] else self._reader.steps(state)

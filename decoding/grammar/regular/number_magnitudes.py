@@ -137,7 +137,8 @@ class Divisibility:
             self._modulus // gcd(self._modulus, 10 ** (self.places - read)) for read in range(self.places + 1)
         ]
         self.smallest: Exact | None = min((step for step, _ in steps), default=None)
-        self.exponents = _deciding_exponent(self._modulus, self.places) if steps else None
+        twos, fives, rest = _without_twos_and_fives(self._modulus)
+        self.exponents = max(twos, fives) - self.places if steps and rest == 1 else None
 
     def meets(self, read: int, digits: int) -> bool:
         """Whether a number meets the condition.
@@ -165,17 +166,6 @@ class Divisibility:
                 power *= 10
             key.append(residue % (step // gcd(step, power)))
         return tuple(key)
-
-    @property
-    def on_all(self) -> bool:
-        """Whether numbers on all lattices meet it."""
-        return self.meets(0, 0)
-
-
-def _deciding_exponent(modulus: int, places: int) -> int | None:
-    """The least e such that 10^e is a multiple of modulus / 10^places; None if there is none."""
-    twos, fives, rest = _without_twos_and_fives(modulus)
-    return max(twos, fives) - places if rest == 1 else None
 
 
 class Magnitudes:
@@ -302,8 +292,6 @@ class PlainReader:
                 self._far(condition, read + 1, residue * 10 + digit, self._canonical and not digit)
                 for digit in range(10)
             ]
-        if state == ANYTHING and not self._canonical:
-            return [ANYTHING] * 10
         _, belongs, longer, _ = state
         zero = (TAIL, belongs, longer, self._canonical)
         return [zero] + [ANYTHING if longer else None] * 9

@@ -7,27 +7,22 @@ side; its states are made on demand. `written` narrows a set to the numbers that
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from decimal import Decimal
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from genret.decoding.bounded_cache import Remembered
 from genret.decoding.grammar.compile_options import AutomatonLimitError, current_budget
 from genret.decoding.grammar.regular.byte_dfa import ByteDfa
-from genret.decoding.grammar.regular.minimise import Edge
-from genret.decoding.grammar.regular.number_exponent import (
-    MARK,
-    NOWHERE,
-    SIGN,
-    ExponentReader,
-    MantissaReader,
-)
+from genret.decoding.grammar.regular.minimise import explored
+from genret.decoding.grammar.regular.number_exponent import ExponentReader, MantissaReader, Side
 from genret.decoding.grammar.regular.number_magnitudes import (
     ALL_NUMBERS,
     INTEGERS,
     NO_NUMBER,
+    NOWHERE,
     Exact,
     Lattices,
     Magnitudes,
@@ -318,20 +313,19 @@ _spelled = Remembered(_spell, _size)
 ZERO, NINE, POINT, MINUS, PLUS, E_UPPER, E_LOWER = b"09.-+Ee"
 ReaderEdge = tuple[int, int, Hashable]
 
+_DIGITS = (ZERO, NINE)
+_POINT = (POINT, POINT, "point")
+_MARKS = ((E_UPPER, E_UPPER, "e"), (E_LOWER, E_LOWER, "e"))
+_POWER = (*_DIGITS, "power")
 _EVERY: dict[str, tuple[ReaderEdge, ...]] = {
     "first": ((ZERO, ZERO, "zero"), (ZERO + 1, NINE, "whole")),
-    "zero": ((POINT, POINT, "point"), (E_UPPER, E_UPPER, "e"), (E_LOWER, E_LOWER, "e")),
-    "whole": (
-        (POINT, POINT, "point"),
-        (ZERO, NINE, "whole"),
-        (E_UPPER, E_UPPER, "e"),
-        (E_LOWER, E_LOWER, "e"),
-    ),
-    "point": ((ZERO, NINE, "fraction"),),
-    "fraction": ((ZERO, NINE, "fraction"), (E_UPPER, E_UPPER, "e"), (E_LOWER, E_LOWER, "e")),
-    "e": ((PLUS, PLUS, "sign"), (MINUS, MINUS, "sign"), (ZERO, NINE, "power")),
-    "sign": ((ZERO, NINE, "power"),),
-    "power": ((ZERO, NINE, "power"),),
+    "zero": (_POINT, *_MARKS),
+    "whole": (_POINT, (*_DIGITS, "whole"), *_MARKS),
+    "point": ((*_DIGITS, "fraction"),),
+    "fraction": ((*_DIGITS, "fraction"), *_MARKS),
+    "e": ((PLUS, PLUS, "sign"), (MINUS, MINUS, "sign"), _POWER),
+    "sign": (_POWER,),
+    "power": (_POWER,),
 }
 """Edges of an automaton of all JSON numbers without a sign, by the part that was read last."""
 
@@ -344,11 +338,14 @@ class _Decimal(NamedTuple):
     mantissa: Any
 
 
+_BOTH_FAILED = (None, None)
+
+
 class _NumberReader:
     """Reads a sign and the number behind it.
 
-    A state is None at first, "minus", the name of a part of any number, a `_Decimal`, or an exponent's state;
-    the last ones are common to both signs.
+    A state is None at first, "minus", the name of a part of any number, a `_Decimal`, the `Exponents` that
+    may follow, or an `_Exponent`; the last ones are common to both signs.
     """
 
     def __init__(self, positive: Magnitudes, negative: Magnitudes, canonical: bool) -> None:
@@ -361,23 +358,8 @@ class _NumberReader:
 
     def automaton(self) -> ByteDfa:
         """The texts it accepts, with label 0. Raises AutomatonLimitError for too many states."""
-        budget = current_budget()
-        numbers: dict[Hashable, int] = {None: 0}
-        states: list[Hashable] = [None]
-        rows: list[list[Edge]] = []
-        for state in states:  # grows while it is walked
-            row = []
-            for first, last, target in self.edges(state):
-                number = numbers.get(target)
-                if number is None:
-                    number = numbers[target] = len(states)
-                    states.append(target)
-                row.append((first, last, number))
-            rows.append(row)
-            if not len(rows) & 15:
-                budget.check_states(len(states))
-        budget.check_states(len(states))
-        return ByteDfa.from_rows(rows, [0 if self.is_final(state) else -1 for state in states])
+        rows, labels = explored(None, lambda state: (0 if self.is_final(state) else -1, self.edges(state)))
+        return ByteDfa.from_rows(rows, labels)
 
     def edges(self, state: Any) -> Iterable[ReaderEdge]:
         """First digit, last digit and the state behind them, sorted and disjoint."""
@@ -387,7 +369,12 @@ class _NumberReader:
             return [(MINUS, MINUS, "minus"), *self._first(0)]
         if state == "minus":
             return self._first(1)
-        return _EVERY[state] if isinstance(state, str) else _exponent_edges(state)
+        if isinstance(state, str):
+            return _EVERY[state]
+        if isinstance(state, _Exponent):
+            return _exponent_edges(state)
+        up, down = (_Exponent(side, None) for side in state)
+        return [(PLUS, PLUS, up), (MINUS, MINUS, down), *_exponent_edges(up)]
 
     def is_final(self, state: Any) -> bool:
         """Whether the number may end in a state."""
@@ -396,13 +383,20 @@ class _NumberReader:
             return reader is not None and state.plain is not None and reader.is_final(state.plain)
         if state is None or isinstance(state, str):
             return state in ("zero", "whole", "fraction", "power")
-        return ExponentReader.is_final(state)
+        if not isinstance(state, _Exponent) or state.plain is None:
+            return False
+        return _exponent_reader(state.side).is_final(state.plain)
 
     def _first(self, side: int) -> Iterable[ReaderEdge]:
         plain, mantissa = self._plain[side], self._mantissa[side]
         if plain is None:
             return _EVERY["first"]
-        return _digit_edges(side, plain.first(), mantissa.first() if mantissa else NOWHERE)
+        return self._digits(side, plain.first(), mantissa.first() if mantissa else NOWHERE)
+
+    @staticmethod
+    def _digits(side: int, plains: list[Any], mantissas: list[Any]) -> list[ReaderEdge]:
+        pairs = zip(plains, mantissas, strict=True)
+        return _joined(pairs, _BOTH_FAILED, lambda pair: _Decimal(side, *pair))
 
     def _decimal_edges(self, state: _Decimal) -> list[ReaderEdge]:
         side, plain, mantissa = state
@@ -414,54 +408,45 @@ class _NumberReader:
         if mantissa_reader and mantissa:
             mantissas, mantissa_point = mantissa_reader.steps(mantissa), mantissa_reader.point(mantissa)
             exponents = mantissa_reader.exponents(mantissa)
-        edges = _digit_edges(side, plains, mantissas)
+        edges = self._digits(side, plains, mantissas)
         if plain_point or mantissa_point:
             edges.insert(0, (POINT, POINT, _Decimal(side, plain_point, mantissa_point)))
         if exponents:
-            mark = (MARK, exponents)
-            edges += [(E_UPPER, E_UPPER, mark), (E_LOWER, E_LOWER, mark)]
+            edges += [(E_UPPER, E_UPPER, exponents), (E_LOWER, E_LOWER, exponents)]
         return edges
 
 
+class _Exponent(NamedTuple):
+    """Position in an exponent behind its sign: its side, and the state of its reader, None in front of it."""
+
+    side: Side
+    plain: Any
+
+
+_exponent_reader = lru_cache(maxsize=256)(ExponentReader)
+
+
 @lru_cache(maxsize=4096)
-def _exponent_edges(state: Any) -> list[ReaderEdge]:
+def _exponent_edges(state: _Exponent) -> list[ReaderEdge]:
     """Edges inside an exponent; many sets of numbers have exponents in common."""
+    side, plain = state
+    reader = _exponent_reader(side)
+    targets = reader.first if plain is None else reader.steps(plain)
+    return _joined(targets, None, partial(_Exponent, side))
+
+
+def _joined(found: Iterable[Any], nothing: object, state_of: Callable[[Any], Hashable]) -> list[ReaderEdge]:
+    """Edges of the ten digits by what was found behind each; neighbours with the same are joined."""
     edges: list[ReaderEdge] = []
-    if state[0] == MARK:
-        up, down = state[1]
-        edges = [(PLUS, PLUS, (SIGN, up)), (MINUS, MINUS, (SIGN, down))]
-    edges += _joined(ExponentReader.steps(state))
-    return edges
-
-
-def _digit_edges(side: int, plains: list[Any], mantissas: list[Any]) -> list[ReaderEdge]:
-    """Edges of the ten digits; neighbours that lead to one state are joined."""
-    edges: list[ReaderEdge] = []
-    last_plain = last_mantissa = target = None
-    for byte, plain, mantissa in zip(range(ZERO, NINE + 1), plains, mantissas, strict=True):
-        if plain == last_plain and mantissa == last_mantissa:
-            if target:
-                edges[-1] = (edges[-1][0], byte, target)
-        else:
-            last_plain, last_mantissa = plain, mantissa
-            target = _Decimal(side, plain, mantissa) if plain or mantissa else None
-            if target:
-                edges.append((byte, byte, target))
-    return edges
-
-
-def _joined(targets: Iterable[Hashable]) -> list[ReaderEdge]:
-    """Edges of the ten digits to their targets; neighbours that lead to one state are joined."""
-    edges: list[ReaderEdge] = []
-    last = None
-    for byte, target in enumerate(targets, ZERO):
-        if target is None:
-            last = None
-        elif target == last:
-            edges[-1] = (edges[-1][0], byte, last)
-        else:
-            edges.append((byte, byte, target))
-            last = target
+    last = nothing
+    for byte, each in enumerate(found, ZERO):
+        if each != nothing:
+            if each == last:
+                first, _, target = edges[-1]
+                edges[-1] = (first, byte, target)
+            else:
+                edges.append((byte, byte, state_of(each)))
+        last = each
     return edges
 
 

@@ -9,7 +9,15 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from genret.decoding.grammar.compile_options import current_budget
-from genret.decoding.grammar.regular.minimise import SIZE_PER_STATE, Edge, Row, canonical, joined
+from genret.decoding.grammar.regular.minimise import (
+    SIZE_PER_STATE,
+    Edge,
+    Row,
+    canonical,
+    explored,
+    joined,
+    symbols_by_target,
+)
 from genret.decoding.grammar.regular.ranges import Ranges, atoms
 
 # Classes of symbols pay from so many edges per state on.
@@ -56,28 +64,15 @@ def _pairs(
     """The automaton of all pairs of states that are met, not minimal; a side that cannot follow is -1."""
     left_rows, left_labels = left_side
     right_rows, right_labels = right_side
-    numbers: dict[tuple[int, int], int] = {(0, 0): 0}
-    order = [(0, 0)]
-    rows: list[list[Edge]] = []
-    labels: list[int] = []
-    size = 0
-    check = current_budget().check_states
-    for left, right in order:
-        if not len(rows) & 15:
-            check(max(len(order), size // SIZE_PER_STATE))
+
+    def expand(pair: tuple[int, int]) -> tuple[int, list[tuple[int, int, tuple[int, int]]]]:
+        left, right = pair
         left_row, left_label = (left_rows[left], left_labels[left]) if left >= 0 else ((), -1)
         right_row, right_label = (right_rows[right], right_labels[right]) if right >= 0 else ((), -1)
-        labels.append(how.label(left_label, right_label))
-        row: list[Edge] = []
-        for first, last, pair in together(left_row, right_row, how.left_alone, how.right_alone):
-            number = numbers.setdefault(pair, len(order))
-            if number == len(order):
-                order.append(pair)
-            row.append((first, last, number))
-        size += len(row)
-        rows.append(row)
-    check(len(order))
-    return rows, labels
+        edges = together(left_row, right_row, how.left_alone, how.right_alone)
+        return how.label(left_label, right_label), edges
+
+    return explored((0, 0), expand)
 
 
 def together(
@@ -126,18 +121,6 @@ def together(
 
 # Ranges of symbols by class; classes are numbered by their first symbol.
 Parts = list[list[tuple[int, int]]]
-
-
-def symbols_by_target(row: Row) -> dict[int, Ranges]:
-    """The sets of symbols of a state's edges, by the state they lead to."""
-    found: dict[int, list[tuple[int, int]]] = {}
-    for first, last, target in row:
-        ranges = found.get(target)
-        if ranges is None:
-            found[target] = [(first, last)]
-        else:
-            ranges.append((first, last))
-    return {target: tuple(ranges) for target, ranges in found.items()}
 
 
 def over_classes(automata: Sequence[Sequence[Row]]) -> tuple[Parts, list[list[Row]]]:

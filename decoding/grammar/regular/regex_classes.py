@@ -23,15 +23,13 @@ from genret.decoding.grammar.regular.ranges import (
 
 DIGITS: Ranges = ((0x30, 0x39),)
 WORD: Ranges = ((0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A))
-SPACE: Ranges = union(
-    [(0x09, 0x0D), (0x20, 0x20), (0xA0, 0xA0), (0x1680, 0x1680), (0x2000, 0x200A)],
-    [(0x2028, 0x2029), (0x202F, 0x202F), (0x205F, 0x205F), (0x3000, 0x3000), (0xFEFF, 0xFEFF)],
-)
-LINE_ENDS: Ranges = ((0x0A, 0x0A), (0x0D, 0x0D), (0x2028, 0x2029))
-PYTHON_SPACE: Ranges = union(
-    [(0x09, 0x0D), (0x1C, 0x20), (0x85, 0x85), (0xA0, 0xA0), (0x1680, 0x1680), (0x2000, 0x200A)],
+_WHITE_SPACE: Ranges = union(
+    [(0x09, 0x0D), (0x20, 0x20), (0x85, 0x85), (0xA0, 0xA0), (0x1680, 0x1680), (0x2000, 0x200A)],
     [(0x2028, 0x2029), (0x202F, 0x202F), (0x205F, 0x205F), (0x3000, 0x3000)],
 )
+SPACE: Ranges = union(intersection(_WHITE_SPACE, complement(((0x85, 0x85),))), ((0xFEFF, 0xFEFF),))
+PYTHON_SPACE: Ranges = union(_WHITE_SPACE, ((0x1C, 0x1F),))
+LINE_ENDS: Ranges = ((0x0A, 0x0A), (0x0D, 0x0D), (0x2028, 0x2029))
 # Letters that Python's `re` takes for each other's cases, beyond Unicode's simple case folding.
 _PYTHON_CASES = ("Ii\u0130\u0131", "\u0390\u1fd3", "\u03b0\u1fe3", "\ufb05\ufb06")
 # No character behind this one has two cases.
@@ -114,12 +112,6 @@ def python_word() -> Ranges:
     return union(_having(str.isalnum), ((0x5F, 0x5F),))
 
 
-def _having(predicate: Callable[[str], bool]) -> Ranges:
-    return union(
-        (code, code) for low, high in SCALAR_VALUES for code in range(low, high + 1) if predicate(chr(code))
-    )
-
-
 @cache
 def _case_variants() -> dict[int, tuple[int, ...]]:
     """All cases of every letter that has several, by letter."""
@@ -163,10 +155,12 @@ _LONG_NAMES = {
     "Space_Separator": "Zs", "Line_Separator": "Zl", "Paragraph_Separator": "Zp", "Other": "C",
     "Control": "Cc", "cntrl": "Cc", "Format": "Cf", "Private_Use": "Co", "Unassigned": "Cn",
 }  # fmt: skip
-_WHITE_SPACE: Ranges = union(
-    [(0x09, 0x0D), (0x20, 0x20), (0x85, 0x85), (0xA0, 0xA0), (0x1680, 0x1680), (0x2000, 0x200A)],
-    [(0x2028, 0x2029), (0x202F, 0x202F), (0x205F, 0x205F), (0x3000, 0x3000)],
-)
+_NAMED: dict[str, Ranges] = {
+    "Any": SCALAR_VALUES, "ASCII": ((0, 0x7F),), "White_Space": _WHITE_SPACE, "space": _WHITE_SPACE,
+}  # fmt: skip
+_PREDICATES = {
+    "Lowercase": str.islower, "Lower": str.islower, "Uppercase": str.isupper, "Upper": str.isupper,
+}  # fmt: skip
 # Blocks where characters of differing categories stand; behind and between them runs of one category.
 _MIXED = ((0, 0xD7FF), (0xE000, 0x3FFFF), (0xE0000, 0xE0FFF))
 _RUNS = ((0x40000, 0xDFFFF), (0xE1000, 0xEFFFF), (0xF0000, 0xFFFFD), (0xFFFFE, 0xFFFFF), (0x100000, 0x10FFFD))
@@ -181,16 +175,10 @@ def property_ranges(name: str) -> Ranges | None:
     key, equals, value = name.partition("=")
     if equals:
         return _category(value) if key in ("gc", "General_Category") else None
-    if name == "Any":
-        return SCALAR_VALUES
-    if name == "ASCII":
-        return ((0, 0x7F),)
-    if name in ("White_Space", "space"):
-        return _WHITE_SPACE
-    if name in ("Lowercase", "Lower"):
-        return _with_property(str.islower)
-    if name in ("Uppercase", "Upper"):
-        return _with_property(str.isupper)
+    if name in _NAMED:
+        return _NAMED[name]
+    if name in _PREDICATES:
+        return _having(_PREDICATES[name])
     if name == "Assigned":
         return union(*(ranges for category, ranges in _categories().items() if category != "Cn"))
     return _category(name)
@@ -227,8 +215,8 @@ def _categories() -> dict[str, Ranges]:
 
 
 @cache
-def _with_property(predicate: Callable[[str], bool]) -> Ranges:
-    """The code points for which a predicate of `str` holds."""
+def _having(predicate: Callable[[str], bool]) -> Ranges:
+    """The code points for which a predicate of `str` holds; none of the runs is among them."""
     return union(
         (code, code) for low, high in _MIXED for code in range(low, high + 1) if predicate(chr(code))
     )

@@ -28,7 +28,7 @@ from genret.decoding.grammar.regular.dfa import Dfa
 from genret.decoding.grammar.regular.nfa import Condition, Nfa, Side
 from genret.decoding.grammar.regular.ranges import SCALAR_VALUES, complement, intersection
 from genret.decoding.grammar.regular.regex_classes import WORD, exactly, python_word
-from genret.decoding.grammar.regular.regex_lookaround import FIRST_LOOK, LookTable, determinise_with_looks
+from genret.decoding.grammar.regular.regex_lookaround import FIRST_LOOK, determinise_with_looks
 from genret.decoding.grammar.regular.regex_parser import (
     Alternation,
     Assertion,
@@ -55,7 +55,8 @@ def compile_pattern(pattern: str, *, portable: bool = False) -> Dfa:
     found = language(node)
     if portable and any_part(node, _minds_words):
         ambiguous = intersection(python_word(), complement(WORD))
-        found = found & Dfa.of_chars(complement(ambiguous)).repeated(1)
+        clear = Repetition(Chars(exactly(complement(ambiguous))), 1, None)
+        found = found & language(clear, found_later=False, goes_on=False)
     return found
 
 
@@ -109,9 +110,12 @@ def language(
         nfa.edge(accepting, SCALAR_VALUES, accepting)
     absorbing = accepting if goes_on else -1
     if not builder.looks:
-        return Dfa.from_canonical(*nfa.determinise(start, WORD, before, absorbing))
-    table = LookTable(builder.looks, lambda look, side: _look_language(look, side, sure))
-    return Dfa.from_canonical(*determinise_with_looks(nfa, start, table, before, absorbing))
+        return Dfa(*nfa.determinise(start, WORD, before, absorbing))
+
+    def make(look: Look, side: Side) -> Dfa:
+        return _look_language(look, side, sure)
+
+    return Dfa(*determinise_with_looks(nfa, start, builder.looks, make, before, absorbing))
 
 
 def _look_language(look: Look, before: Side, sure: bool) -> Dfa:

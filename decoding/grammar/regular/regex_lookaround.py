@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from genret.decoding.grammar.compile_options import current_budget
 from genret.decoding.grammar.regular.dfa import Dfa
-from genret.decoding.grammar.regular.minimise import SIZE_PER_STATE, Edge, Row, canonical
+from genret.decoding.grammar.regular.minimise import Row, canonical, explored, symbols_by_target
 from genret.decoding.grammar.regular.nfa import Condition, Nfa, Side, holds
-from genret.decoding.grammar.regular.product import over_symbols, symbols_by_target
+from genret.decoding.grammar.regular.product import over_symbols
 from genret.decoding.grammar.regular.ranges import SCALAR_VALUES, Ranges, atoms, contains
 from genret.decoding.grammar.regular.regex_classes import WORD
 from genret.decoding.grammar.regular.regex_parser import Assertion, Look, Node, any_part
@@ -30,63 +30,57 @@ _NO_LOOKAHEADS: frozenset[_PendingLookahead] = frozenset()
 _Key = tuple[frozenset[_Run], int, tuple[int, ...]]
 
 
-class LookTable:
-    """The automata of a pattern's lookaheads and lookbehinds.
+def determinise_with_looks(
+    nfa: Nfa,
+    start: int,
+    looks: Sequence[Look],
+    make: Callable[[Look, Side], Dfa],
+    before: int,
+    absorbing: int,
+) -> tuple[list[Row], list[int]]:
+    """Minimal rows and labels of a pattern with looks.
 
     Args:
+        nfa: The pattern.
+        start: State before the first symbol.
         looks: Looks in the order of their conditions.
         make: Function that makes the automaton of the rest of the text (ahead) or of the text so far (behind)
             by the side in front of the place that looks ahead.
+        before: Side of the text's beginning.
+        absorbing: A state that reads everything, -1 for none.
     """
-
-    def __init__(self, looks: Sequence[Look], make: Callable[[Look, Side], Dfa]) -> None:
-        self.automata: list[Dfa] = []
-        self._ahead: dict[tuple[int, int], int] = {}
-        self.behind: dict[int, int] = {}
-        self._numbers: dict[Dfa, int] = {}
-        for index, look in enumerate(looks):
-            if look.ahead:
-                if any_part(look.part, _minds_what_is_before):
-                    for side in Side:
-                        self._ahead[index, side] = self._number(make(look, side))
-                else:
-                    number = self._number(make(look, Side.OTHER))
-                    self._ahead.update({(index, side): number for side in Side})
-            else:
-                self.behind[index] = self._number(make(look, Side.EDGE))
-
-    def _number(self, dfa: Dfa) -> int:
-        number = self._numbers.setdefault(dfa, len(self.automata))
-        if number == len(self.automata):
-            self.automata.append(dfa)
-        return number
-
-    def ahead(self, index: int, before: int) -> int:
-        """The number of a lookahead's automaton, by what is in front of the place."""
-        return self._ahead[index, before]
-
-
-def determinise_with_looks(
-    nfa: Nfa, start: int, table: LookTable, before: int, absorbing: int
-) -> tuple[list[Row], list[int]]:
-    """Minimal rows and labels of a pattern with looks."""
-    runs = _Runs(nfa, table, absorbing)
-    rows, finals = runs.build(start, before)
-    small, labels = canonical(rows, [0 if final else -1 for final in finals])
-    return over_symbols(small, runs.parts), labels
+    runs = _Runs(nfa, looks, make, absorbing)
+    first = (frozenset([(start, _NO_LOOKAHEADS)]), before, runs.at_begin)
+    rows, labels = canonical(*explored(first, runs.expand, lambda key: len(key[0])))
+    return over_symbols(rows, runs.parts), labels
 
 
 class _Runs:
-    def __init__(self, nfa: Nfa, table: LookTable, absorbing: int) -> None:
+    def __init__(
+        self, nfa: Nfa, looks: Sequence[Look], make: Callable[[Look, Side], Dfa], absorbing: int
+    ) -> None:
         self._nfa = nfa
-        self._table = table
         self._absorbing = absorbing
-        self._followed = sorted(set(table.behind.values()))
-        self._place = {number: place for place, number in enumerate(self._followed)}
+        numbers: dict[Dfa, int] = {}
+        # Numbers of automata: by lookahead and the side in front of the place, and by lookbehind.
+        self._ahead: dict[tuple[int, int], int] = {}
+        self._behind: dict[int, int] = {}
+        for index, look in enumerate(looks):
+            if not look.ahead:
+                self._behind[index] = numbers.setdefault(make(look, Side.EDGE), len(numbers))
+                continue
+            sides = tuple(Side) if any_part(look.part, _minds_what_is_before) else (Side.OTHER,)
+            made = {side: make(look, side) for side in sides}
+            for side in Side:
+                dfa = made.get(side, made[Side.OTHER])
+                self._ahead[index, side] = numbers.setdefault(dfa, len(numbers))
+        self._automata = list(numbers)
+        self._followed = sorted(set(self._behind.values()))
+        self.at_begin = (0,) * len(self._followed)
         charsets: dict[Ranges, int] = dict(nfa.charsets)
         for charset in (SCALAR_VALUES, WORD):
             charsets.setdefault(charset, len(charsets))
-        for dfa in table.automata:
+        for dfa in self._automata:
             for row in dfa.rows:
                 for ranges in symbols_by_target(row).values():
                     charsets.setdefault(ranges, len(charsets))
@@ -95,36 +89,21 @@ class _Runs:
         self._is_word = [contains(WORD, sample) for sample in self._samples]
         self._moves: dict[tuple[int, int, int], int] = {}
 
-    def build(self, start: int, before: int) -> tuple[list[list[Edge]], list[bool]]:
-        """Rows over classes of symbols, and whether a text may end."""
-        first: _Key = (frozenset([(start, _NO_LOOKAHEADS)]), before, (0,) * len(self._followed))
-        numbers = {first: 0}
-        order = [first]
-        rows: list[list[Edge]] = []
-        finals: list[bool] = []
-        check = current_budget().check_states
-        size = 0
-        for runs, side, behind in order:
-            size += len(runs)
-            check(max(len(order), size // SIZE_PER_STATE))
-            finals.append(self._may_end(self._closure(runs, side, Side.EDGE, behind)))
-            row: list[Edge] = []
-            for part, following in self._successors(runs, side, behind).items():
-                ahead = Side.WORD if self._is_word[part] else Side.OTHER
-                now = tuple(
-                    [self._move(number, at, part) for number, at in zip(self._followed, behind, strict=True)]
-                )
-                successor: _Key = (following, ahead, now)
-                if (self._absorbing, _NO_LOOKAHEADS) in following:
-                    successor = (frozenset([(self._absorbing, _NO_LOOKAHEADS)]), Side.OTHER, first[2])
-                number = numbers.setdefault(successor, len(order))
-                if number == len(order):
-                    order.append(successor)
-                row.append((part, part, number))
-            row.sort()
-            size += len(row)
-            rows.append(row)
-        return rows, finals
+    def expand(self, key: _Key) -> tuple[int, list[tuple[int, int, _Key]]]:
+        """The label of a state and its edges over classes of symbols, for `explored`."""
+        runs, side, behind = key
+        may_end = self._may_end(self._closure(runs, side, Side.EDGE, behind))
+        edges: list[tuple[int, int, _Key]] = []
+        for part, following in sorted(self._successors(runs, side, behind).items()):
+            ahead = Side.WORD if self._is_word[part] else Side.OTHER
+            now = tuple(
+                [self._move(*followed, part) for followed in zip(self._followed, behind, strict=True)]
+            )
+            successor: _Key = (following, ahead, now)
+            if (self._absorbing, _NO_LOOKAHEADS) in following:
+                successor = (frozenset([(self._absorbing, _NO_LOOKAHEADS)]), Side.OTHER, self.at_begin)
+            edges.append((part, part, successor))
+        return 0 if may_end else -1, edges
 
     def _move(self, number: int, state: int, part: int) -> int:
         """The state of an automaton behind a symbol of a part, -1 for none."""
@@ -133,7 +112,7 @@ class _Runs:
         key = (number, state, part)
         known = self._moves.get(key)
         if known is None:
-            known = self._moves[key] = self._table.automata[number].step(state, self._samples[part])
+            known = self._moves[key] = self._automata[number].step(state, self._samples[part])
         return known
 
     def _closure(self, runs: Iterable[_Run], before: int, ahead: int, behind: tuple[int, ...]) -> set[_Run]:
@@ -160,12 +139,12 @@ class _Runs:
         self, index: int, pending: frozenset[_PendingLookahead], before: int, behind: tuple[int, ...]
     ) -> frozenset[_PendingLookahead] | None:
         """The pending lookaheads behind a step that looks; None if the look fails."""
-        followed = self._table.behind.get(index)
+        followed = self._behind.get(index)
         if followed is not None:
-            state = behind[self._place[followed]]
-            return pending if state >= 0 and self._table.automata[followed].finals[state] else None
-        number = self._table.ahead(index, before)
-        dfa = self._table.automata[number]
+            state = behind[self._followed.index(followed)]
+            return pending if state >= 0 and self._automata[followed].ends[state] >= 0 else None
+        number = self._ahead[index, before]
+        dfa = self._automata[number]
         if dfa.is_everything:
             return pending
         return None if dfa.is_empty else pending | {(number, 0)}
@@ -173,7 +152,7 @@ class _Runs:
     def _may_end(self, runs: Iterable[_Run]) -> bool:
         return any(
             self._nfa.labels[state] >= 0
-            and all(self._table.automata[number].finals[at] for number, at in pending)
+            and all(self._automata[number].ends[at] >= 0 for number, at in pending)
             for state, pending in runs
         )
 
@@ -216,7 +195,7 @@ class _Runs:
             target = self._move(number, state, part)
             if target < 0:
                 return None
-            if not self._table.automata[number].is_universal(target):
+            if not self._automata[number].is_universal(target):
                 out.add((number, target))
         return frozenset(out)
 

@@ -431,26 +431,25 @@ class _Parser:
             raise self._unsupported(
                 "a closing bracket as the first of a class, which not all read alike", start
             )
-        parts: list[CharClass] = []
+        items: list[int | CharClass] = []
         while not self._take("]"):
-            if not len(parts) & 255:
+            if not len(items) & 255:
                 self._check_time()
             at = self._at
             first = self._bracket_item(start)
             if self._peek() != "-" or self._text[self._at + 1 : self._at + 2] in ("]", ""):
-                parts.append(char_class(first) if isinstance(first, int) else first)
+                items.append(first)
                 continue
             self._at += 1
             last = self._bracket_item(start)
             if isinstance(first, int) and isinstance(last, int):
                 if last < first:
                     raise self._wrong("a range whose first character is behind its last", at)
-                parts.append(chars_between(first, last))
+                items.append(chars_between(first, last))
             else:
                 # Beside a class such as \w a hyphen stands for itself.
-                for part in (first, 0x2D, last):
-                    parts.append(char_class(part) if isinstance(part, int) else part)
-        out = any_of(parts)
+                items += [first, 0x2D, last]
+        out = any_of([char_class(item) if isinstance(item, int) else item for item in items])
         if self._any_case:
             out = out.any_case(self._portable)
         return ~out if negated else out

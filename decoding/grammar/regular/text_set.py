@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
-from genret.decoding.grammar.regular.dfa import Dfa
+from genret.decoding.grammar.regular.dfa import ENDLESS, Dfa
 from genret.decoding.grammar.regular.ranges import SCALAR_VALUES, Ranges, complement, intersection, union
 
-# No bound, in ranges of lengths; far above the length of any text.
-_ENDLESS = 1 << 62
 _NUM_CHARS = 0x110000 - 0x800
 # There are at least 2 ** _CHAR_BITS characters.
 _CHAR_BITS = 20
-_ALL_LENGTHS: Ranges = ((0, _ENDLESS),)
+_ALL_LENGTHS: Ranges = ((0, ENDLESS),)
 
 
 class TextSet:
@@ -35,7 +31,7 @@ class TextSet:
 
         Raises AutomatonLimitError if an automaton that counts that far has too many states.
         """
-        top = _ENDLESS if most is None else most
+        top = ENDLESS if most is None else most
         ranges: Ranges = ((max(least, 0), top),) if max(least, 0) <= top else ()
         if automaton is None:
             return TextSet(ranges, None)
@@ -57,7 +53,7 @@ class TextSet:
         if self._dfa is not None or len(self._ranges) != 1:
             return None
         least, most = self._ranges[0]
-        return least, None if most == _ENDLESS else most
+        return least, None if most == ENDLESS else most
 
     @property
     def num_bytes(self) -> int:
@@ -78,13 +74,13 @@ class TextSet:
         """The set as one automaton. Raises AutomatonLimitError for too many states."""
         if self._dfa is not None:
             return self._dfa
-        return _dfa_of_lengths(self._ranges)
+        return Dfa.of_lengths(self._ranges)
 
     def count(self, most: int | None = None) -> int | None:
         """Count the texts, at most up to `most`; None: infinitely many."""
         if self._dfa is not None:
             return self._dfa.count(most)
-        if self._ranges and self._ranges[-1][1] == _ENDLESS:
+        if self._ranges and self._ranges[-1][1] == ENDLESS:
             return None
         total = 0
         for least, last in self._ranges:
@@ -151,7 +147,7 @@ class TextSet:
     def __repr__(self) -> str:
         if self._dfa is not None:
             return f"TextSet({self._dfa!r})"
-        shown = ", ".join(f"{least}-{'' if most == _ENDLESS else most}" for least, most in self._ranges)
+        shown = ", ".join(f"{least}-{'' if most == ENDLESS else most}" for least, most in self._ranges)
         return f"TextSet(lengths {shown or 'none'})"
 
 
@@ -176,9 +172,8 @@ def _lengths_alone(dfa: Dfa) -> Ranges | None:
     """
     state = 0
     ranges: list[tuple[int, int]] = []
-    finals = dfa.finals
-    for depth in range(len(finals)):
-        if finals[state]:
+    for depth in range(dfa.num_states):
+        if dfa.ends[state] >= 0:
             ranges.append((depth, depth))
         row = dfa.rows[state]
         if not row:
@@ -187,7 +182,7 @@ def _lengths_alone(dfa: Dfa) -> Ranges | None:
         if row != tuple((first, last, target) for first, last in SCALAR_VALUES) or target < state:
             return None
         if target == state:
-            return union(ranges, ((depth, _ENDLESS),)) if finals[state] else union(ranges)
+            return union(ranges, ((depth, ENDLESS),)) if dfa.ends[state] >= 0 else union(ranges)
         state = target
     return None
 
@@ -197,26 +192,12 @@ def _limited(dfa: Dfa, ranges: Ranges) -> TextSet:
     bounds = dfa.lengths()
     if bounds is None or not ranges:
         return _NOTHING
-    top = _ENDLESS if bounds[1] is None else bounds[1]
+    top = ENDLESS if bounds[1] is None else bounds[1]
     wanted = intersection(ranges, ((bounds[0], top),))
     if not wanted:
         return _NOTHING
     if wanted == ((bounds[0], top),):
         return _of_dfa(dfa)
     if wanted[-1][1] == top:
-        wanted = (*wanted[:-1], (wanted[-1][0], _ENDLESS))
-    return _of_dfa(dfa & _dfa_of_lengths(wanted))
-
-
-def _dfa_of_lengths(ranges: Ranges) -> Dfa:
-    if not ranges:
-        return Dfa.nothing()
-    least, most = ranges[0]
-    if len(ranges) == 1:
-        return Dfa.of_lengths(least, None if most == _ENDLESS else most)
-    endless = ranges[-1][1] == _ENDLESS
-    last = ranges[-1][0] if endless else ranges[-1][1]
-    inside = Dfa.of_lengths(0, None if endless else last)
-    for (_, below), (above, _) in pairwise(ranges):
-        inside = inside - Dfa.of_lengths(below + 1, above - 1)
-    return inside - Dfa.of_lengths(0, least - 1) if least else inside
+        wanted = (*wanted[:-1], (wanted[-1][0], ENDLESS))
+    return _of_dfa(dfa & Dfa.of_lengths(wanted))

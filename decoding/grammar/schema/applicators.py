@@ -6,21 +6,21 @@ of strings: `propertyNames` speaks of keys, which are strings.
 
 from __future__ import annotations
 
-from genret.decoding.grammar.compile_options import naming_limits
+from genret.decoding.grammar.compile_options import check_time, naming_limits
 from genret.decoding.grammar.errors import UnsupportedSchemaError
 from genret.decoding.grammar.regular.text_set import TextSet
 from genret.decoding.grammar.schema.formula import (
     ANYTHING,
     NOTHING,
-    And,
+    AllOf,
+    AnyOf,
     Contains,
     ExactlyOne,
     Formula,
     ItemCount,
     Items,
     JsonType,
-    Not,
-    Or,
+    NotOf,
     Place,
     Properties,
     PropertyCount,
@@ -34,7 +34,7 @@ from genret.decoding.grammar.schema.formula import (
 )
 from genret.decoding.grammar.schema.scalar_keywords import ANY, OBJECT, TYPES, count
 from genret.decoding.grammar.schema.schema_document import Json, pointer_step
-from genret.decoding.grammar.schema.translation import Schema, SchemaScope, Translation, pattern_dfa
+from genret.decoding.grammar.schema.translation import Handler, Schema, SchemaScope, Translation, pattern_dfa
 
 _NO_OBJECT = TYPES[ANY & ~OBJECT]
 
@@ -46,13 +46,13 @@ def properties(t: Translation, schema: Schema, keyword: str, pointer: str, scope
         base = f"{pointer}/properties/"
         for number, (name, inner) in enumerate(schema["properties"].items()):
             if number & 255 == 255:
-                t.budget.check_time()
+                check_time()
             named.append((name, t.formula(inner, base + pointer_step(name), scope)))
     patterns = []
     if "patternProperties" in schema:
         base = f"{pointer}/patternProperties/"
         for pattern, inner in schema["patternProperties"].items():
-            t.budget.check_time()
+            check_time()
             place = base + pointer_step(pattern)
             keys = pattern_dfa(pattern, "patternProperties", place)
             patterns.append((keys, t.formula(inner, place, scope)))
@@ -72,13 +72,21 @@ def required(t: Translation, schema: Schema, keyword: str, pointer: str, scope: 
     return Required(tuple(names), Place("required", f"{pointer}/required")) if names else ANYTHING
 
 
-def property_count(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> Formula:
-    """`minProperties` and `maxProperties`."""
-    least = count(schema, "minProperties", pointer) or 0
-    most = count(schema, "maxProperties", pointer)
-    if not least and most is None:
-        return ANYTHING
-    return PropertyCount(least, most, Place(keyword, f"{pointer}/{keyword}"))
+def _counted(formula: type[ItemCount] | type[PropertyCount], things: str) -> Handler:
+    def counted(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> Formula:
+        least = count(schema, f"min{things}", pointer) or 0
+        most = count(schema, f"max{things}", pointer)
+        if not least and most is None:
+            return ANYTHING
+        return formula(least, most, Place(keyword, f"{pointer}/{keyword}"))
+
+    return counted
+
+
+property_count = _counted(PropertyCount, "Properties")
+"""`minProperties` and `maxProperties`."""
+item_count = _counted(ItemCount, "Items")
+"""`minItems` and `maxItems`."""
 
 
 def property_names(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> Formula:
@@ -93,8 +101,8 @@ def property_names(t: Translation, schema: Schema, keyword: str, pointer: str, s
 
 
 def _requires(name: str, needed: list[str], place: Place) -> Formula:
-    absent = Not(Required((name,), place), place)
-    return Or((absent, Required(tuple(needed), place)), place)
+    absent = NotOf(Required((name,), place), place)
+    return AnyOf((absent, Required(tuple(needed), place)), place)
 
 
 def dependencies(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> Formula:
@@ -110,7 +118,7 @@ def dependencies(t: Translation, schema: Schema, keyword: str, pointer: str, sco
             continue
         if part != ANYTHING:
             parts.append(part)
-    return And(tuple(parts))
+    return AllOf(tuple(parts))
 
 
 def _implies(
@@ -121,12 +129,12 @@ def _implies(
     if then == ANYTHING:
         return ANYTHING
     place = Place(keyword, pointer)
-    absent = Not(Required((name,), place), place)
+    absent = NotOf(Required((name,), place), place)
     parts: list[Formula] = [] if schema.get("type") == "object" else [_NO_OBJECT]
     parts.append(absent)
     if then != NOTHING:
         parts.append(then)
-    return Or(tuple(parts), place)
+    return AnyOf(tuple(parts), place)
 
 
 def items(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> Formula:
@@ -156,15 +164,6 @@ def item_keywords(schema: Schema, scope: SchemaScope) -> tuple[str | None, str |
     return first, "items" if "items" in schema else None
 
 
-def item_count(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> Formula:
-    """`minItems` and `maxItems`."""
-    least = count(schema, "minItems", pointer) or 0
-    most = count(schema, "maxItems", pointer)
-    if not least and most is None:
-        return ANYTHING
-    return ItemCount(least, most, Place(keyword, f"{pointer}/{keyword}"))
-
-
 def contains(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> Formula:
     """`contains` with `minContains` and `maxContains`."""
     least, most = contains_bounds(schema, pointer, scope)
@@ -175,7 +174,7 @@ def contains(t: Translation, schema: Schema, keyword: str, pointer: str, scope: 
     if most is None or not t.is_inexact:
         return Contains(item, least, most, place)
     possible = t.formula(schema["contains"], place.pointer, t.flipped(scope))
-    return And((Contains(item, least, None, place), Contains(possible, 0, most, place)))
+    return AllOf((Contains(item, least, None, place), Contains(possible, 0, most, place)))
 
 
 def contains_bounds(schema: Schema, pointer: str, scope: SchemaScope) -> tuple[int, int | None]:
@@ -201,8 +200,8 @@ def all_of(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Sc
     """`allOf`."""
     parts: list[Formula] = []
     for part in branches(t, schema, keyword, pointer, scope):
-        parts += part.parts if isinstance(part, And) else (part,)
-    return parts[0] if len(parts) == 1 else And(tuple(parts))
+        parts += part.parts if isinstance(part, AllOf) else (part,)
+    return parts[0] if len(parts) == 1 else AllOf(tuple(parts))
 
 
 def any_of(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> Formula:
@@ -217,7 +216,7 @@ def either(parts: list[Formula], place: Place) -> Formula:
         return ANYTHING
     if len(parts) < 2:
         return parts[0] if parts else NOTHING
-    return Or(tuple(parts), place)
+    return AnyOf(tuple(parts), place)
 
 
 def one_of(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> Formula:
@@ -229,18 +228,18 @@ def one_of(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Sc
     if not t.is_inexact:
         return ExactlyOne(tuple(parts), place)
     if scope.outer:
-        return Or(tuple(parts), place)
+        return AnyOf(tuple(parts), place)
     # Parts that hold for the known texts of a format only may hold for others: one part holds for sure, and
     # it is the only one of those that possibly hold.
     possible = [part for part in branches(t, schema, keyword, pointer, t.flipped(scope)) if part != NOTHING]
     if parts == possible:
         return ExactlyOne(tuple(parts), place)
-    return And((Or(tuple(parts), place), ExactlyOne(tuple(possible), place)))
+    return AllOf((AnyOf(tuple(parts), place), ExactlyOne(tuple(possible), place)))
 
 
 def branches(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> list[Formula]:
     """The formulas of an array of schemas."""
-    t.budget.check_time()
+    check_time()
     base = f"{pointer}/{keyword}/"
     return [t.formula(inner, f"{base}{n}", scope) for n, inner in enumerate(schema[keyword])]
 
@@ -257,7 +256,7 @@ def negated(formula: Formula, place: Place) -> Formula:
         return NOTHING
     if formula == NOTHING:
         return ANYTHING
-    return formula.part if isinstance(formula, Not) else Not(formula, place)
+    return formula.part if isinstance(formula, NotOf) else NotOf(formula, place)
 
 
 def conditional(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> Formula:
@@ -278,7 +277,7 @@ def conditional(t: Translation, schema: Schema, keyword: str, pointer: str, scop
         refused = negated(asked, place)
     cases = [both(asked, then), both(refused, otherwise)]
     cases = [case for case in cases if case != NOTHING]
-    return cases[0] if len(cases) == 1 else Or(tuple(cases), place)
+    return cases[0] if len(cases) == 1 else AnyOf(tuple(cases), place)
 
 
 def both(one: Formula, other: Formula) -> Formula:
@@ -286,22 +285,22 @@ def both(one: Formula, other: Formula) -> Formula:
     if one == NOTHING or other == NOTHING:
         return NOTHING
     parts = (
-        *(one.parts if isinstance(one, And) else (one,)),
-        *(other.parts if isinstance(other, And) else (other,)),
+        *(one.parts if isinstance(one, AllOf) else (one,)),
+        *(other.parts if isinstance(other, AllOf) else (other,)),
     )
-    return parts[0] if len(parts) == 1 else And(parts)
+    return parts[0] if len(parts) == 1 else AllOf(parts)
 
 
 def _texts_of(formula: Formula, t: Translation, place: Place, open_targets: tuple[str, ...] = ()) -> TextSet:
     """The texts that a formula for keys lets through; `open_targets` are references being followed."""
-    t.budget.check_time()
+    check_time()
     if isinstance(formula, TextIn):
         return formula.texts
     if isinstance(formula, TypeIs):
         return TextSet.everything() if formula.types & JsonType.STRING else TextSet.nothing()
-    if isinstance(formula, And | Or | ExactlyOne):
+    if isinstance(formula, AllOf | AnyOf | ExactlyOne):
         return _joined(formula, [_texts_of(part, t, place, open_targets) for part in formula.parts])
-    if isinstance(formula, Not):
+    if isinstance(formula, NotOf):
         return ~_texts_of(formula.part, t, place, open_targets)
     if isinstance(formula, Reference):
         return _followed(formula.target, t, place, open_targets)
@@ -311,8 +310,8 @@ def _texts_of(formula: Formula, t: Translation, place: Place, open_targets: tupl
     return TextSet.everything()
 
 
-def _joined(formula: And | Or | ExactlyOne, parts: list[TextSet]) -> TextSet:
-    if isinstance(formula, And):
+def _joined(formula: AllOf | AnyOf | ExactlyOne, parts: list[TextSet]) -> TextSet:
+    if isinstance(formula, AllOf):
         joined = TextSet.everything()
         for part in parts:
             joined = joined & part
@@ -321,7 +320,7 @@ def _joined(formula: And | Or | ExactlyOne, parts: list[TextSet]) -> TextSet:
     for part in parts:
         twice = twice | (once & part)
         once = once | part
-    return once if isinstance(formula, Or) else once - twice
+    return once if isinstance(formula, AnyOf) else once - twice
 
 
 def _followed(target: str, t: Translation, place: Place, open_targets: tuple[str, ...]) -> TextSet:

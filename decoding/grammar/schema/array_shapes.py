@@ -12,25 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from genret.decoding.grammar.leaves.distinct_leaf import SOME_TEXT, DistinctLeaf, Texts
 from genret.decoding.grammar.leaves.leaf import Leaf
-from genret.decoding.grammar.schema.members import ENDLESS
-from genret.decoding.grammar.shapes import Option, Progress, ValueNode
+from genret.decoding.grammar.shapes import ENDLESS, ArrayShape, Option, ValueNode
 
 if TYPE_CHECKING:
     from genret.decoding.grammar.leaves.leaf_factory import Leaves
 
 
-class _Shape:
-    """Arrays to which an item's value says no more than its place."""
-
-    __slots__ = ()
-
-    def after_value(self, progress: Progress, label: int) -> Progress:
-        """Progress once the value is written."""
-        return progress
-
-
-class ListShape(_Shape):
-    """Items by place (`decoding.grammar.shapes.ArrayShape`).
+class ListShape(ArrayShape):
+    """Items by place.
 
     Progress is the number of items written; without an upper bound, counted no further than it matters.
     The first items are `prefix`, all others are `rest`, which is None where `most` leaves no room for them.
@@ -82,10 +71,6 @@ class ListShape(_Shape):
             return self._prefix[place]
         return _NOTHING if self._rest is None else self._rest
 
-    def start(self) -> int:
-        """Progress behind `[`."""
-        return 0
-
     def can_close(self, place: int) -> bool:
         """Whether `]` may follow."""
         return place >= self._least
@@ -133,8 +118,8 @@ class ArrayProgress(NamedTuple):
     counts: tuple[int, ...]
 
 
-class QuotaArrayShape(_Shape):
-    """Items by place, some of them counted (`decoding.grammar.shapes.ArrayShape`).
+class QuotaArrayShape(ArrayShape):
+    """Items by place, some of them counted.
 
     Args:
         places: Ways to fill every place, each with what it adds to the counters; the last place stands
@@ -245,8 +230,8 @@ class UniqueProgress(NamedTuple):
     used: frozenset[int]
 
 
-class UniqueArrayShape:
-    """Scalars by place, each written once at most (`decoding.grammar.shapes.ArrayShape`).
+class UniqueArrayShape(ArrayShape):
+    """Scalars by place, each written once at most.
 
     Items already written are remembered by the labels of their texts, so values must have one spelling each.
 
@@ -280,9 +265,6 @@ class UniqueArrayShape:
         """Fewest bytes of such an array."""
         size = self.shortest(self.start())
         return size + 1 if size < ENDLESS else ENDLESS
-
-    def seal(self) -> None:
-        """Nothing is left to settle: scalars are known from the start."""
 
     def start(self) -> UniqueProgress:
         """Progress behind `[`."""

@@ -8,15 +8,13 @@ forbidden, different types.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
-from weakref import proxy
 
-from genret.decoding.grammar.compile_options import current_budget
+from genret.decoding.grammar.compile_options import check_time
 from genret.decoding.grammar.errors import SchemaLimitError, UnsupportedSchemaError
 from genret.decoding.grammar.regular.dfa import Dfa
 from genret.decoding.grammar.regular.text_set import TextSet
-from genret.decoding.grammar.schema.atoms import Atoms, Formulas, Negation, endless
 from genret.decoding.grammar.schema.cases import (
     ALL_CASES,
     ALL_NUMBERS,
@@ -30,6 +28,7 @@ from genret.decoding.grammar.schema.cases import (
     OBJECT,
     STRING,
     ArrayCase,
+    Atoms,
     Cases,
     Closed,
     Conjunction,
@@ -37,6 +36,7 @@ from genret.decoding.grammar.schema.cases import (
     ItemRule,
     MemberQuota,
     MemberRule,
+    Negation,
     ObjectCase,
     both_arrays,
     both_numbers,
@@ -49,13 +49,13 @@ from genret.decoding.grammar.schema.cases import (
     union,
 )
 from genret.decoding.grammar.schema.formula import (
+    AnyOf,
     Contains,
     ExactlyOne,
     ItemCount,
     Items,
     JsonType,
     NumberIn,
-    Or,
     Place,
     Properties,
     PropertyCount,
@@ -66,6 +66,7 @@ from genret.decoding.grammar.schema.formula import (
     TypeIs,
     UniqueItems,
 )
+from genret.decoding.grammar.schema.formula_table import FormulaTable
 
 Case = TypeVar("Case", ArrayCase, ObjectCase)
 Condition = TypeVar("Condition")
@@ -74,18 +75,17 @@ Condition = TypeVar("Condition")
 class _Gathered:
     """Conditions that hold at once, none of them a choice: at most one case of each container."""
 
-    def __init__(self, atoms: Atoms) -> None:
+    def __init__(self, atoms: Atoms, numbers: Iterable[int]) -> None:
         self._atoms = atoms
         self._numbers: dict[type, list[int]] = {}
-
-    def add(self, number: int) -> None:
-        self._numbers.setdefault(type(self._atoms.list[number]), []).append(number)
+        for number in numbers:
+            self._numbers.setdefault(type(atoms.list[number]), []).append(number)
 
     def _of(self, kind: type[Condition]) -> list[Condition]:
         return [self._atoms.list[number] for number in self._numbers.get(kind, ())]  # type: ignore[misc]
 
     def cases(self) -> Cases:
-        """The cases of everything that was added."""
+        """The values that all of the conditions allow."""
         types = int(JsonType.ANY)
         for condition in self._of(TypeIs):
             types &= int(condition.types)
@@ -149,14 +149,18 @@ def _bounds(counts: list[ItemCount] | list[PropertyCount]) -> tuple[int, int | N
     return least, min((count.most for count in counts if count.most is not None), default=None)
 
 
+# Containers to look into for contradictions.
+_DEPTH = 3
+
+
 class Expansion:
     """Turns the formulas of one schema into cases, each conjunction once."""
 
-    __slots__ = ("__weakref__", "_known", "_open", "atoms", "conflicts")
+    __slots__ = ("_empty", "_known", "_open", "atoms")
 
-    def __init__(self, formulas: Formulas) -> None:
+    def __init__(self, formulas: FormulaTable) -> None:
         self.atoms = Atoms(formulas)
-        self.conflicts = _Conflicts(self)
+        self._empty: dict[tuple[Conjunction, int], bool] = {}
         self._known: dict[Conjunction, Cases] = {(): ALL_CASES}
         self._open: set[Conjunction] = set()
 
@@ -173,7 +177,8 @@ class Expansion:
             return known
         if conjunction in self._open:
             place = self.atoms.place_of(conjunction)
-            raise endless(place.pointer if place else "#")
+            reason = "it refers to itself with no array or object in between"
+            raise UnsupportedSchemaError("$ref", place.pointer if place else "#", reason)
         self._open.add(conjunction)
         try:
             known = self._known[conjunction] = self._expanded(conjunction)
@@ -183,44 +188,34 @@ class Expansion:
 
     def _expanded(self, conjunction: Conjunction) -> Cases:
         atoms, result = self.atoms, ALL_CASES
-        gathered: _Gathered | None = None
-        context: Cases | None = None
+        gathered: list[int] = []
+        plain = [n for n in conjunction if not isinstance(atoms.list[n], AnyOf | ExactlyOne | Negation)]
+        # The cases of a conjunction but for its choices: they may tell choices apart.
+        context = _Gathered(atoms, plain).cases() if len(plain) < len(conjunction) else ALL_CASES
+        context = ALL_CASES if context == ALL_CASES else context
         for number in conjunction:
             atom = atoms.list[number]
-            if not isinstance(atom, Or | ExactlyOne | Negation):
-                if gathered is None:
-                    gathered = _Gathered(atoms)
-                gathered.add(number)
+            if not isinstance(atom, AnyOf | ExactlyOne | Negation):
+                gathered.append(number)
                 continue
-            if context is None:
-                context = self._context(conjunction)
-            if gathered is not None:
-                result, gathered = self.both(result, gathered.cases(), atom.place), None
+            if gathered:
+                result = self.both(result, _Gathered(atoms, gathered).cases(), atom.place)
+                gathered = []
             result = self.both(result, self._composite((number,), atom, context), atom.place)
-        return result if gathered is None else self.both(result, gathered.cases(), None)
+        return self.both(result, _Gathered(atoms, gathered).cases(), None) if gathered else result
 
-    def _context(self, conjunction: Conjunction) -> Cases:
-        """The cases of a conjunction but for its choices: they may tell choices apart."""
-        gathered = _Gathered(self.atoms)
-        for number in conjunction:
-            atom = self.atoms.list[number]
-            if not isinstance(atom, Or | ExactlyOne | Negation):
-                gathered.add(number)
-        cases = gathered.cases()
-        return ALL_CASES if cases == ALL_CASES else cases
-
-    def _composite(self, alone: Conjunction, atom: Or | ExactlyOne | Negation, context: Cases) -> Cases:
+    def _composite(self, alone: Conjunction, atom: AnyOf | ExactlyOne | Negation, context: Cases) -> Cases:
         """The cases of a disjunction or negation; at least those in which the context holds too."""
         known = self._known.get(alone)
         if known is not None:
             return known
-        if isinstance(atom, Or):
+        if isinstance(atom, AnyOf):
             known = self._any_of(atom)
         elif isinstance(atom, ExactlyOne):
             known = self._one_of(atom, context)
         else:
             known = self.negated(atom.of, atom.place, types_of(context))
-        if context is ALL_CASES or isinstance(atom, Or):
+        if context is ALL_CASES or isinstance(atom, AnyOf):
             self._known[alone] = known
         return known
 
@@ -228,13 +223,12 @@ class Expansion:
         """The values of both; alternatives that contradict themselves at sight are left out of products."""
         result = intersection(first, second, place)
         if any(len(cases) > 1 for cases in (first.objects, second.objects, first.arrays, second.arrays)):
-            current_budget().check_time()
-            return self.conflicts.pruned(result)
+            check_time()
+            return self._pruned(result)
         return result
 
-    def _any_of(self, atom: Or) -> Cases:
+    def _any_of(self, atom: AnyOf) -> Cases:
         result = NO_CASES
-        check_time = current_budget().check_time
         for part in atom.parts:
             check_time()
             result = union(result, self.cases(self.atoms.conjunction(part)), atom.place)
@@ -249,12 +243,12 @@ class Expansion:
             for j, other in enumerate(cases):
                 if i == j:
                     continue
-                apart, shared = self.conflicts.split(alone, other, context)
+                apart, shared = self._split(alone, other, context)
                 if shared is not NO_CASES:
                     others = self.negated(parts[j], atom.place, types_of(shared))
                     alone = union(apart, self.both(shared, others, atom.place), atom.place)
             result = union(result, alone, atom.place)
-            current_budget().check_time()
+            check_time()
         return result
 
     def negated(self, conjunction: Conjunction, place: Place, types: int) -> Cases:
@@ -262,7 +256,7 @@ class Expansion:
         result = NO_CASES
         for number in conjunction:
             atom = self.atoms.list[number]
-            if isinstance(atom, Or):
+            if isinstance(atom, AnyOf):
                 part = self._none_of(atom, place, types)
             elif isinstance(atom, ExactlyOne):
                 part = self._not_one_of(atom, place, types)
@@ -273,7 +267,7 @@ class Expansion:
             result = union(result, part, place)
         return result
 
-    def _none_of(self, atom: Or | ExactlyOne, place: Place, types: int) -> Cases:
+    def _none_of(self, atom: AnyOf | ExactlyOne, place: Place, types: int) -> Cases:
         result = only_types(ALL_CASES, types)
         for part in atom.parts:
             result = self.both(result, self.negated(self.atoms.conjunction(part), place, types), place)
@@ -287,6 +281,99 @@ class Expansion:
             for second in cases[:i]:
                 result = union(result, self.both(first, second, place), place)
         return result
+
+    def _split(self, cases: Cases, other: Cases, context: Cases) -> tuple[Cases, Cases]:
+        """Split a set into what is surely apart from `other`, and what may have values in common with it.
+
+        All values are known to be in `context`.
+        """
+        numbers, texts = cases.numbers, cases.texts
+        shares_numbers = both_numbers(both_numbers(numbers, context.numbers), other.numbers) is not None
+        shares_strings = _share_strings(cases, other)
+        arrays = [
+            case
+            for case in cases.arrays
+            if _overlaps(case, other.arrays, context.arrays, both_arrays, self._empty_array)
+        ]
+        objects = [
+            case
+            for case in cases.objects
+            if _overlaps(case, other.objects, context.objects, both_objects, self._empty_object)
+        ]
+        literals = cases.literals & other.literals & context.literals
+        if not (literals or shares_numbers or shares_strings or arrays or objects):
+            return cases, NO_CASES
+        shared = Cases(
+            literals,
+            numbers if shares_numbers else None,
+            texts if shares_strings else None,
+            cases.holes if shares_strings else (),
+            tuple(arrays),
+            tuple(objects),
+        )
+        apart = Cases(
+            cases.literals & ~literals,
+            None if shares_numbers else numbers,
+            None if shares_strings else texts,
+            () if shares_strings else cases.holes,
+            tuple(case for case in cases.arrays if case not in arrays),
+            tuple(case for case in cases.objects if case not in objects),
+        )
+        return apart, shared
+
+    def _pruned(self, cases: Cases) -> Cases:
+        return cases._replace(
+            arrays=tuple(case for case in cases.arrays if not self._empty_array(case, _DEPTH)),
+            objects=tuple(case for case in cases.objects if not self._empty_object(case, _DEPTH)),
+        )
+
+    def _empty_object(self, case: ObjectCase, depth: int) -> bool:
+        for name in case.required:
+            if case.names is not None and not case.names.accepts(name):
+                return True
+            if self._empty_value(member_value(case, name), depth):
+                return True
+        return any(self._empty_quota(case, quota, depth) for quota in case.quotas)
+
+    def _empty_quota(self, case: ObjectCase, quota: MemberQuota, depth: int) -> bool:
+        """Whether no key that is left can satisfy a quota."""
+        nothing = self.atoms.nothing
+        if not any(rule.additional == nothing and not rule.patterns for rule in case.rules):
+            return False
+        names = dict.fromkeys(name for rule in case.rules for name in rule.named)
+        return all(
+            (quota.keys is not None and not quota.keys.accepts(name))
+            or self._empty_value(joined(member_value(case, name), quota.value), depth)
+            for name in names
+        )
+
+    def _empty_array(self, case: ArrayCase, depth: int) -> bool:
+        prefix = max((len(rule.prefix) for rule in case.rules), default=0)
+        return any(self._empty_value(item_value(case, i), depth) for i in range(min(case.least, prefix + 1)))
+
+    def _empty_value(self, value: Conjunction, depth: int) -> bool:
+        """Whether a conjunction allows nothing, as far as this can be told without following recursion."""
+        if not value:
+            return False
+        if self.atoms.nothing[0] in value:
+            return True
+        known = self._empty.get((value, depth))
+        if known is None:
+            try:
+                known = self._no_case(self.cases(value), depth - 1)
+            except (UnsupportedSchemaError, SchemaLimitError):
+                return False  # not a proof; where the value itself is built, it is refused
+            self._empty[value, depth] = known
+        return known
+
+    def _no_case(self, cases: Cases, depth: int) -> bool:
+        if cases.literals or cases.numbers is not None or cases.texts is not None or cases.holes:
+            return False
+        if depth == 0:
+            return not cases.arrays and not cases.objects
+        return all(self._empty_array(case, depth) for case in cases.arrays) and all(
+            self._empty_object(case, depth) for case in cases.objects
+        )
 
 
 def _negated_atom(atoms: Atoms, number: int, place: Place) -> Cases:
@@ -395,10 +482,6 @@ def _other_counts(least: int, most: int | None) -> list[tuple[int, int | None]]:
     return counts
 
 
-# Containers to look into.
-_DEPTH = 3
-
-
 def member_value(case: ObjectCase, name: str) -> Conjunction:
     """The conjunction that the member of an object with this key obeys, all rules taken together."""
     value: Conjunction = ()
@@ -421,110 +504,6 @@ def item_value(case: ArrayCase, index: int) -> Conjunction:
     for rule in case.rules:
         value = joined(value, rule.prefix[index] if index < len(rule.prefix) else rule.rest)
     return value
-
-
-class _Conflicts:
-    """Looks for contradictions in the cases of one schema."""
-
-    __slots__ = ("_empty", "_expansion")
-
-    def __init__(self, expansion: Expansion) -> None:
-        # Not held, so that all that was made of a schema goes as soon as it is compiled.
-        self._expansion: Expansion = proxy(expansion)
-        self._empty: dict[tuple[Conjunction, int], bool] = {}
-
-    def split(self, cases: Cases, other: Cases, context: Cases) -> tuple[Cases, Cases]:
-        """Split a set into what is surely apart from `other`, and what may have values in common with it.
-
-        All values are known to be in `context`.
-        """
-        numbers, texts = cases.numbers, cases.texts
-        shares_numbers = both_numbers(both_numbers(numbers, context.numbers), other.numbers) is not None
-        shares_strings = _share_strings(cases, other)
-        arrays = [
-            case
-            for case in cases.arrays
-            if _overlaps(case, other.arrays, context.arrays, both_arrays, self._empty_array)
-        ]
-        objects = [
-            case
-            for case in cases.objects
-            if _overlaps(case, other.objects, context.objects, both_objects, self._empty_object)
-        ]
-        literals = cases.literals & other.literals & context.literals
-        if not (literals or shares_numbers or shares_strings or arrays or objects):
-            return cases, NO_CASES
-        shared = Cases(
-            literals,
-            numbers if shares_numbers else None,
-            texts if shares_strings else None,
-            cases.holes if shares_strings else (),
-            tuple(arrays),
-            tuple(objects),
-        )
-        apart = Cases(
-            cases.literals & ~literals,
-            None if shares_numbers else numbers,
-            None if shares_strings else texts,
-            () if shares_strings else cases.holes,
-            tuple(case for case in cases.arrays if case not in arrays),
-            tuple(case for case in cases.objects if case not in objects),
-        )
-        return apart, shared
-
-    def pruned(self, cases: Cases) -> Cases:
-        return cases._replace(
-            arrays=tuple(case for case in cases.arrays if not self._empty_array(case, _DEPTH)),
-            objects=tuple(case for case in cases.objects if not self._empty_object(case, _DEPTH)),
-        )
-
-    def _empty_object(self, case: ObjectCase, depth: int) -> bool:
-        for name in case.required:
-            if case.names is not None and not case.names.accepts(name):
-                return True
-            if self._empty_value(member_value(case, name), depth):
-                return True
-        return any(self._empty_quota(case, quota, depth) for quota in case.quotas)
-
-    def _empty_quota(self, case: ObjectCase, quota: MemberQuota, depth: int) -> bool:
-        """Whether no key that is left can satisfy a quota."""
-        nothing = self._expansion.atoms.nothing
-        if not any(rule.additional == nothing and not rule.patterns for rule in case.rules):
-            return False
-        names = dict.fromkeys(name for rule in case.rules for name in rule.named)
-        return all(
-            (quota.keys is not None and not quota.keys.accepts(name))
-            or self._empty_value(joined(member_value(case, name), quota.value), depth)
-            for name in names
-        )
-
-    def _empty_array(self, case: ArrayCase, depth: int) -> bool:
-        prefix = max((len(rule.prefix) for rule in case.rules), default=0)
-        return any(self._empty_value(item_value(case, i), depth) for i in range(min(case.least, prefix + 1)))
-
-    def _empty_value(self, value: Conjunction, depth: int) -> bool:
-        """Whether a conjunction allows nothing, as far as this can be told without following recursion."""
-        if not value:
-            return False
-        if self._expansion.atoms.nothing[0] in value:
-            return True
-        known = self._empty.get((value, depth))
-        if known is None:
-            try:
-                known = self._no_case(self._expansion.cases(value), depth - 1)
-            except (UnsupportedSchemaError, SchemaLimitError):
-                return False  # not a proof; where the value itself is built, it is refused
-            self._empty[value, depth] = known
-        return known
-
-    def _no_case(self, cases: Cases, depth: int) -> bool:
-        if cases.literals or cases.numbers is not None or cases.texts is not None or cases.holes:
-            return False
-        if depth == 0:
-            return not cases.arrays and not cases.objects
-        return all(self._empty_array(case, depth) for case in cases.arrays) and all(
-            self._empty_object(case, depth) for case in cases.objects
-        )
 
 
 def _overlaps(

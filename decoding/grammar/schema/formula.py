@@ -38,14 +38,14 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class And:
+class AllOf:
     """All of the parts; of none: anything. Earlier parts say the order of properties."""
 
     parts: tuple[Formula, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Or:
+class AnyOf:
     """At least one of the parts; of none: nothing."""
 
     parts: tuple[Formula, ...] = ()
@@ -61,7 +61,7 @@ class ExactlyOne:
 
 
 @dataclass(frozen=True, slots=True)
-class Not:
+class NotOf:
     """The negation of a formula."""
 
     part: Formula
@@ -150,7 +150,7 @@ class Properties:
     Attributes:
         named: By key, in the schema's order.
         patterns: By set of keys, as automata.
-        additional: For keys that are neither named nor match; `And()` where the schema allows anything.
+        additional: For keys that are neither named nor match; `AllOf()` where the schema allows anything.
         says_additional: Whether the schema itself says something of such keys.
         place: For messages.
     """
@@ -188,10 +188,10 @@ class PropertyNames:
 
 
 Formula = (
-    And
-    | Or
+    AllOf
+    | AnyOf
     | ExactlyOne
-    | Not
+    | NotOf
     | Reference
     | TypeIs
     | NumberIn
@@ -207,5 +207,5 @@ Formula = (
     | PropertyNames
 )
 
-ANYTHING = And()
-NOTHING = Or()
+ANYTHING = AllOf()
+NOTHING = AnyOf()

@@ -6,36 +6,11 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from genret.decoding.grammar.compile_options import GrammarOptions, current_budget
+from genret.decoding.grammar.compile_options import GrammarOptions
 from genret.decoding.grammar.errors import SchemaLimitError, UnsupportedSchemaError
-from genret.decoding.grammar.schema.applicators import (
-    all_of,
-    any_of,
-    conditional,
-    contains,
-    dependencies,
-    item_count,
-    items,
-    negation,
-    one_of,
-    properties,
-    property_count,
-    property_names,
-    reference,
-    required,
-    unique_items,
-)
-from genret.decoding.grammar.schema.formula import And, ExactlyOne, Formula, Not, Or, Reference
+from genret.decoding.grammar.schema import applicators, scalar_keywords
+from genret.decoding.grammar.schema.formula import AllOf, AnyOf, ExactlyOne, Formula, NotOf, Reference
 from genret.decoding.grammar.schema.resources import UNDECLARED, Dialect, SchemaIndex
-from genret.decoding.grammar.schema.scalar_keywords import (
-    NUMERIC,
-    constant,
-    enumerated,
-    hole,
-    numbers,
-    texts,
-    types,
-)
 from genret.decoding.grammar.schema.schema_document import Json, parse_document
 from genret.decoding.grammar.schema.translation import LATE, Handler, Handlers, Translation
 from genret.decoding.grammar.schema.unevaluated import unevaluated
@@ -57,24 +32,18 @@ class FormulaTable:
         self, schema: str | bytes | Mapping[str, Any] | bool, options: GrammarOptions | None = None
     ) -> None:
         options = options or GrammarOptions()
-        budget = current_budget()
         self.document: Json = parse_document(schema, options.limits)
         self._formulas: dict[str, Formula] = {}
         self._grounded: set[str] = set()
         try:
-            index = SchemaIndex(self.document, UNDECLARED, budget)
-            self.translation = Translation(index, options, budget, handlers_of)
+            index = SchemaIndex(self.document, UNDECLARED)
+            self.translation = Translation(index, options, handlers_of)
             self._scope = self.translation.root_scope()
             self.root: Formula = self.translation.formula(self.document, "#", self._scope)
             if self.translation.targets:
                 self._check_grounded(self.root, [])
         except RecursionError:
             raise _too_deep() from None
-
-    @property
-    def dialect(self) -> str:
-        """The dialect that the document is read as."""
-        return self._scope.dialect.name
 
     @property
     def plain_integers(self) -> bool:
@@ -104,8 +73,6 @@ class FormulaTable:
     def _translated(self, target: str) -> Formula:
         formula = self._formulas.get(target)
         if formula is None:
-            # Asked for later than the rest, it has the time of whoever asks.
-            self.translation.budget = self.translation.index.budget = current_budget()
             spot, scope = self.translation.targets[target]
             formula = self.translation.conditions(spot.schema, spot.pointer, scope)
             self._formulas[target] = formula
@@ -116,10 +83,10 @@ class FormulaTable:
 
         A validator would never end on them, and the specification leaves open what they mean.
         """
-        if isinstance(formula, And | Or | ExactlyOne):
+        if isinstance(formula, AllOf | AnyOf | ExactlyOne):
             for part in formula.parts:
                 self._check_grounded(part, path)
-        elif isinstance(formula, Not):
+        elif isinstance(formula, NotOf):
             self._check_grounded(formula.part, path)
         elif isinstance(formula, Reference) and formula.target not in self._grounded:
             target = formula.target
@@ -140,31 +107,31 @@ def _too_deep() -> SchemaLimitError:
 
 
 _GROUPS: tuple[tuple[Handler, tuple[str, ...]], ...] = (
-    (reference, ("$ref",)),
-    (reference, ("$dynamicRef",)),
-    (reference, ("$recursiveRef",)),
-    (types, ("type",)),
-    (numbers, tuple(NUMERIC)),
-    (texts, ("minLength", "maxLength", "pattern", "format")),
-    (hole, ("x-genret-index", "x-genret-filter")),
-    (enumerated, ("enum",)),
-    (constant, ("const",)),
-    (properties, ("properties", "patternProperties", "additionalProperties")),
-    (required, ("required",)),
-    (property_count, ("minProperties", "maxProperties")),
-    (property_names, ("propertyNames",)),
-    (dependencies, ("dependentRequired",)),
-    (dependencies, ("dependentSchemas",)),
-    (dependencies, ("dependencies",)),
-    (items, ("items", "prefixItems")),
-    (item_count, ("minItems", "maxItems")),
-    (contains, ("contains",)),
-    (unique_items, ("uniqueItems",)),
-    (all_of, ("allOf",)),
-    (any_of, ("anyOf",)),
-    (one_of, ("oneOf",)),
-    (negation, ("not",)),
-    (conditional, ("if",)),
+    (applicators.reference, ("$ref",)),
+    (applicators.reference, ("$dynamicRef",)),
+    (applicators.reference, ("$recursiveRef",)),
+    (scalar_keywords.types, ("type",)),
+    (scalar_keywords.numbers, tuple(scalar_keywords.NUMERIC)),
+    (scalar_keywords.texts, ("minLength", "maxLength", "pattern", "format")),
+    (scalar_keywords.hole, ("x-genret-index", "x-genret-filter")),
+    (scalar_keywords.enumerated, ("enum",)),
+    (scalar_keywords.constant, ("const",)),
+    (applicators.properties, ("properties", "patternProperties", "additionalProperties")),
+    (applicators.required, ("required",)),
+    (applicators.property_count, ("minProperties", "maxProperties")),
+    (applicators.property_names, ("propertyNames",)),
+    (applicators.dependencies, ("dependentRequired",)),
+    (applicators.dependencies, ("dependentSchemas",)),
+    (applicators.dependencies, ("dependencies",)),
+    (applicators.items, ("items", "prefixItems")),
+    (applicators.item_count, ("minItems", "maxItems")),
+    (applicators.contains, ("contains",)),
+    (applicators.unique_items, ("uniqueItems",)),
+    (applicators.all_of, ("allOf",)),
+    (applicators.any_of, ("anyOf",)),
+    (applicators.one_of, ("oneOf",)),
+    (applicators.negation, ("not",)),
+    (applicators.conditional, ("if",)),
 )
 _LATE: tuple[tuple[Handler, tuple[str, ...]], ...] = (
     (unevaluated, ("unevaluatedProperties",)),

@@ -7,13 +7,13 @@ cost more than compiling it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import IntEnum
 from typing import Literal
 
-from genret.decoding.grammar.schema.schema_document import Json
+from genret.decoding.grammar.schema.schema_document import Json, pointer_step
 
 Role = Literal["enforced", "annotation", "structure"]
 TYPE_NAMES = ("array", "boolean", "integer", "null", "number", "object", "string")
@@ -49,6 +49,18 @@ class Keyword:
     check: Callable[[Json], bool]
     expected: str
     holds: Holds = Holds.NOTHING
+
+    def inner(self, value: Json) -> Iterator[tuple[str, Json]]:
+        """The schemas in a value, and what stands for one in `dependencies`, with the end of its pointer."""
+        by_name = self.holds in (Holds.SCHEMA_BY_NAME, Holds.SCHEMA_OR_NAMES)
+        if by_name and isinstance(value, dict):
+            for name, schema in value.items():
+                yield f"/{pointer_step(name)}", schema
+        elif isinstance(value, list) and self.holds != Holds.SCHEMA:
+            for n, schema in enumerate(value):
+                yield f"/{n}", schema
+        else:
+            yield "", value
 
 
 def _is_text(value: Json) -> bool:

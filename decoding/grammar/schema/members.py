@@ -13,7 +13,7 @@ from json.encoder import encode_basestring  # what json.dumps(ensure_ascii=False
 from weakref import WeakValueDictionary
 
 from genret.decoding.bounded_cache import Remembered
-from genret.decoding.grammar.compile_options import check_time, current_budget
+from genret.decoding.grammar.compile_options import check_time
 from genret.decoding.grammar.leaves.distinct_leaf import Texts
 from genret.decoding.grammar.leaves.leaf import Leaf
 from genret.decoding.grammar.leaves.leaf_factory import Leaves
@@ -21,10 +21,7 @@ from genret.decoding.grammar.regular.byte_dfa import ByteDfa, Overlay
 from genret.decoding.grammar.regular.dfa import Dfa
 from genret.decoding.grammar.regular.json_spelling import spell_labelled
 from genret.decoding.grammar.regular.minimise import Edge
-from genret.decoding.grammar.shapes import ValueNode
-
-ENDLESS = 1 << 40
-"""Bytes of what cannot be written at all; sums of it stay above every real size."""
+from genret.decoding.grammar.shapes import ENDLESS, ValueNode
 
 
 @dataclass(slots=True, eq=False)
@@ -112,21 +109,30 @@ class Members:
         named: With one key each, in the schema's order; those that may not be there left out.
         free: Classes of other keys.
         key_leaves: The leaves of the keys.
+
+    Attributes:
+        bits: A bit for each named member, by label, from 2 on.
+        required: The bits of those that must be there.
     """
 
-    __slots__ = ("_by_label", "free", "key_leaves", "named")
+    __slots__ = ("_by_label", "bits", "free", "key_leaves", "named", "required")
 
     def __init__(self, named: Sequence[Member], free: Sequence[Member], key_leaves: KeyLeaves) -> None:
         self.named = list(named)
         self.free = list(free)
         self.key_leaves = key_leaves
-        self._by_label = {member.label: member for member in (*named, *free)}
+        self._index()
 
     def drop_empty(self) -> None:
         """Forget members whose values cannot be written: their keys are forbidden."""
         self.named = [member for member in self.named if member.drop_empty()]
         self.free = [member for member in self.free if member.drop_empty()]
+        self._index()
+
+    def _index(self) -> None:
         self._by_label = {member.label: member for member in (*self.named, *self.free)}
+        self.bits = {member.label: 2 << n for n, member in enumerate(self.named)}
+        self.required = sum(self.bits[member.label] for member in self.named if member.required)
 
     def with_label(self, label: int) -> Member:
         """The member whose keys have a label."""
@@ -246,7 +252,6 @@ def _numbered(
         classes: See `spelled_keys`.
     """
     base, num_names = len(children), 1 + max(labels)
-    check_time = current_budget().check_time
     # Numbers of places, and behind them of the classes' states.
     numbers = [0] + [-1] * (base + len(classes.rows) - 1)
     order = [0]
@@ -280,7 +285,7 @@ def _numbered(
     class_ends = [label if label < 0 else label + num_names for label in classes.ends]
     ends = [labels[place] if place < base else class_ends[place - base] for place in order]
     # Every place leads to a name, and every state of the classes to a text of theirs.
-    return ByteDfa.from_canonical_rows(rows, ends, _overlay(children, below, numbers))
+    return ByteDfa(rows, ends, _overlay(children, below, numbers))
 
 
 def _overlay(children: list[dict[int, int]], below: list[int], numbers: list[int]) -> Overlay:

@@ -5,162 +5,98 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import NamedTuple
 
 from genret.decoding.grammar.compile_options import check_time
 from genret.decoding.grammar.leaves.leaf import Leaf
-from genret.decoding.grammar.schema.members import ENDLESS, KeyMemory, Member, Members
-from genret.decoding.grammar.shapes import Option, Progress
+from genret.decoding.grammar.schema.members import KeyMemory, Member, Members
+from genret.decoding.grammar.shapes import ENDLESS, ObjectShape, Option, Progress
 
 
-class _Shape:
-    """Objects of some members; a value says no more to them than its key."""
+class RecordShape(ObjectShape):
+    """Objects whose members say nothing of each other.
 
-    __slots__ = ("_members",)
+    Progress is a bit for "not the start", and above it one for every named member that has been written or,
+    in the schema's order, passed over.
 
-    def __init__(self, members: Members) -> None:
+    Args:
+        members: The members.
+        ordered: Whether named members come in the schema's order and before all others.
+    """
+
+    __slots__ = ("_keys", "_members", "_ordered")
+
+    def __init__(self, members: Members, ordered: bool) -> None:
         self._members = members
+        self._ordered = ordered
+        self._keys: dict[Progress, Leaf | None] = {}
 
     def cost(self) -> int:
         """Fewest bytes of such an object, as far as its members' values are known."""
         size = sum(member.cost() for member in self._members.named if member.required)
         return size + 1 + (size == 0) if size < ENDLESS else ENDLESS
 
-    def after_value(self, progress: Progress, label: int) -> Progress:
-        """Progress once the value is written."""
-        return progress
-
-
-class OrderedRecordShape(_Shape):
-    """Named members in the schema's order, others behind them (`decoding.grammar.shapes.ObjectShape`).
-
-    Progress is the place in the list of named members from which on they may still come; one more than there
-    are once a free key has been written.
-    """
-
-    __slots__ = ("_after", "_keys", "_last", "_named", "_required_from", "_sizes")
-
-    def __init__(self, members: Members) -> None:
-        super().__init__(members)
-        self._named: list[Member] = []
-        self._last = 0
-        self._required_from: list[int] = []
-        self._sizes: list[int] = []
-        self._keys: dict[int, Leaf | None] = {}
-        self._after: dict[int, tuple[Option, ...]] = {}
-
     def seal(self) -> None:
-        """Settle, once all values are known, what may come where."""
-        members = self._members
-        members.drop_empty()
-        self._named = named = members.named
-        self._last = last = len(named)
-        sizes, required = [1, 1], [last, last]
-        for index in range(last - 1, -1, -1):
-            member = named[index]
-            sizes.append(sizes[-1] + member.cost() if member.required else sizes[-1])
-            required.append(index if member.required else required[-1])
-        sizes.reverse()
-        required.reverse()
-        self._sizes, self._required_from = sizes, required
-        for index, member in enumerate(named):
-            self._after[member.label] = (Option(member.values[0], index + 1),)
-        for member in members.free:
-            self._after[member.label] = (Option(member.values[0], last + 1),)
-
-    def start(self) -> int:
-        """Progress behind `{`."""
-        return 0
-
-    def can_close(self, place: int) -> bool:
-        """Whether `}` may follow."""
-        return self._required_from[place] == self._last
-
-    def keys(self, place: int) -> Leaf | None:
-        """The keys that may follow."""
-        try:
-            return self._keys[place]
-        except KeyError:
-            first = self._required_from[place]
-            labels = [member.label for member in self._named[place : first + 1]]
-            if first == self._last:
-                labels += [member.label for member in self._members.free]
-            leaf = self._members.key_leaves.of(tuple(labels)) if labels else None
-            self._keys[place] = leaf
-            return leaf
-
-    def after_key(self, place: int, label: int) -> tuple[Option, ...]:
-        """The ways to go on behind a key."""
-        return self._after[label]
-
-    def shortest(self, place: int) -> int:
-        """Fewest bytes that close the object from between two members."""
-        size = self._sizes[place]
-        return size - 1 if place == 0 and size > 1 else size
-
-
-class RecordShape(_Shape):
-    """Members in any order (`decoding.grammar.shapes.ObjectShape`).
-
-    Progress is a bit for "not the start", and above it one for every named member that has been written.
-    """
-
-    __slots__ = ("_bits", "_keys", "_required")
-
-    def __init__(self, members: Members) -> None:
-        super().__init__(members)
-        self._bits: dict[int, int] = {}
-        self._required = 0
-        self._keys: dict[int, Leaf | None] = {}
-
-    def seal(self) -> None:
-        """Settle, once all values are known, what may come where."""
+        """Forget, once all values are known, the members that cannot be written."""
         self._members.drop_empty()
-        self._bits = {member.label: 2 << n for n, member in enumerate(self._members.named)}
-        for member in self._members.named:
-            if member.required:
-                self._required |= self._bits[member.label]
 
-    def start(self) -> int:
-        """Progress behind `{`."""
-        return 0
-
-    def can_close(self, seen: int) -> bool:
+    def can_close(self, seen: Progress) -> bool:
         """Whether `}` may follow."""
-        return seen & self._required == self._required
+        required = self._members.required
+        return bool(seen & required == required)
 
-    def keys(self, seen: int) -> Leaf | None:
-        """The keys that may follow: all that have not been written."""
+    def keys(self, seen: Progress) -> Leaf | None:
+        """The keys that may follow."""
         try:
             return self._keys[seen]
         except KeyError:
-            labels = [label for label, bit in self._bits.items() if not seen & bit]
-            labels += [member.label for member in self._members.free]
-            leaf = self._members.key_leaves.of(tuple(labels)) if labels else None
-            self._keys[seen] = leaf
+            leaf = self._keys[seen] = self._find_keys(seen)
             return leaf
 
-    def after_key(self, seen: int, label: int) -> tuple[Option, ...]:
+    def after_key(self, seen: Progress, label: int) -> tuple[Option, ...]:
         """The ways to go on behind a key."""
-        value = self._members.with_label(label).values[0]
-        return (Option(value, seen | self._bits.get(label, 0) | 1),)
+        return (Option(self._members.with_label(label).values[0], self._with(seen, label)),)
 
-    def shortest(self, seen: int) -> int:
+    def shortest(self, seen: Progress) -> int:
         """Fewest bytes that close the object from between two members."""
-        size = 1
-        for member in self._members.named:
-            if member.required and not seen & self._bits[member.label]:
-                size += member.cost()
-        return size - 1 if seen == 0 and size > 1 else size
+        size = sum(member.cost() for member in self._left(seen) if member.required)
+        return size + 1 - (size > 0 and seen == 0)
+
+    def _find_keys(self, seen: Progress) -> Leaf | None:
+        labels = tuple(member.label for member in self._next(seen))
+        return self._members.key_leaves.of(labels) if labels else None
+
+    def _left(self, seen: int) -> Sequence[Member]:
+        """The named members that may still come."""
+        members = self._members
+        if self._ordered:
+            return members.named[max(seen.bit_length() - 1, 0) :]
+        return [member for member in members.named if not seen & members.bits[member.label]]
+
+    def _next(self, seen: int) -> Iterator[Member]:
+        """The members that may come next, by their order and by what has been written."""
+        for member in self._left(seen):
+            yield member
+            if self._ordered and member.required:
+                return
+        yield from self._members.free
+
+    def _with(self, seen: int, label: int) -> int:
+        """The bits behind one more member."""
+        members = self._members
+        bit = members.bits.get(label, 0)
+        if self._ordered:
+            return 2 * bit - 1 if bit else (2 << len(members.named)) - 1
+        return seen | bit | 1
 
 
 class ObjectProgress(NamedTuple):
     """The members of an object so far.
 
     Attributes:
-        seen: Named members that have been written, a bit each; in the schema's order also those passed over.
+        seen: Bits of named members; see `RecordShape`.
         written: Members so far; counted no further than it matters, but at least to one.
         pending: Quotas, a bit each, that no member has satisfied yet.
         used: Numbers of the free keys that have been written, where that matters.
@@ -172,8 +108,8 @@ class ObjectProgress(NamedTuple):
     used: frozenset[int] = frozenset()
 
 
-class CountedObjectShape(_Shape):
-    """Objects that are completed only by the right number of members (`decoding.grammar.shapes.ObjectShape`).
+class CountedObjectShape(RecordShape):
+    """Objects that are completed only by the right number of members; progress is an `ObjectProgress`.
 
     A quota asks for at least one member with a key and a value of some kind. Wherever a member may come, what
     is still missing behind it can be written.
@@ -196,16 +132,12 @@ class CountedObjectShape(_Shape):
         ordered: bool,
         memory: KeyMemory | None,
     ) -> None:
-        super().__init__(members)
+        super().__init__(members, ordered)
         self._memory = memory
         self._least = least
         self._most = most
         self._quotas = quotas
-        self._ordered = ordered
         self._sizes: dict[ObjectProgress, int] = {}
-        self._places: dict[int, int] = {}
-        self._number_places()
-        self._keys: dict[ObjectProgress, Leaf | None] = {}
         self._choices: dict[tuple[ObjectProgress, int], tuple[Option, ...]] = {}
 
     def cost(self) -> int:
@@ -213,35 +145,13 @@ class CountedObjectShape(_Shape):
         size = self._completion(self.start())
         return size + 1 if size < ENDLESS else ENDLESS
 
-    def seal(self) -> None:
-        """Settle, once all values are known, what may come."""
-        self._members.drop_empty()
-        self._number_places()
-
     def start(self) -> ObjectProgress:
         """Progress behind `{`."""
         return ObjectProgress(0, 0, (1 << self._quotas) - 1)
 
     def can_close(self, now: ObjectProgress) -> bool:
         """Whether `}` may follow."""
-        if now.pending or now.written < self._least:
-            return False
-        return all(not member.required for member in self._unseen(now))
-
-    def keys(self, now: ObjectProgress) -> Leaf | None:
-        """The keys that may follow."""
-        try:
-            return self._keys[now]
-        except KeyError:
-            members = (*self._next_named(now), *self._next_free(now))
-            labels = tuple(member.label for member in members if self._options(now, member))
-            leaf = None
-            if labels and self._memory is not None:
-                leaf = self._memory.leaf(labels, now.used)
-            elif labels:
-                leaf = self._members.key_leaves.of(labels)
-            self._keys[now] = leaf
-            return leaf
+        return not now.pending and now.written >= self._least and super().can_close(now.seen)
 
     def after_key(self, now: ObjectProgress, label: int) -> tuple[Option, ...]:
         """The ways to go on behind a key."""
@@ -283,19 +193,11 @@ class CountedObjectShape(_Shape):
             size = self._sizes[now] = self._completion(now)
         return size
 
-    def _unseen(self, now: ObjectProgress) -> Iterator[Member]:
-        return (member for n, member in enumerate(self._members.named) if not now.seen >> n & 1)
-
-    def _next_named(self, now: ObjectProgress) -> Iterator[Member]:
-        for member in self._unseen(now):
-            yield member
-            if self._ordered and member.required:
-                return
-
-    def _next_free(self, now: ObjectProgress) -> list[Member]:
-        if self._ordered and any(member.required for member in self._unseen(now)):
-            return []
-        return self._members.free
+    def _find_keys(self, now: ObjectProgress) -> Leaf | None:
+        labels = tuple(member.label for member in self._next(now.seen) if self._options(now, member))
+        if labels and self._memory is not None:
+            return self._memory.leaf(labels, now.used)
+        return self._members.key_leaves.of(labels) if labels else None
 
     def _key_sizes(self, member: Member, now: ObjectProgress, number: int) -> Iterable[int]:
         """Bytes of the shortest keys of a class that are left, colons included, at most so many."""
@@ -305,25 +207,16 @@ class CountedObjectShape(_Shape):
             number = min(number, member.supply)
         return repeat(member.size, number)
 
-    def _number_places(self) -> None:
-        self._places = {member.label: place for place, member in enumerate(self._members.named)}
-
     def _behind(
         self, now: ObjectProgress, member: Member, satisfied: int, number: int | None
     ) -> ObjectProgress:
-        seen, used = now.seen, now.used
-        if member.name is None:
-            if self._ordered:
-                seen = (1 << len(self._members.named)) - 1
-            if number is not None:
-                used = used | {number}
-        else:
-            place = self._places[member.label]
-            seen = (2 << place) - 1 if self._ordered else seen | 1 << place
+        used = now.used
+        if member.name is None and number is not None:
+            used = used | {number}
         written = now.written + 1
         if self._most is None:
             written = min(written, max(self._least, 1))
-        return ObjectProgress(seen, written, now.pending & ~satisfied, used)
+        return ObjectProgress(self._with(now.seen, member.label), written, now.pending & ~satisfied, used)
 
     def _completion(self, now: ObjectProgress) -> int:
         """Fewest bytes that close the object, `ENDLESS` if nothing does.
@@ -336,7 +229,7 @@ class CountedObjectShape(_Shape):
         if room is not None and room < need:
             return ENDLESS
         best = {(now.pending, 0): 0}
-        for member in self._unseen(now):
+        for member in self._left(now.seen):
             more = self._extended(best, member, need, room)
             if member.required:
                 best = more

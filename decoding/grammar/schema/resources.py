@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from urllib.parse import unquote, urldefrag, urljoin
 
-from genret.decoding.grammar.compile_options import CompileBudget
+from genret.decoding.grammar.compile_options import check_time
 from genret.decoding.grammar.errors import InvalidSchemaError, UnsupportedSchemaError
 from genret.decoding.grammar.schema import keywords
 from genret.decoding.grammar.schema.keywords import Holds, Keyword, is_name_list
@@ -55,7 +55,6 @@ class SchemaIndex:
     Args:
         document: The parsed schema.
         dialect: The dialect it is written in, where it does not say.
-        budget: Polled while walking.
 
     Attributes:
         root: The document.
@@ -69,8 +68,7 @@ class SchemaIndex:
         UnsupportedSchemaError: it is written in an unknown dialect.
     """
 
-    def __init__(self, document: Json, dialect: Dialect, budget: CompileBudget) -> None:
-        self.budget = budget
+    def __init__(self, document: Json, dialect: Dialect) -> None:
         self._resources: dict[str, Resource] = {}
         self._anchors: dict[str, Spot] = {}
         self._ambiguous: set[str] = set()
@@ -118,27 +116,15 @@ class SchemaIndex:
                 self.patterns.add(value)
 
     def _visit_inner(self, keyword: Keyword, value: Json, pointer: str, resource: Resource) -> None:
-        holds = keyword.holds
-        if holds == Holds.SCHEMA:
-            self._visit(value, pointer, resource)
-        elif holds == Holds.SCHEMA_BY_NAME:
-            for number, (name, inner) in enumerate(value.items()):
-                if not number & 255:
-                    self.budget.check_time()
-                self._visit(inner, f"{pointer}/{pointer_step(name)}", resource)
-        elif isinstance(value, list):
-            for n, inner in enumerate(value):
-                self._visit(inner, f"{pointer}/{n}", resource)
-        elif holds == Holds.SCHEMA_OR_NAMES:
-            for name, inner in value.items():
-                place = f"{pointer}/{pointer_step(name)}"
-                if not isinstance(inner, list):
-                    self._visit(inner, place, resource)
-                elif not is_name_list(inner) or not (inner or resource.dialect.has_boolean_schemas):
-                    reason = "expected a schema or an array of distinct strings"
-                    raise InvalidSchemaError(keyword.name, place, reason)
-        else:
-            self._visit(value, pointer, resource)
+        may_be_names = keyword.holds == Holds.SCHEMA_OR_NAMES
+        for number, (step, inner) in enumerate(keyword.inner(value)):
+            if not number & 255:
+                check_time()
+            if not (may_be_names and isinstance(inner, list)):
+                self._visit(inner, pointer + step, resource)
+            elif not is_name_list(inner) or not (inner or resource.dialect.has_boolean_schemas):
+                reason = "expected a schema or an array of distinct strings"
+                raise InvalidSchemaError(keyword.name, pointer + step, reason)
 
     def _name(self, schema: dict[str, Json], pointer: str, resource: Resource) -> Resource:
         """Note the names a schema gives itself; return the resource it belongs to."""

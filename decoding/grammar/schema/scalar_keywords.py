@@ -6,7 +6,7 @@ from decimal import Decimal
 from functools import lru_cache
 
 from genret.decoding.bounded_cache import Remembered
-from genret.decoding.grammar.compile_options import current_budget, naming_limits
+from genret.decoding.grammar.compile_options import check_time, naming_limits
 from genret.decoding.grammar.errors import InvalidSchemaError, SchemaLimitError, UnsupportedSchemaError
 from genret.decoding.grammar.leaves.leaf import TitleSlotName
 from genret.decoding.grammar.regular.dfa import Dfa
@@ -16,13 +16,13 @@ from genret.decoding.grammar.regular.text_set import TextSet
 from genret.decoding.grammar.schema.formula import (
     ANYTHING,
     NOTHING,
-    And,
+    AllOf,
+    AnyOf,
     Formula,
     ItemCount,
     Items,
     JsonType,
     NumberIn,
-    Or,
     Place,
     Properties,
     Required,
@@ -74,7 +74,7 @@ def types(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Sch
         condition = TYPES[mask]
     if not is_only_integers(schema) or not NUMERIC.isdisjoint(schema):
         return condition
-    return And((condition, NumberIn(_INTEGERS, Place("type", f"{pointer}/type"))))
+    return AllOf((condition, NumberIn(_INTEGERS, Place("type", f"{pointer}/type"))))
 
 
 def numbers(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> Formula:
@@ -204,7 +204,6 @@ def one_of(values: list[Json] | tuple[Json, ...], place: Place) -> Formula:
     texts: list[str] = []
     numbers: list[int | Decimal] = []
     containers: list[Formula] = []
-    check_time = current_budget().check_time
     for number, value in enumerate(values):
         if not number & 255:
             check_time()
@@ -230,7 +229,7 @@ def one_of(values: list[Json] | tuple[Json, ...], place: Place) -> Formula:
             check_time()
         distinct[container] = None
     parts = ([] if scalars is NOTHING else [scalars]) + list(distinct)
-    return parts[0] if len(parts) == 1 else Or(tuple(parts), place)
+    return parts[0] if len(parts) == 1 else AnyOf(tuple(parts), place)
 
 
 def _scalars(mask: int, texts: list[str], numbers: list[int | Decimal], place: Place) -> Formula:
@@ -244,7 +243,7 @@ def _scalars(mask: int, texts: list[str], numbers: list[int | Decimal], place: P
             conditions.append(NumberIn(_listed_numbers(tuple(numbers)), place))
     if not mask:
         return NOTHING
-    return And((TYPES[mask], *conditions)) if conditions else TYPES[mask]
+    return AllOf((TYPES[mask], *conditions)) if conditions else TYPES[mask]
 
 
 _listed_texts = Remembered(
@@ -259,9 +258,9 @@ _listed_numbers = Remembered(
 def _array(value: list[Json], place: Place) -> Formula:
     count = ItemCount(len(value), len(value), place)
     if not value:
-        return And((TYPES[ARRAY], count))
+        return AllOf((TYPES[ARRAY], count))
     items = tuple(one_of((item,), place) for item in value)
-    return And((TYPES[ARRAY], Items(items, NOTHING, place), count))
+    return AllOf((TYPES[ARRAY], Items(items, NOTHING, place), count))
 
 
 def _object(value: dict[str, Json], place: Place) -> Formula:
@@ -269,4 +268,4 @@ def _object(value: dict[str, Json], place: Place) -> Formula:
     parts: list[Formula] = [TYPES[OBJECT], Properties(named, (), NOTHING, True, place)]
     if value:
         parts.append(Required(tuple(value), place))
-    return And(tuple(parts))
+    return AllOf(tuple(parts))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from decimal import Decimal, InvalidOperation
 from json.encoder import encode_basestring_ascii
 from typing import Any
@@ -83,7 +83,7 @@ def parse_document(schema: str | bytes | Mapping[str, Any] | bool, limits: Compi
     if isinstance(schema, str | bytes):
         return _parse_text(schema, limits)
     if isinstance(schema, bool | Mapping):
-        return _Copy(limits).value(schema, "#", 1)
+        return _parse_text(_text_of(schema, limits), limits)
     raise InvalidSchemaError("", "#", f"a schema is an object or a boolean, not {type(schema).__name__}")
 
 
@@ -105,7 +105,7 @@ def _parse_text(schema: str | bytes, limits: CompileLimits) -> Json:
         where = f"in line {error.lineno}, column {error.colno}"
         raise InvalidSchemaError.at(None, f"the schema is not JSON: {error.msg} {where}") from None
     except (ValueError, InvalidOperation):
-        raise SchemaLimitError("", "#", "a number of the schema has too many digits") from None
+        raise _too_many_digits() from None
     except RecursionError:
         raise _too_deep(limits) from None
     if text.count("{") + text.count("[") > limits.depth:
@@ -161,6 +161,10 @@ def _too_deep(limits: CompileLimits) -> SchemaLimitError:
     return SchemaLimitError("", "#", f"the schema is nested deeper than {limits.depth} levels")
 
 
+def _too_many_digits() -> SchemaLimitError:
+    return SchemaLimitError("", "#", "a number of the schema has too many digits")
+
+
 def _duplicate(text: str) -> InvalidSchemaError:
     """The error for a key that comes twice, with its place."""
     found: dict[int, tuple[dict[str, Json], str]] = {}
@@ -205,16 +209,16 @@ def _lone_surrogate(pointer: str) -> InvalidSchemaError:
 _Place = tuple[Json, str, "_Place | None"]
 
 
-def _places(parsed: Json) -> list[_Place]:
+def _places(parsed: Json) -> Iterator[_Place]:
     """All values, containers before what they hold; pointers are written only when they are asked for."""
     places: list[_Place] = [(parsed, "#", None)]
     for place in places:
         value = place[0]
-        if isinstance(value, dict):
+        if isinstance(value, Mapping):
             places.extend((inner, key, place) for key, inner in value.items())
-        elif isinstance(value, list):
+        elif isinstance(value, list | tuple):
             places.extend((inner, str(n), place) for n, inner in enumerate(value))
-    return places
+        yield place
 
 
 def _pointer(place: _Place) -> str:
@@ -226,57 +230,28 @@ def _pointer(place: _Place) -> str:
     return "/".join(["#", *reversed(steps)])
 
 
-class _Copy:
-    """Makes parsed JSON of Python values, within the limits."""
+def _text_of(schema: Mapping[str, Any] | bool, limits: CompileLimits) -> str:
+    """The JSON text of Python values."""
+    try:
+        return canonical_text(schema)
+    except RecursionError:
+        raise _too_deep(limits) from None
+    except TypeError:
+        place, fault = next((place, fault) for place in _places(schema) if (fault := _fault(place[0])))
+        raise InvalidSchemaError("", _pointer(place), fault) from None
+    except ValueError:
+        raise _too_many_digits() from None
 
-    def __init__(self, limits: CompileLimits) -> None:
-        self._limits = limits
-        self._size = 0
 
-    def value(self, value: object, pointer: str, depth: int) -> Json:
-        if value is None or isinstance(value, bool):
-            self._count(5)
-            return value
-        if isinstance(value, str):
-            return self._text(value, pointer)
-        if isinstance(value, int | float | Decimal):
-            return self._number(value, pointer)
-        if not isinstance(value, Mapping | list | tuple):
-            raise InvalidSchemaError("", pointer, f"{type(value).__name__} is no JSON value")
-        if depth > self._limits.depth:
-            raise _too_deep(self._limits)
-        self._count(2)
-        if isinstance(value, Mapping):
-            return self._object(value, pointer, depth)
-        return [self.value(inner, f"{pointer}/{n}", depth + 1) for n, inner in enumerate(value)]
-
-    def _object(self, value: Mapping[Any, Any], pointer: str, depth: int) -> dict[str, Json]:
-        copied: dict[str, Json] = {}
-        for key, inner in value.items():
-            if not isinstance(key, str):
-                raise InvalidSchemaError("", pointer, f"a key is a string, not {type(key).__name__}")
-            self._text(key, pointer)
-            copied[key] = self.value(inner, f"{pointer}/{pointer_step(key)}", depth + 1)
-        return copied
-
-    def _text(self, text: str, pointer: str) -> str:
-        self._count(len(text) + 3)
-        if not text.isascii() and _SURROGATE.search(text):
-            raise _lone_surrogate(pointer)
-        return text
-
-    def _number(self, value: float | Decimal, pointer: str) -> int | Decimal:
-        self._count(2)
-        if isinstance(value, int):
-            return int(value)
-        number = value if isinstance(value, Decimal) else Decimal(repr(float(value)))
-        if not number.is_finite():
-            raise InvalidSchemaError("", pointer, f"{value} is no JSON number")
-        return number
-
-    def _count(self, size: int) -> None:
-        self._size += size
-        _check_size(self._size, self._limits)
+def _fault(value: object) -> str:
+    """Why a value is no JSON, apart from what is in it; "" where it is."""
+    if isinstance(value, Mapping):
+        kinds = [type(key).__name__ for key in value if not isinstance(key, str)]
+        return f"a key is a string, not {kinds[0]}" if kinds else ""
+    if isinstance(value, float | Decimal):
+        return "" if Decimal(value).is_finite() else f"{value} is no JSON number"
+    is_json = value is None or isinstance(value, str | int | list | tuple)
+    return "" if is_json else f"{type(value).__name__} is no JSON value"
 
 
 def canonical_text(schema: Json) -> str:
@@ -296,19 +271,23 @@ def _write(value: Json, put: Any) -> None:
         put(encode_basestring_ascii(value))
     elif value is None or value is True or value is False:
         put("null" if value is None else "true" if value else "false")
-    elif isinstance(value, dict):
+    elif isinstance(value, Mapping):
         separator = "{"
         for key, inner in value.items():
             put(separator + encode_basestring_ascii(key) + ":")
             _write(inner, put)
             separator = ","
         put("}" if value else "{}")
-    elif isinstance(value, list):
+    elif isinstance(value, list | tuple):
         separator = "["
         for inner in value:
             put(separator)
             _write(inner, put)
             separator = ","
         put("]" if value else "[]")
+    elif isinstance(value, int):
+        put(str(int(value)))
+    elif isinstance(value, float | Decimal) and Decimal(value).is_finite():
+        put(str(value if isinstance(value, Decimal) else Decimal(repr(float(value)))))
     else:
-        put(str(value))
+        raise TypeError("no JSON")

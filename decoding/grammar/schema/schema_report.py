@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from genret.decoding.grammar.compile_options import GrammarOptions, current_budget
+from genret.decoding.grammar.compile_options import GrammarOptions, compile_budget
 from genret.decoding.grammar.errors import SchemaError, SchemaLimitError
 from genret.decoding.grammar.regular.formats import FORMATS, Enforcement
 from genret.decoding.grammar.schema import keywords
 from genret.decoding.grammar.schema.formula import ANYTHING
 from genret.decoding.grammar.schema.formula_table import FormulaTable, handlers_of
-from genret.decoding.grammar.schema.keywords import Holds, Keyword
+from genret.decoding.grammar.schema.keywords import Keyword
 from genret.decoding.grammar.schema.resources import UNDECLARED, SchemaIndex
 from genret.decoding.grammar.schema.scalar_keywords import allows_type, is_only_integers
 from genret.decoding.grammar.schema.schema_document import Json, parse_document, pointer_step
@@ -57,17 +57,17 @@ def explain_schema(
         CompileTimeoutError: it took too long.
     """
     options = options or GrammarOptions()
-    document = parse_document(schema, options.limits)
-    budget = current_budget()
-    translation = Translation(SchemaIndex(document, UNDECLARED, budget), options, budget, handlers_of)
-    try:
-        table = FormulaTable(schema, options)
-        table.resolve_all()
-    except SchemaError as error:
-        report = _Explanation(translation, None).report(document)
-        return report.with_refusal(error.keyword, error.pointer, error.reason)
-    reached = frozenset(spot.pointer for spot, _ in table.translation.targets.values())
-    return _Explanation(translation, reached).report(document)
+    with compile_budget(options.limits):
+        document = parse_document(schema, options.limits)
+        translation = Translation(SchemaIndex(document, UNDECLARED), options, handlers_of)
+        try:
+            table = FormulaTable(schema, options)
+            table.resolve_all()
+        except SchemaError as error:
+            report = _Explanation(translation, None).report(document)
+            return report.with_refusal(error.keyword, error.pointer, error.reason)
+        reached = frozenset(spot.pointer for spot, _ in table.translation.targets.values())
+        return _Explanation(translation, reached).report(document)
 
 
 class _Explanation:
@@ -107,20 +107,12 @@ class _Explanation:
             self._inner(keyword, value, place, scope)
 
     def _inner(self, keyword: Keyword, value: Json, pointer: str, scope: SchemaScope) -> None:
-        if keyword.holds == Holds.NOTHING:
-            return
-        if isinstance(value, list):
-            for n, inner in enumerate(value):
-                self._schema(inner, f"{pointer}/{n}", scope)
-        elif keyword.holds in (Holds.SCHEMA_BY_NAME, Holds.SCHEMA_OR_NAMES):
-            for name, inner in value.items():
-                place = f"{pointer}/{pointer_step(name)}"
-                was_unused = self._unused
-                self._unused |= keyword.name in _DEFINITIONS and not self._is_reached(place)
-                self._schema(inner, place, scope)
-                self._unused = was_unused
-        else:
-            self._schema(value, pointer, scope)
+        was_unused = self._unused
+        for step, inner in keyword.inner(value) if keyword.holds else ():
+            place = pointer + step
+            self._unused |= keyword.name in _DEFINITIONS and not self._is_reached(place)
+            self._schema(inner, place, scope)
+            self._unused = was_unused
 
     def _is_reached(self, pointer: str) -> bool:
         reached = self._reached

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from genret.decoding.bounded_cache import Remembered
 from genret.decoding.grammar.compile_options import (
     AutomatonLimitError,
-    CompileBudget,
     GrammarOptions,
     naming_limits,
 )
@@ -22,7 +21,7 @@ from genret.decoding.grammar.regular.dfa import Dfa
 from genret.decoding.grammar.regular.formats import FORMATS, Enforcement
 from genret.decoding.grammar.regular.regex_compiler import compile_pattern
 from genret.decoding.grammar.regular.regex_parser import PatternError, UnsupportedPatternError
-from genret.decoding.grammar.schema.formula import ANYTHING, NOTHING, And, Formula, Reference
+from genret.decoding.grammar.schema.formula import ANYTHING, NOTHING, AllOf, Formula, Reference
 from genret.decoding.grammar.schema.resources import RECURSIVE, Dialect, Resource, SchemaIndex, Spot
 from genret.decoding.grammar.schema.schema_document import Json
 
@@ -70,7 +69,6 @@ class Translation:
     Attributes:
         index: Its schemas.
         options: Options of reading them.
-        budget: Polled in loops.
         handlers: Returns the handlers of a dialect.
         targets: Schemas that references lead to, by the references' targets.
         only_texts: Whether conditions on objects and arrays may be left out, because keys are asked about.
@@ -79,7 +77,6 @@ class Translation:
 
     index: SchemaIndex
     options: GrammarOptions
-    budget: CompileBudget
     handlers: Callable[[Dialect], Handlers]
     targets: dict[str, tuple[Spot, SchemaScope]] = field(default_factory=dict)
     only_texts: bool = False
@@ -161,7 +158,7 @@ class Translation:
                 late.append((keyword, handler))
                 continue
             part = handler(self, schema, keyword, pointer, scope)
-            if type(part) is And:
+            if type(part) is AllOf:
                 parts += part.parts
             else:
                 parts.append(part)
@@ -169,7 +166,7 @@ class Translation:
             parts.append(handler(self, schema, keyword, pointer, scope))
         if len(parts) == 1:
             return parts[0]
-        return And(tuple(parts)) if parts else ANYTHING
+        return AllOf(tuple(parts)) if parts else ANYTHING
 
     def reference(self, spot: Spot, scope: SchemaScope) -> Formula:
         """Refer to a schema found from a scope."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from genret.decoding.grammar.compile_options import check_time
 from genret.decoding.grammar.errors import UnsupportedSchemaError
 from genret.decoding.grammar.regular.dfa import Dfa
 from genret.decoding.grammar.schema.applicators import both, contains_bounds, either, item_keywords, negated
@@ -68,6 +69,7 @@ _EVERYTHING = _Evaluated(everything=True)
 _NOTHING = _Evaluated()
 Case = tuple[Formula, _Evaluated]
 """A condition, and what is evaluated at least where it holds."""
+_ALWAYS: Case = (ANYTHING, _NOTHING)
 
 
 def unevaluated(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> Formula:
@@ -109,11 +111,11 @@ class _Cases:
     def _inside(self, schema: Json, pointer: str, scope: SchemaScope) -> list[Case]:
         """The cases of what a schema that is known to hold evaluates."""
         if not isinstance(schema, dict):
-            return [(ANYTHING, _NOTHING)]
+            return [_ALWAYS]
         return self._neighbours(schema, pointer, self._t.scope_of(schema, scope), own=False)
 
     def _neighbours(self, schema: Schema, pointer: str, scope: SchemaScope, *, own: bool) -> list[Case]:
-        self._t.budget.check_time()
+        check_time()
         if "$ref" in schema and scope.dialect.ref_stands_alone:
             return self._followed(schema, "$ref", pointer, scope)
         known = scope.dialect.keywords
@@ -132,21 +134,15 @@ class _Cases:
         """The cases that one keyword makes; none where it evaluates nothing."""
         if keyword in ("$ref", "$dynamicRef", "$recursiveRef"):
             return self._followed(schema, keyword, pointer, scope)
-        if keyword == "allOf":
-            cases: list[Case] = [(ANYTHING, _NOTHING)]
-            for n, inner in enumerate(schema["allOf"]):
-                cases = self._crossed(cases, self._inside(inner, f"{pointer}/allOf/{n}", scope))
-            return cases
-        if keyword == "anyOf":
-            return self._of_any(schema["anyOf"], f"{pointer}/anyOf", scope)
-        if keyword == "oneOf":
-            return self._pruned(
-                [
-                    case
-                    for n, inner in enumerate(schema["oneOf"])
-                    for case in self._held(inner, f"{pointer}/oneOf/{n}", scope)
-                ]
-            )
+        if keyword in ("allOf", "anyOf", "oneOf"):
+            read = self._inside if keyword == "allOf" else self._held
+            parts = [
+                read(inner, f"{pointer}/{keyword}/{n}", scope) for n, inner in enumerate(schema[keyword])
+            ]
+            if keyword == "oneOf":
+                return self._pruned([case for cases in parts for case in cases])
+            # Every set of branches may hold; those that evaluate nothing need not be asked.
+            return self._product(parts if keyword == "allOf" else [[_ALWAYS, *held] for held in parts])
         if keyword == "if":
             return self._of_if(schema, pointer, scope)
         if keyword in ("dependentSchemas", "dependencies"):
@@ -171,17 +167,9 @@ class _Cases:
         finally:
             self._t.open_places.discard(step)
 
-    def _of_any(self, schemas: list[Json], pointer: str, scope: SchemaScope) -> list[Case]:
-        """Every set of branches may hold; those that evaluate nothing need not be asked."""
-        cases: list[Case] = [(ANYTHING, _NOTHING)]
-        for n, inner in enumerate(schemas):
-            held = self._held(inner, f"{pointer}/{n}", scope)
-            cases = self._crossed(cases, [(ANYTHING, _NOTHING), *held])
-        return cases
-
     def _of_if(self, schema: Schema, pointer: str, scope: SchemaScope) -> list[Case]:
         asked = self._held(schema["if"], f"{pointer}/if", scope)
-        cases: list[Case] = [(ANYTHING, _NOTHING)]
+        cases = [_ALWAYS]
         then = self._inside(schema["then"], f"{pointer}/then", scope) if "then" in schema else []
         cases += self._crossed(asked, then)
         if "else" in schema:
@@ -192,15 +180,15 @@ class _Cases:
         return self._pruned([case for case in cases if case[0] != NOTHING])
 
     def _of_dependent(self, schemas: Schema, keyword: str, pointer: str, scope: SchemaScope) -> list[Case]:
-        cases: list[Case] = [(ANYTHING, _NOTHING)]
+        parts = []
         for name, inner in schemas.items():
             if isinstance(inner, list):
                 continue
             place = f"{pointer}/{keyword}/{pointer_step(name)}"
             there = Required((name,), Place(keyword, place))
             held = [(both(there, more), found) for more, found in self._held(inner, place, scope)]
-            cases = self._crossed(cases, [(ANYTHING, _NOTHING), *held])
-        return cases
+            parts.append([_ALWAYS, *held])
+        return self._product(parts)
 
     def _followed(self, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> list[Case]:
         spot = self._t.referred(schema, keyword, pointer, scope)
@@ -233,6 +221,13 @@ class _Cases:
             contains_bounds(schema, pointer, scope)
             like = frozenset((found,))
         return _Evaluated(items=len(schema[first]) if first is not None else 0, items_like=like)
+
+    def _product(self, parts: list[list[Case]]) -> list[Case]:
+        """Every case of each part with every case of the others."""
+        cases = [_ALWAYS]
+        for part in parts:
+            cases = self._crossed(cases, part)
+        return cases
 
     def _crossed(self, cases: list[Case], others: list[Case]) -> list[Case]:
         """Every case of the one with every case of the other."""

@@ -7,17 +7,14 @@ can be written at all, and in how few bytes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
 from json.encoder import encode_basestring
-from typing import Protocol
 
 from genret.decoding.grammar.compile_options import (
     AutomatonLimitError,
     GrammarOptions,
     check_time,
-    current_budget,
 )
 from genret.decoding.grammar.errors import (
     InvalidSchemaError,
@@ -38,7 +35,6 @@ from genret.decoding.grammar.schema.array_shapes import (
     QuotaArrayShape,
     UniqueArrayShape,
 )
-from genret.decoding.grammar.schema.atoms import Formulas
 from genret.decoding.grammar.schema.case_expansion import Expansion, item_value, member_value
 from genret.decoding.grammar.schema.cases import (
     ArrayCase,
@@ -50,22 +46,22 @@ from genret.decoding.grammar.schema.cases import (
     least_of,
 )
 from genret.decoding.grammar.schema.formula import Place, TextFromSlot
+from genret.decoding.grammar.schema.formula_table import FormulaTable
 from genret.decoding.grammar.schema.members import (
-    ENDLESS,
     KeyLeaves,
     KeyMemory,
     Member,
     Members,
     spelled_classes,
 )
-from genret.decoding.grammar.schema.object_shapes import CountedObjectShape, OrderedRecordShape, RecordShape
-from genret.decoding.grammar.shapes import ArrayShape, ObjectShape, ValueNode
+from genret.decoding.grammar.schema.object_shapes import CountedObjectShape, RecordShape
+from genret.decoding.grammar.shapes import ENDLESS, ArrayShape, ObjectShape, ValueNode
 
 _INTEGERS = NumberSet.of(integers=True)
 
 
 def compile_value(
-    formulas: Formulas, options: GrammarOptions, leaves: Leaves, holes: TitleSlotOpener | None = None
+    formulas: FormulaTable, options: GrammarOptions, leaves: Leaves, holes: TitleSlotOpener | None = None
 ) -> ValueNode:
     """Turn a schema's formulas into the graph of what may be written.
 
@@ -97,7 +93,7 @@ class _NodeBuilder:
     """Makes the nodes of one schema, each conjunction's once; arguments are those of `compile_value`."""
 
     def __init__(
-        self, formulas: Formulas, options: GrammarOptions, leaves: Leaves, holes: TitleSlotOpener | None
+        self, formulas: FormulaTable, options: GrammarOptions, leaves: Leaves, holes: TitleSlotOpener | None
     ) -> None:
         self.expansion = Expansion(formulas)
         self.options = options
@@ -105,7 +101,7 @@ class _NodeBuilder:
         self._root = formulas
         self._holes = holes
         self._nodes: dict[Conjunction, ValueNode] = {}
-        self._drafts: list[_PartialNode] = []
+        self._unfilled: list[tuple[ValueNode, Cases]] = []
         self._size = 0
         self._unwritable: VocabularyError | None = None
         self.nothing = ValueNode(shortest=ENDLESS)
@@ -115,17 +111,11 @@ class _NodeBuilder:
         """The node of the whole schema; everything it leads to is settled."""
         whole = self.expansion.atoms.conjunction(self._root.root)
         root = self.node(whole)
-        waiting = self._drafts
-        for draft in waiting:  # grows while it is read
-            cases = draft.cases
-            draft.arrays = [_array_shape(self, case) for case in cases.arrays]
-            for case in cases.objects:
-                try:
-                    draft.objects.append(_object_shape(self, case))
-                except AutomatonLimitError as error:
-                    raise SchemaLimitError.at(_place_of(case), str(error)) from None
+        for node, cases in self._unfilled:  # grows while it is read
+            node.arrays = tuple([_array_shape(self, case) for case in cases.arrays])
+            node.objects = tuple([_object_shape(self, case) for case in cases.objects])
             self.count(len(cases.arrays) + len(cases.objects))
-        _settle(waiting)
+        _settle([node for node, _ in self._unfilled])
         if root.shortest >= ENDLESS:
             if self._unwritable is not None:
                 raise self._unwritable
@@ -151,7 +141,7 @@ class _NodeBuilder:
         if self._size > limit:
             raise SchemaLimitError.at(None, f"it expands to more than {limit:,} values and containers")
         if not self._size & 63:
-            current_budget().check_time()
+            check_time()
 
     def node(self, conjunction: Conjunction) -> ValueNode:
         """The node of a conjunction; its containers are filled in later."""
@@ -170,7 +160,7 @@ class _NodeBuilder:
         shortest = min((len(leaf.shortest(0)) for leaf in scalars), default=ENDLESS)
         node = ValueNode(tuple(scalars), (), (), shortest)
         if cases.arrays or cases.objects:
-            self._drafts.append(_PartialNode(node, cases))
+            self._unfilled.append((node, cases))
         return node
 
     def scalars(self, cases: Cases, canonical: bool = False) -> list[Leaf]:
@@ -241,7 +231,14 @@ def _place_of(case: ObjectCase) -> Place | None:
 MAX_QUOTAS = 6
 
 
-def _object_shape(builder: _NodeBuilder, case: ObjectCase) -> _PartialObject:
+def _object_shape(builder: _NodeBuilder, case: ObjectCase) -> ObjectShape:
+    try:
+        return _shape_of_members(builder, case)
+    except AutomatonLimitError as error:
+        raise SchemaLimitError.at(_place_of(case), str(error)) from None
+
+
+def _shape_of_members(builder: _NodeBuilder, case: ObjectCase) -> ObjectShape:
     if len(case.quotas) > MAX_QUOTAS:
         reason = f"more than {MAX_QUOTAS} kinds of members must be among the others"
         raise SchemaLimitError.at(case.quotas[-1].place, reason)
@@ -268,7 +265,7 @@ def _object_shape(builder: _NodeBuilder, case: ObjectCase) -> _PartialObject:
         if classes and (may_count or case.least > len(required) + 1):
             memory = KeyMemory(builder.leaves, key_leaves)
         return CountedObjectShape(members, case.least, case.most, len(case.quotas), ordered, memory)
-    return OrderedRecordShape(members) if ordered else RecordShape(members)
+    return RecordShape(members, ordered)
 
 
 def _names(case: ObjectCase) -> list[str]:
@@ -362,19 +359,14 @@ def _key_classes(
             parts = [
                 (piece, _with(found, n, value) if inside else found, quotas)
                 for keys, found, quotas in parts
-                for piece, inside in ((keys & pattern, True), (keys - pattern, False))
-                if not piece.is_empty
+                for piece, inside in _halves(keys, pattern)
             ]
     for n, quota in enumerate(case.quotas):
-        if quota.keys is None:
-            parts = [(keys, found, quotas | 1 << n) for keys, found, quotas in parts]
-            continue
-        special = quota.keys.automaton()
+        special = Dfa.everything() if quota.keys is None else quota.keys.automaton()
         parts = [
             (piece, found, quotas | inside << n)
             for keys, found, quotas in parts
-            for piece, inside in ((keys & special, 1), (keys - special, 0))
-            if not piece.is_empty
+            for piece, inside in _halves(keys, special)
         ]
     classes = []
     closed = _closed(builder, case, names)
@@ -391,6 +383,11 @@ def _key_classes(
         counted = [(1 << n, quota.value) for n, quota in enumerate(case.quotas) if quotas >> n & 1]
         classes.append((keys, both, counted))
     return classes
+
+
+def _halves(keys: Dfa, others: Dfa) -> list[tuple[Dfa, bool]]:
+    """The keys within a set and those outside of it, but for empty halves."""
+    return [half for half in ((keys & others, True), (keys - others, False)) if not half[0].is_empty]
 
 
 def _with(found: list[Conjunction | None], n: int, value: Conjunction) -> list[Conjunction | None]:
@@ -413,7 +410,7 @@ MAX_ITEM_QUOTAS = 5
 MAX_STATES = 20_000
 
 
-def _array_shape(builder: _NodeBuilder, case: ArrayCase) -> _PartialArray:
+def _array_shape(builder: _NodeBuilder, case: ArrayCase) -> ArrayShape:
     most = case.most
     if case.unique is not None and (most is None or most > 1):
         return _unique(builder, case, case.unique)
@@ -490,59 +487,29 @@ def _kinds(builder: _NodeBuilder, quota: ItemQuota, place: int) -> list[tuple[in
 _MANY_ALTERNATIVES = 8
 
 
-class _Measured(Protocol):
-    def cost(self) -> int:
-        """Fewest bytes of such a container, as far as the values in it are known; `ENDLESS`: none."""
-
-    def seal(self) -> None:
-        """Settle, once all values are known, what may come where."""
-
-
-class _PartialArray(_Measured, ArrayShape, Protocol): ...
-
-
-class _PartialObject(_Measured, ObjectShape, Protocol): ...
-
-
-@dataclass(slots=True, eq=False)
-class _PartialNode:
-    """A node with containers in the making: a shape for each case; `shortest` falls until it is settled."""
-
-    node: ValueNode
-    cases: Cases
-    arrays: list[_PartialArray] = field(default_factory=list)
-    objects: list[_PartialObject] = field(default_factory=list)
-
-    def lower(self) -> bool:
-        """Measure the node again; return whether that was news."""
-        before = self.node.shortest
-        self.node.shortest = min([before, *(shape.cost() for shape in (*self.arrays, *self.objects))])
-        return self.node.shortest < before
-
-
-def _settle(drafts: list[_PartialNode]) -> None:
+def _settle(nodes: list[ValueNode]) -> None:
     """Measure all nodes and leave out the containers that nothing can complete.
 
     A container costs at least a byte more than what is in it, so that costs only fall until every node has
-    that of its shortest value; what is never reached is empty. Drafts mostly come before those they lead to.
+    that of its shortest value; what is never reached is empty. Nodes mostly come before those they lead to.
     """
-    order = drafts[::-1]
-    budget = current_budget()
+    order = nodes[::-1]
     news = True
     while news:
         news = False
-        for number, draft in enumerate(order):
+        for number, node in enumerate(order):
             if not number & 255:
-                budget.check_time()
-            news |= draft.lower()
-    for draft in order:
-        arrays = tuple(shape for shape in draft.arrays if shape.cost() < ENDLESS)
-        objects = tuple(shape for shape in draft.objects if shape.cost() < ENDLESS)
-        for shape in (*arrays, *objects):
+                check_time()
+            shortest = min([shape.cost() for shape in (*node.arrays, *node.objects)])
+            if shortest < node.shortest:
+                node.shortest, news = shortest, True
+    for node in order:
+        node.arrays = tuple([shape for shape in node.arrays if shape.cost() < ENDLESS])
+        node.objects = tuple([shape for shape in node.objects if shape.cost() < ENDLESS])
+        for shape in (*node.arrays, *node.objects):
             shape.seal()
-        draft.node.arrays, draft.node.objects = arrays, objects
-    for draft in order:
-        if len(draft.node.objects) >= _MANY_ALTERNATIVES:
-            for kind in draft.node.objects:
-                budget.check_time()
+    for node in order:
+        if len(node.objects) >= _MANY_ALTERNATIVES:
+            for kind in node.objects:
+                check_time()
                 kind.keys(kind.start())

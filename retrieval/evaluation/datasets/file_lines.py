@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any, NoReturn
@@ -57,6 +57,25 @@ def json_objects(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
         if not isinstance(value, dict):
             wrong(path, number, None, "a JSON object", value)
         yield number, value
+
+
+def table_rows(
+    path: str | Path, check_header: Callable[[int, list[str]], None]
+) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield the rows of a file of fields separated by tabs, with the numbers of their lines.
+
+    The first line holds the names of the columns; `check_header` is given its number and them.
+    """
+    header: list[str] | None = None
+    for line, text in text_lines(path):
+        fields = text.split("\t")
+        if header is None:
+            header = [name.strip() for name in fields]
+            check_header(line, header)
+            continue
+        if len(fields) != len(header):
+            wrong(path, line, None, f"{len(header)} fields separated by tabs", f"{len(fields)}")
+        yield line, dict(zip(header, fields, strict=True))
 
 
 def text_field(path: str | Path, line: int, value: object, field: str, clean: bool = True) -> str:

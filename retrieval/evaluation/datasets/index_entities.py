@@ -94,11 +94,7 @@ class IndexResolver:
 
 
 def read_redirects(path: str | Path) -> dict[str, str]:
-    """Read redirects: lines of an old title, a tab, and the present title; optionally compressed.
-
-    Raises:
-        SourceError: the file is missing, or a line has not two fields; names it.
-    """
+    """Read lines of an old title, a tab, and the present title; a SourceError names a malformed one."""
     redirects: dict[str, str] = {}
     for number, line in text_lines(path):
         fields = line.split("\t")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -118,21 +118,8 @@ class FileQuery:
     line: int = 0  # number of its first line; 0 if the reader does not count
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """The index's entities for every id and title of a set."""
-
-    ids: Mapping[str, str | None]
-    titles: Mapping[str, tuple[str, ...]]
-    trusts_ids: bool
-
-    def find(self, answer: LabelAnswer) -> tuple[str, ...]:
-        """Return the entities an answer may mean; () if the index has none."""
-        if answer.entity_id is not None and (self.trusts_ids or answer.title is None):
-            found = self.ids[answer.entity_id]
-            if found is not None:
-                return (found,)
-        return self.titles[answer.title] if answer.title is not None else ()
+# Returns the entities an answer may mean; () if the index has none.
+_Find = Callable[[LabelAnswer], tuple[str, ...]]
 
 
 def find_answers(
@@ -144,15 +131,15 @@ def find_answers(
     chance name other entities: if more of them contradict the titles beside them than agree, only titles
     count.
     """
-    known = _look_up(queries, resolver)
-    labelled = tuple(_labelled(query, known) for query in queries)
+    find = _look_up(queries, resolver)
+    labelled = tuple(_labelled(query, find) for query in queries)
     num_missing = sum(
         grade > 0 and entity.startswith(MISSING) for query in labelled for entity, grade in query.gold.items()
     )
     return labelled, num_missing
 
 
-def _look_up(queries: Sequence[FileQuery], resolver: TitleResolver) -> _Known:
+def _look_up(queries: Sequence[FileQuery], resolver: TitleResolver) -> _Find:
     answers = [answer for query in queries for answer in query.answers]
     ids = list(dict.fromkeys(a.entity_id for a in answers if a.entity_id is not None))
     titles = list(dict.fromkeys(a.title for a in answers if a.title is not None))
@@ -166,15 +153,23 @@ def _look_up(queries: Sequence[FileQuery], resolver: TitleResolver) -> _Known:
             agree += 1
         else:
             contradict += 1
-    return _Known(known_ids, known_titles, trusts_ids=contradict <= agree)
+
+    def find(answer: LabelAnswer) -> tuple[str, ...]:
+        if answer.entity_id is not None and (contradict <= agree or answer.title is None):
+            found = known_ids[answer.entity_id]
+            if found is not None:
+                return (found,)
+        return known_titles[answer.title] if answer.title is not None else ()
+
+    return find
 
 
-def _labelled(query: FileQuery, known: _Known) -> LabelledQuery:
+def _labelled(query: FileQuery, find: _Find) -> LabelledQuery:
     gold: dict[str, int] = {}
     namesakes: dict[str, str] = {}
     chosen: list[str] = []
     for answer in query.answers:
-        found = known.find(answer)
+        found = find(answer)
         # An entity that stands for others already goes on to do so, whatever label names it.
         first = next((namesakes.get(e, e) for e in found if e in gold or e in namesakes), None)
         if first is None:

@@ -1,14 +1,13 @@
 """Reads BEIR and TREC sets: queries in one file, judgments (qrels) in another.
 
 BEIR is a folder with queries.jsonl, qrels/SPLIT.tsv and, for the titles of documents, corpus.jsonl. TREC is a
-file of
-topics and one of judgments; a document is an entity by its id, or by its title.
+file of topics and one of judgments; a document is an entity by its id, or by its title.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from genret.retrieval.errors import SourceError
@@ -17,6 +16,7 @@ from genret.retrieval.evaluation.datasets.file_lines import (
     id_field,
     json_objects,
     spaced_fields,
+    table_rows,
     text_field,
     text_lines,
     wrong,
@@ -27,61 +27,61 @@ from genret.retrieval.normalize import normalize
 BEIR_HEADER = ("query-id", "corpus-id", "score")
 
 
-class Judgments:
-    """Judgments of known queries, read line by line: `grades` maps query -> document -> grade."""
+# Line, query, document and grade, as a file of judgments has them.
+_Judgment = tuple[int, str, str, str]
 
-    def __init__(self, path: str | Path, queries_path: str | Path, query_ids: Collection[str]) -> None:
-        self._path = path
-        self._queries_path = queries_path
-        self._query_ids = query_ids
-        self.grades: dict[str, dict[str, int]] = {}
 
-    def add(self, line: int, query_id: str, document_id: str, grade: str) -> None:
-        """Add one judgment; its query must be known, and no document may have two grades."""
+def _grades(
+    path: Path, judgments: Iterable[_Judgment], queries_path: Path, query_ids: Collection[str]
+) -> dict[str, dict[str, int]]:
+    """Return query -> document -> grade; queries must be known, and no document may have two grades."""
+    grades: dict[str, dict[str, int]] = {}
+    for line, query_id, document_id, grade in judgments:
         if not query_id or not document_id:
             name = "query-id" if not query_id else "corpus-id"
-            wrong(self._path, line, name, "text that is not empty", "")
-        known = query_id if query_id in self._query_ids else decode_token(query_id)
-        if known not in self._query_ids:
-            wrong(self._path, line, "query-id", f"an id of {self._queries_path}", query_id)
-        number = grade_field(self._path, line, grade, "score")
-        documents = self.grades.setdefault(known, {})
+            wrong(path, line, name, "text that is not empty", "")
+        known = query_id if query_id in query_ids else decode_token(query_id)
+        if known not in query_ids:
+            wrong(path, line, "query-id", f"an id of {queries_path}", query_id)
+        number = grade_field(path, line, grade, "score")
+        documents = grades.setdefault(known, {})
         if documents.setdefault(document_id, number) != number:
             raise SourceError(
-                f"{self._path}, line {line}: the document {document_id!r} of the query {known!r} has the "
+                f"{path}, line {line}: the document {document_id!r} of the query {known!r} has the "
                 f"grade {documents[document_id]} already, got {number}"
             )
-
-    def of(self, texts: Mapping[str, str]) -> Iterator[tuple[str, str, dict[str, int]]]:
-        """Yield every query of `texts` with its text and its grades."""
-        for query_id, text in texts.items():
-            yield query_id, text, self.grades.get(query_id, {})
+    return grades
 
 
-def _read_beir_qrels(path: Path, judgments: Judgments) -> None:
+def _beir_judgments(path: Path) -> Iterator[_Judgment]:
     """Read query-id, corpus-id and score, separated by tabs, below a header with these names."""
-    header: list[str] | None = None
-    for line, text in text_lines(path):
-        fields = [field.strip() for field in text.split("\t")]
-        if header is None:
-            header = fields
-            missing = [name for name in BEIR_HEADER if name not in fields]
-            if missing:
-                wrong(path, line, None, f"a header with {', '.join(BEIR_HEADER)}", text)
-            continue
-        if len(fields) != len(header):
-            wrong(path, line, None, f"{len(header)} fields separated by tabs", f"{len(fields)}")
-        row = dict(zip(header, fields, strict=True))
-        judgments.add(line, row["query-id"], row["corpus-id"], row["score"])
+
+    def check_header(line: int, names: list[str]) -> None:
+        if not set(BEIR_HEADER) <= set(names):
+            wrong(path, line, None, f"a header with {', '.join(BEIR_HEADER)}", "\t".join(names))
+
+    for line, row in table_rows(path, check_header):
+        query_id, document_id, score = (row[name].strip() for name in BEIR_HEADER)
+        yield line, query_id, document_id, score
 
 
-def _read_trec_qrels(path: Path, judgments: Judgments) -> None:
+def _trec_judgments(path: Path) -> Iterator[_Judgment]:
     """Read query, iteration, document and grade, separated by tabs if there are any, else by white space."""
     for line, text in text_lines(path):
         fields = [f.strip() for f in text.split("\t")] if "\t" in text else spaced_fields(text)
         if len(fields) != 4:
             wrong(path, line, None, "4 fields: query, 0, document, grade", f"{len(fields)}")
-        judgments.add(line, fields[0], fields[2], fields[3])
+        yield line, fields[0], fields[2], fields[3]
+
+
+def _distinct(file: Path, queries: Iterable[tuple[int, str, str]], id_name: str) -> dict[str, str]:
+    """Return id -> text of queries by their lines."""
+    texts: dict[str, str] = {}
+    for line, query_id, text in queries:
+        if query_id in texts:
+            wrong(file, line, id_name, "an id of its own", query_id)
+        texts[query_id] = text
+    return texts
 
 
 _COMPRESSED = ("", ".gz", ".zst")
@@ -95,32 +95,20 @@ def read_beir(spec: SetSpec) -> tuple[list[FileQuery], list[Path]]:
     queries_file = _file(folder / "queries.jsonl")
     if queries_file is None:
         raise SourceError(f"{folder / 'queries.jsonl'}: no such file")
-    texts = _read_queries(queries_file)
+    texts = _distinct(queries_file, _json_queries(queries_file, ("_id",), ("text",)), "_id")
     qrels = _qrels_file(folder, spec.qrels)
-    judgments = Judgments(qrels, queries_file, texts)
-    _read_beir_qrels(qrels, judgments)
+    grades = _grades(qrels, _beir_judgments(qrels), queries_file, texts)
     files = [queries_file, qrels]
     titles: dict[str, str] = {}
     corpus = _file(folder / "corpus.jsonl")
     if corpus is not None:
-        judged = {document for documents in judgments.grades.values() for document in documents}
-        titles = _read_titles(corpus, judged)
+        titles = _read_titles(corpus, {document for documents in grades.values() for document in documents})
         files.append(corpus)
     queries = [
-        FileQuery(query_id, text, tuple(LabelAnswer(d, titles.get(d), g) for d, g in grades.items()))
-        for query_id, text, grades in judgments.of(texts)
+        FileQuery(i, text, tuple(LabelAnswer(d, titles.get(d), g) for d, g in grades.get(i, {}).items()))
+        for i, text in texts.items()
     ]
     return queries, files
-
-
-def _read_queries(file: Path) -> dict[str, str]:
-    texts: dict[str, str] = {}
-    for line, value in json_objects(file):
-        query_id = id_field(file, line, value.get("_id"), "_id", clean=False)
-        if query_id in texts:
-            wrong(file, line, "_id", "an id of its own", query_id)
-        texts[query_id] = text_field(file, line, value.get("text"), "text")
-    return texts
 
 
 def _read_titles(file: Path, judged: set[str]) -> dict[str, str]:
@@ -172,16 +160,12 @@ def read_trec(spec: SetSpec) -> tuple[list[FileQuery], list[Path]]:
     if spec.qrels is None:
         raise SourceError(f"{topics}: the judgments are not named; expected trec:TOPICS:QRELS")
     qrels = Path(spec.qrels)
-    texts: dict[str, str] = {}
-    for line, query_id, text in _topics(topics):
-        if query_id in texts:
-            wrong(topics, line, "id", "an id of its own", query_id)
-        texts[query_id] = text
-    judgments = Judgments(qrels, topics, texts)
-    _read_trec_qrels(qrels, judgments)
+    texts = _distinct(topics, _topics(topics), "id")
+    grades = _grades(qrels, _trec_judgments(qrels), topics, texts)
     queries = []
-    for query_id, text, grades in judgments.of(texts):
-        named = [(normalize(decode_token(document)), grade) for document, grade in grades.items()]
+    for query_id, text in texts.items():
+        judged = grades.get(query_id, {}).items()
+        named = [(normalize(decode_token(document)), grade) for document, grade in judged]
         queries.append(FileQuery(query_id, text, tuple(LabelAnswer(n, n, g) for n, g in named)))
     return queries, [topics, qrels]
 
@@ -190,7 +174,8 @@ def _topics(file: Path) -> Iterator[tuple[int, str, str]]:
     _, first = next(text_lines(file))
     if first.lstrip().startswith("<"):
         return _classic_topics(file)
-    return _json_topics(file) if first.lstrip().startswith("{") else _lines(file)
+    is_json = first.lstrip().startswith("{")
+    return _json_queries(file, _ID_FIELDS, _TEXT_FIELDS) if is_json else _lines(file)
 
 
 def _lines(file: Path) -> Iterator[tuple[int, str, str]]:
@@ -205,10 +190,13 @@ def _lines(file: Path) -> Iterator[tuple[int, str, str]]:
         )
 
 
-def _json_topics(file: Path) -> Iterator[tuple[int, str, str]]:
+def _json_queries(
+    file: Path, id_names: Sequence[str], text_names: Sequence[str]
+) -> Iterator[tuple[int, str, str]]:
+    """Yield line, id and text of JSON objects, each under the first of its names that is there."""
     for line, value in json_objects(file):
-        id_name = next((name for name in _ID_FIELDS if name in value), "id")
-        text_name = next((name for name in _TEXT_FIELDS if name in value), "query")
+        id_name = next((name for name in id_names if name in value), id_names[0])
+        text_name = next((name for name in text_names if name in value), text_names[0])
         yield (
             line,
             id_field(file, line, value.get(id_name), id_name, clean=False),

@@ -7,7 +7,8 @@ missing or malformed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from genret.retrieval.evaluation.datasets.file_lines import (
     grade_field,
     id_field,
     json_objects,
+    table_rows,
     text_field,
     text_lines,
     wrong,
@@ -38,16 +40,8 @@ from genret.retrieval.types import Mention
 _COLUMNS = ("id", "query", "entity_id", "title", "grade", "split")
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """A query, or part of one, from one line."""
-
-    line: int
-    query_id: str | None
-    text: str
-    answers: tuple[LabelAnswer, ...]
-    split: str | None
-    is_nil: bool
+# Id, or what tells the query from others in its place; split; and the query, or part of one, of a line.
+_Row = tuple[str, str | None, FileQuery]
 
 
 def read_query_file(spec: SetSpec, has_nil: bool = False) -> tuple[list[FileQuery], list[Path]]:
@@ -66,45 +60,40 @@ def read_query_file(spec: SetSpec, has_nil: bool = False) -> tuple[list[FileQuer
     is_json = first.lstrip().startswith("{")
     queries: dict[str, FileQuery] = {}
     splits: set[str] = set()
-    for row in _json_rows(file) if is_json else _table_rows(file, has_nil):
-        if row.split is not None:
-            splits.add(row.split)
-        if spec.split is not None and row.split != spec.split:
+    for key, split, query in (_json_rows if is_json else _table_rows)(file, has_nil):
+        if split is not None:
+            splits.add(split)
+        if spec.split is not None and split != spec.split:
             continue
-        key = row.query_id if row.query_id is not None else str(row.line) if is_json else row.text
-        known = queries.get(key)
-        if known is None:
-            queries[key] = FileQuery(
-                row.query_id or str(row.line),
-                row.text,
-                row.answers,
-                is_nil=has_nil and row.is_nil,
-                line=row.line,
-            )
+        known = queries.setdefault(key, query)
+        if known is query:
             continue
-        if is_json or known.text != row.text:
-            wrong(file, row.line, "id", "an id of its own", row.query_id)
-        if known.is_nil or row.is_nil:
-            wrong(file, row.line, "entity_id", f"one label: line {known.line} has the same query", row.text)
-        queries[key] = replace(known, answers=known.answers + row.answers)
+        if is_json or known.text != query.text:
+            wrong(file, query.line, "id", "an id of its own", query.query_id)
+        if known.is_nil or query.is_nil:
+            told = f"one label: line {known.line} has the same query"
+            wrong(file, query.line, "entity_id", told, query.text)
+        queries[key] = replace(known, answers=known.answers + query.answers)
     if spec.split is not None and not queries:
         there = ", ".join(sorted(splits)) or "none"
         raise SourceError(f"{file}: no line of the split {spec.split!r}; splits there: {there}")
     return list(queries.values()), [file]
 
 
-def _json_rows(file: Path) -> Iterator[_Row]:
+def _json_rows(file: Path, has_nil: bool) -> Iterator[_Row]:
     for line, value in json_objects(file):
         gold = _list(file, line, value.get("gold"), "gold")
         split = value.get("split")
-        yield _Row(
-            line,
-            None if value.get("id") is None else id_field(file, line, value["id"], "id", clean=False),
-            text_field(file, line, value.get("query"), "query"),
-            tuple(_json_answer(file, line, answer, f"gold[{i}]") for i, answer in enumerate(gold)),
-            None if split is None else text_field(file, line, split, "split"),
-            value.get("gold") == [],
-        )
+        query_id = _id_or_line(file, line, value)
+        text = text_field(file, line, value.get("query"), "query")
+        answers = tuple(_json_answer(file, line, answer, f"gold[{i}]") for i, answer in enumerate(gold))
+        split = None if split is None else text_field(file, line, split, "split")
+        is_nil = has_nil and value.get("gold") == []
+        yield query_id, split, FileQuery(query_id, text, answers, is_nil=is_nil, line=line)
+
+
+def _id_or_line(file: Path, line: int, value: dict[str, Any]) -> str:
+    return str(line) if value.get("id") is None else id_field(file, line, value["id"], "id", clean=False)
 
 
 def _json_answer(file: Path, line: int, value: Any, name: str) -> LabelAnswer:
@@ -128,35 +117,23 @@ def _named(file: Path, line: int, value: dict[str, Any], prefix: str, id_name: s
 
 
 def _table_rows(file: Path, has_nil: bool) -> Iterator[_Row]:
-    header: list[str] | None = None
-    for line, text in text_lines(file):
-        fields = text.split("\t")
-        if header is None:
-            header = _header(file, line, fields)
-            continue
-        if len(fields) != len(header):
-            wrong(file, line, None, f"{len(header)} fields separated by tabs", f"{len(fields)}")
-        row = dict(zip(header, fields, strict=True))
+    for line, row in table_rows(file, partial(_check_header, file)):
         given = {name: row[name] for name in _COLUMNS if row.get(name, "").strip()}
         is_nil = not {"entity_id", "title"} & set(given)
-        yield _Row(
-            line,
-            text_field(file, line, row["id"], "id", clean=False) if "id" in row else None,
-            text_field(file, line, row["query"], "query"),
-            () if is_nil and has_nil else (_table_answer(file, line, given),),
-            text_field(file, line, given["split"], "split") if "split" in given else None,
-            is_nil,
-        )
+        query_id = text_field(file, line, row["id"], "id", clean=False) if "id" in row else None
+        text = text_field(file, line, row["query"], "query")
+        answers = () if is_nil and has_nil else (_table_answer(file, line, given),)
+        split = text_field(file, line, given["split"], "split") if "split" in given else None
+        query = FileQuery(query_id or str(line), text, answers, is_nil=is_nil, line=line)
+        yield text if query_id is None else query_id, split, query
 
 
-def _header(file: Path, line: int, fields: list[str]) -> list[str]:
-    names = [name.strip() for name in fields]
+def _check_header(file: Path, line: int, names: list[str]) -> None:
     if "query" not in names or not {"entity_id", "title"} & set(names):
         expected = "JSON objects, or a header with query and entity_id or title"
         wrong(file, line, None, expected, "\t".join(names))
     if len(set(names)) != len(names):
         wrong(file, line, None, "names of columns that differ", "\t".join(names))
-    return names
 
 
 def _table_answer(file: Path, line: int, given: dict[str, str]) -> LabelAnswer:
@@ -202,7 +179,7 @@ def _mention_query(file: Path, line: int, value: dict[str, Any]) -> FileQuery:
     answer = _named(file, line, value, "", "entity_id")
     document = value.get("doc")
     return FileQuery(
-        str(line) if value.get("id") is None else id_field(file, line, value["id"], "id", clean=False),
+        _id_or_line(file, line, value),
         mention.mention,
         () if answer is None else (answer,),
         mention=mention,

@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Protocol
 
 from genret.decoding.params import MAX_BEAM_SIZE, MAX_DISC_BEAM_SIZE, MAX_DRAWS, MAX_SAMPLES
@@ -15,7 +16,7 @@ from genret.retrieval.types import DEFAULT_SHORTLIST_SIZE, MAX_SHORTLIST_SIZE, M
 
 if TYPE_CHECKING:
     from genret.retrieval.evaluation.datasets.index_entities import EntityFinder
-    from genret.retrieval.evaluation.methods.model_free_methods import LexicalIndex
+    from genret.retrieval.evaluation.methods.model_free_methods import Ask, LexicalIndex
     from genret.retrieval.retriever import Retriever
     from genret.retrieval.vectors.vector_search import VectorProposer
 
@@ -46,7 +47,6 @@ class MethodMaker:
         self._retriever = retriever
         self._k = k
         self._batch_size = batch_size
-        self._lexical: LexicalIndex | None = None
         self.titles: EntityFinder = EntityFinder(retriever.index)
 
     def make(self, text: str) -> EvaluatedMethod:
@@ -60,10 +60,10 @@ class MethodMaker:
         """
         from genret.retrieval.evaluation.methods.generated import GeneratingMethod
         from genret.retrieval.evaluation.methods.model_free_methods import (
-            EvidenceMethod,
-            LexicalMethod,
-            NearestMethod,
+            ModelFreeMethod,
             RunFileMethod,
+            by_evidence,
+            by_vectors,
             check_bm25s,
         )
         from genret.retrieval.evaluation.methods.retriever_methods import RetrieverMethod
@@ -78,26 +78,30 @@ class MethodMaker:
             self._check_evidence(spec)
         match spec.family:
             case "vectors":
-                return NearestMethod(spec.name, index, self._vectors(spec), spec.size, *asked)
+                ask = by_vectors(index, self._vectors(spec), spec.size, self._k)
+                return ModelFreeMethod(spec.name, lambda: ask, self._batch_size)
             case "evidence":
-                return EvidenceMethod(spec.name, self._retriever, spec.size, *asked)
+                ask = by_evidence(self._retriever, spec.size, self._k)
+                return ModelFreeMethod(spec.name, lambda: ask, self._batch_size)
             case "bm25":
                 check_bm25s()
-                return LexicalMethod(spec.name, index, self._lexical_index, *asked)
+                return ModelFreeMethod(spec.name, self._propose, self._batch_size)
             case "run":
                 return RunFileMethod(spec.name, spec.file or "", self._k, self.titles)
             case "unconstrained" | "trie":
                 return GeneratingMethod(spec, self._retriever, *asked, self.titles)
             case "bm25-shortlist":
                 check_bm25s()
-        return RetrieverMethod(spec, self._retriever, *asked, self._lexical_index)
+        return RetrieverMethod(spec, self._retriever, *asked, lambda: self._lexical)
 
-    def _lexical_index(self) -> LexicalIndex:
+    @cached_property
+    def _lexical(self) -> LexicalIndex:
         from genret.retrieval.evaluation.methods.model_free_methods import LexicalIndex
 
-        if self._lexical is None:
-            self._lexical = LexicalIndex(self._retriever.index)
-        return self._lexical
+        return LexicalIndex(self._retriever.index)
+
+    def _propose(self) -> Ask:
+        return partial(self._lexical.propose, k=self._k)
 
     def _check_evidence(self, spec: MethodSpec) -> None:
         """Refuse a method that needs evidence, or that would go without some that the index has."""
@@ -198,11 +202,7 @@ class MethodSpec:
 
     @classmethod
     def parse(cls, text: str) -> MethodSpec:
-        """Read a method as the command line spells it.
-
-        Raises:
-            InputError: there is no such method, or a number is out of range; its field is "method".
-        """
+        """Read a method as the command line spells it; an InputError about "method" names what is wrong."""
         if text in ("trie", "exact", "bm25"):
             return cls(text, text)
         if text.startswith("run:") and text != "run:":

@@ -24,7 +24,7 @@ from genret.retrieval.evaluation.methods.retriever_methods import (
 )
 from genret.retrieval.index.owners import FormOwners, Owners
 from genret.retrieval.loaded_model import Limits
-from genret.retrieval.methods.scoring import owners_best_first
+from genret.retrieval.methods.decoded_methods import owners_best_first
 from genret.retrieval.normalize import normalize
 from genret.retrieval.retriever import Retriever
 from genret.retrieval.types import RetrieveRequest
@@ -44,10 +44,8 @@ class GeneratingMethod:
     """Answers with transformers' `generate` and the checkpoint's own prompt templates.
 
     `unconstrained` takes what the model writes. It names an entity if its tokens are a row of the index, or
-    its text is a
-    title or an alias after the text policy; otherwise it is an invalid answer. `trie` samples one title, from
-    the tokens
-    that continue some title at each step.
+    its text is a title or an alias after the text policy; otherwise it is an invalid answer. `trie` samples
+    one title, from the tokens that continue some title at each step.
 
     Raises:
         InputError: the model is none of transformers'.

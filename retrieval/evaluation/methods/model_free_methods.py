@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -25,81 +24,73 @@ if TYPE_CHECKING:
     from genret.retrieval.vectors.vector_search import VectorProposer
 
 
-class _ModelFreeMethod(ABC):
+# Returns a list for each of some texts with words, best first.
+Ask = Callable[[Sequence[str]], Iterable[MethodAnswer]]
+
+
+class ModelFreeMethod:
     """Ranks without a model; of a mention its own words are asked, without the context.
 
-    `size` entities are looked up per query, and `k` of them listed.
+    `make_ask` is called before a pass over queries: what it makes on first use is no query's time.
     """
 
     is_constrained = True
     is_random = False
 
-    def __init__(self, name: str, index: Index, size: int, k: int, batch_size: int) -> None:
+    def __init__(self, name: str, make_ask: Callable[[], Ask], batch_size: int) -> None:
         self.name = name
-        self._index = index
-        self._size = size
-        self._k = k
+        self._make_ask = make_ask
         self._batch_size = batch_size
 
     def answer(
         self, queries: Sequence[LabelledQuery], seed: int, report: Callable[[int], None]
     ) -> list[RankedAnswers]:
-        """Return a ranking per query, in order; `report` gets the number answered so far."""
+        """Return a ranking per query, in order; a text without words has an empty one."""
+        ask = self._make_ask()
         rankings: list[RankedAnswers] = []
         for at in range(0, len(queries), self._batch_size):
             batch = queries[at : at + self._batch_size]
-            rankings += timed_answers(batch, partial(self._found, [query.text for query in batch]))
+            rankings += timed_answers(batch, partial(_found, ask, [query.text for query in batch]))
             report(len(rankings))
         return rankings
 
-    def _found(self, texts: Sequence[str]) -> list[MethodAnswer]:
-        """Return a list per text, best first; a text without words has an empty one."""
-        asked = [text for text in texts if text.strip()]
-        found = iter(self._ask(asked) if asked else ())
-        return [next(found) if text.strip() else () for text in texts]
 
-    @abstractmethod
-    def _ask(self, texts: Sequence[str]) -> Iterable[MethodAnswer]:
-        """Return a list for each of some texts with words, best first."""
-
-    def _ranked(self, numbers: Sequence[int], scores: Sequence[float]) -> tuple[RankedEntity, ...]:
-        entities = [self._index.entity(number) for number in numbers[: self._k]]
-        return tuple(
-            RankedEntity(entity.entity_id, entity.title, score)
-            for entity, score in zip(entities, scores, strict=False)
-        )
+def _found(ask: Ask, texts: Sequence[str]) -> list[MethodAnswer]:
+    asked = [text for text in texts if text.strip()]
+    found = iter(ask(asked) if asked else ())
+    return [next(found) if text.strip() else () for text in texts]
 
 
-class NearestMethod(_ModelFreeMethod):
-    """Ranks by the similarity of vectors alone."""
+def by_vectors(index: Index, vectors: VectorProposer, size: int, k: int) -> Ask:
+    """Rank by the similarity of vectors alone: `k` of `size` entities that are looked up."""
 
-    def __init__(
-        self, name: str, index: Index, vectors: VectorProposer, size: int, k: int, batch_size: int
-    ) -> None:
-        super().__init__(name, index, size, k, batch_size)
-        self._vectors = vectors
+    def ask(texts: Sequence[str]) -> Iterator[MethodAnswer]:
+        for vector in vectors.embed(texts):
+            found = vectors.search(vector, size, None)
+            yield _ranked(index, found.entities[:k].tolist(), found.similarities.tolist())
 
-    def _ask(self, texts: Sequence[str]) -> Iterable[MethodAnswer]:
-        for vector in self._vectors.embed(texts):
-            found = self._vectors.search(vector, self._size, None)
-            yield self._ranked(found.entities.tolist(), found.similarities.tolist())
+    return ask
 
 
-class EvidenceMethod(_ModelFreeMethod):
-    """Ranks by all evidence, with the weights for answers without a model."""
+def by_evidence(retriever: Retriever, size: int, k: int) -> Ask:
+    """Rank by all evidence, with the weights for answers without a model."""
+    ranker = retriever.ranker
 
-    def __init__(self, name: str, retriever: Retriever, size: int, k: int, batch_size: int) -> None:
-        super().__init__(name, retriever.index, size, k, batch_size)
-        self._ranker = retriever.ranker
-
-    def _ask(self, texts: Sequence[str]) -> Iterable[MethodAnswer]:
-        for asked in self._ranker.ask(texts):
+    def ask(texts: Sequence[str]) -> Iterator[MethodAnswer]:
+        for asked in ranker.ask(texts):
             if isinstance(asked, GenretError):
                 yield str(asked)
                 continue
-            found = self._ranker.propose(asked, self._size)
-            scores = self._ranker.alone.scores(found.features[: self._k])
-            yield self._ranked(found.best.tolist(), scores.tolist())
+            found = ranker.propose(asked, size)
+            scores = ranker.alone.scores(found.features[:k])
+            yield _ranked(retriever.index, found.best[:k].tolist(), scores.tolist())
+
+    return ask
+
+
+def _ranked(index: Index, numbers: Sequence[int], scores: Sequence[float]) -> tuple[RankedEntity, ...]:
+    entities = map(index.entity, numbers)
+    return tuple(RankedEntity(e.entity_id, e.title, s) for e, s in zip(entities, scores, strict=False))
 
 
 DESCRIPTION = "description"
@@ -108,11 +99,7 @@ _TOKEN_PATTERN = r"(?u)\b\w+\b"
 
 
 def check_bm25s() -> None:
-    """Check that bm25s is installed, before anything is loaded.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
+    """Raise a MissingExtraError unless bm25s is installed, before anything is loaded."""
     if find_spec("bm25s") is None:
         raise MissingExtraError("bm25s", "eval")
 
@@ -153,11 +140,8 @@ class LexicalIndex:
         if len(numbers) > k:
             enough = values >= np.partition(values, -k)[-k]
             numbers, values = numbers[enough], values[enough]
-        ranked = []
-        for at in np.lexsort((numbers, -values))[:k].tolist():
-            entity = self._index.entity(int(numbers[at]))
-            ranked.append(RankedEntity(entity.entity_id, entity.title, float(values[at])))
-        return tuple(ranked)
+        best = np.lexsort((numbers, -values))[:k]
+        return _ranked(self._index, numbers[best].tolist(), values[best].tolist())
 
     def _tokens(self, texts: list[str], return_ids: bool = True) -> Any:
         return self._tokenize(
@@ -165,38 +149,15 @@ class LexicalIndex:
         )
 
 
-class LexicalMethod(_ModelFreeMethod):
-    """Ranks by BM25 alone, with an index that is built on first use."""
-
-    def __init__(
-        self, name: str, index: Index, lexical: Callable[[], LexicalIndex], k: int, batch_size: int
-    ) -> None:
-        super().__init__(name, index, k, k, batch_size)
-        self._lexical = lexical
-
-    def answer(
-        self, queries: Sequence[LabelledQuery], seed: int, report: Callable[[int], None]
-    ) -> list[RankedAnswers]:
-        """Return a ranking per query, in order; `report` gets the number answered so far."""
-        self._lexical()  # built in no query's time
-        return super().answer(queries, seed, report)
-
-    def _ask(self, texts: Sequence[str]) -> Iterable[MethodAnswer]:
-        return self._lexical().propose(texts, self._k)
-
-
 def _documents(index: Index) -> Iterator[str]:
     titles = index.entities.column(TITLE).to_pylist()
-    aliases = aliases_of(index)
+    aliases = aliases_of(index) or [[]] * len(titles)
     has_descriptions = DESCRIPTION in index.metadata_columns
-    descriptions = index.metadata_column(DESCRIPTION).to_pylist() if has_descriptions else []
-    for number, title in enumerate(titles):
-        parts = [title]
-        if aliases:
-            parts += aliases[number]
-        if descriptions and descriptions[number] is not None:
-            parts.append(str(descriptions[number]))
-        yield " ".join(parts)
+    descriptions = (
+        index.metadata_column(DESCRIPTION).to_pylist() if has_descriptions else [None] * len(titles)
+    )
+    for title, others, description in zip(titles, aliases, descriptions, strict=True):
+        yield " ".join([title, *others, *([] if description is None else [str(description)])])
 
 
 class RunFileMethod:

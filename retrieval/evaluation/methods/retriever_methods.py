@@ -56,7 +56,7 @@ class RetrieverMethod:
         if self._spec.family == "bm25-shortlist":
             ask = self._ask_proposed
             # A filter that is kept from another pass over the queries would cost this one nothing.
-            self._retriever.filters.clear()
+            self._retriever.filters.cache.clear()
         return answer_in_batches(self._prompts, queries, request_of, ask, self._batch_size, report)
 
     def _ask(self, batch: Sequence[PendingQuery]) -> list[MethodAnswer]:
@@ -131,8 +131,7 @@ class QueryPrompts:
     def ask(self, query: LabelledQuery, asked: RetrieveRequest) -> PendingQuery:
         """Return the request for a query, with the options of `asked`.
 
-        Raises:
-            InputError: the query is empty, or the template leaves no room for it.
+        An InputError refuses an empty query, and a template that leaves no room for one.
         """
         if query.mention is None:
             request = replace(asked, query=query.text)
@@ -143,11 +142,7 @@ class QueryPrompts:
         return PendingQuery(query, fitted, self.encode(fitted))
 
     def encode(self, request: RetrieveRequest) -> list[int]:
-        """Return the token ids of a request's prompt.
-
-        Raises:
-            InputError: there are none, or more than the model takes.
-        """
+        """Return the token ids of a request's prompt; InputError for none, or more than the model takes."""
         return self._encoder.encode(self._retriever.config.prompt(request.prompt), request.query)
 
     def _fitted(self, template: PromptTemplate, text: str) -> str:

@@ -54,25 +54,15 @@ class Point:
 
 
 def check_matplotlib() -> None:
-    """Check that matplotlib is installed, before anything is run.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
+    """Raise a MissingExtraError unless matplotlib is installed, before anything is run."""
     if find_spec("matplotlib") is None:
         raise MissingExtraError("matplotlib", "plots")
 
 
 def draw(points: Sequence[Point], metric: str, background: str | None = None) -> str:
-    """Return quality against time as SVG.
+    """Return quality against time as SVG, of at least one method; `metric` labels the vertical axis.
 
-    Args:
-        points: Methods, at least one.
-        metric: Label of the vertical axis.
-        background: Colour; None: transparent, with text in the colour of the page (`currentColor`).
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
+    Without a background it is transparent, with text in the colour of the page (`currentColor`).
     """
     check_matplotlib()
     import matplotlib as mpl

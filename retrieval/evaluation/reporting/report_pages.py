@@ -1,8 +1,7 @@
 """Writes a report, given as a list of blocks, as Markdown or as one HTML file without scripts.
 
 Texts of blocks are plain, except for words between backticks, which are set as code. Drawings of the Markdown
-are
-files beside it.
+are files beside it.
 """
 
 from __future__ import annotations

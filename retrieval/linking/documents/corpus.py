@@ -1,20 +1,37 @@
-"""Describes a corpus: the input files, how documents are read from them, and the shards it is cut into.
+"""Describes a corpus: the input files, how documents are read from them, and how they are cut into shards.
 
 A shard is the part of a corpus that is linked, written and recorded as one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import xxhash
 
 from genret.retrieval.errors import InputError
-from genret.retrieval.linking.documents.text_document import MIN_PART_CHARS
+from genret.retrieval.linking.documents.text_document import MIN_PART_CHARS, Document, cut_text
 
 SPAN_UNITS = ("codepoint", "byte", "utf16")
 INPUT_FORMATS = ("auto", "jsonl", "parquet", "text", "lines")
-DEFAULT_SHARD_DOCUMENTS = 1000
-DEFAULT_SHARD_CHARS = 1_000_000
+
+
+def check_words(options: object, **known: Sequence[str]) -> None:
+    """Raise `InputError` for a field whose value is none of the known words."""
+    for name, words in known.items():
+        if getattr(options, name) not in words:
+            raise InputError(name, f"must be one of {list(words)}, got {getattr(options, name)!r}")
+
+
+def check_least(options: object, **least: int) -> None:
+    """Raise `InputError` for a field with a number below the least one; None is no number."""
+    for name, number in least.items():
+        value = getattr(options, name)
+        if value is not None and value < number:
+            raise InputError(name, f"must be at least {number}, got {value}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,35 +41,21 @@ class CorpusOptions:
     All but Parquet files may be compressed with gzip or Zstandard, whatever their names say. Text is kept as
     it is, line ends included; a UTF-8 byte order mark at the front of a file is no part of it, and offsets
     count from behind it.
-
-    Attributes:
-        inputs: Files and folders.
-        input_format: One of `INPUT_FORMATS`: "text" takes a file as one document, "lines" a line; "auto": by
-            the name, or by the content.
-        id_field: Field or column with a document's id.
-        text_field: Field or column with its text.
-        mentions_field: Field or column with its marked spans: objects with start, end and optionally id.
-        span_unit: Unit of spans, one of `SPAN_UNITS`.
-        shard_documents: Most documents of a shard.
-        shard_chars: Most characters of a shard; a longer document is linked in parts.
     """
 
-    inputs: tuple[str, ...]
+    inputs: tuple[str, ...]  # files and folders
+    # One of `INPUT_FORMATS`: "text" takes a file as one document, "lines" a line; "auto": by name or content.
     input_format: str = "auto"
-    id_field: str = "id"
-    text_field: str = "text"
-    mentions_field: str = "mentions"
-    span_unit: str = "codepoint"
-    shard_documents: int = DEFAULT_SHARD_DOCUMENTS
-    shard_chars: int = DEFAULT_SHARD_CHARS
+    id_field: str = "id"  # field or column with a document's id
+    text_field: str = "text"  # field or column with its text
+    mentions_field: str = "mentions"  # that with its marked spans: objects with start, end and optionally id
+    span_unit: str = "codepoint"  # unit of spans, one of `SPAN_UNITS`
+    shard_documents: int = 1000  # most documents of a shard
+    shard_chars: int = 1_000_000  # most characters of a shard; a longer document is linked in parts
 
     def __post_init__(self) -> None:
-        for name, known in (("input_format", INPUT_FORMATS), ("span_unit", SPAN_UNITS)):
-            if getattr(self, name) not in known:
-                raise InputError(name, f"must be one of {list(known)}, got {getattr(self, name)!r}")
-        for name, least in (("shard_documents", 1), ("shard_chars", MIN_PART_CHARS)):
-            if getattr(self, name) < least:
-                raise InputError(name, f"must be at least {least}, got {getattr(self, name)}")
+        check_words(self, input_format=INPUT_FORMATS, span_unit=SPAN_UNITS)
+        check_least(self, shard_documents=1, shard_chars=MIN_PART_CHARS)
         fields = [self.id_field, self.text_field, self.mentions_field]
         for name in ("id_field", "text_field", "mentions_field"):
             if not getattr(self, name):
@@ -69,18 +72,6 @@ class CorpusPlan:
     num_documents: int  # documents, bad lines counted (they are found on reading)
     num_bytes: int  # size of the input files
     digests: dict[str, str]  # digest of every input file's bytes, by its source
-
-
-def plan_corpus(options: CorpusOptions, report: Callable[[int], None] | None = None) -> CorpusPlan:
-    """Read the input files once, in bounded memory, and cut them into shards; `report` gets the bytes read.
-
-    Raises:
-        SourceError: a file is missing, unreadable, of no known format, or the corpus holds no document.
-        InputError: an input cannot be used; it is named.
-    """
-    from genret.retrieval.linking.documents.corpus_reading import plan_files  # loads pyarrow
-
-    return plan_files(options, report)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,3 +109,121 @@ class Shard:
         first = self.files[0]
         more = f" and {len(self.files) - 1} more files" if len(self.files) > 1 else ""
         return f"{first.source} from row {first.first_row}{more}"
+
+
+class InputFile(NamedTuple):
+    """One file of a corpus, and its name in the output and in messages."""
+
+    path: str
+    source: str
+
+
+# Part of every shard's digest: raised when the same input is read differently.
+_READING_VERSION = 1
+
+
+class ShardCutter:
+    """Fills shards up to the number of documents and the length that the options name.
+
+    Attributes:
+        num_documents: Documents so far; a long one counts once.
+    """
+
+    def __init__(self, options: CorpusOptions) -> None:
+        self._options = options
+        self._closed: list[tuple[tuple[ShardFile, ...], int]] = []
+        self._files: list[ShardFile] = []
+        self._documents = 0
+        self._length = 0
+        self._stretch: _Stretch | None = None
+        self.num_documents = 0
+        self.begin_file(InputFile("", ""), 0)
+
+    def begin_file(self, file: InputFile, num_bytes: int, digest: str | None = None) -> None:
+        """Begin a file of `num_bytes`; all its stretches have `digest`; None: they are digested here."""
+        self._end_stretch()
+        self._file, self._num_bytes, self._digest = file, num_bytes, digest
+
+    def add_row(self, row: int, offset: int, length: int, raw: bytes) -> None:
+        """Add a row (from 1, one behind the row before) that is one document of about this length.
+
+        `offset` is that of its first byte; `raw` are the bytes to digest.
+        """
+        self._count(length)
+        self.num_documents += 1
+        self.skip_row(row, offset, raw)
+
+    def skip_row(self, row: int, offset: int, raw: bytes) -> None:
+        """Add a row that is no document."""
+        if self._stretch is None:
+            self._stretch = _Stretch(row, offset)
+        self._stretch.num_rows += 1
+        self._stretch.hash.update(raw)
+
+    def add_parts(self, row: int, offset: int, document: object, raw: bytes) -> bool:
+        """Add the parts of a document that is longer than a shard; anything else is not added: False."""
+        most = self._options.shard_chars
+        if not isinstance(document, Document) or len(document.text) <= most:
+            return False
+        digest = self._digest or xxhash.xxh3_64_hexdigest(raw)
+        for begin, end in cut_text(document.text, most):
+            self.add_part(row, offset, (begin, end), end - begin, digest)
+        return True
+
+    def add_part(self, row: int, offset: int, part: tuple[int, int] | None, length: int, digest: str) -> None:
+        """Add a part of a document, or with None a file that is one; arguments as in `ShardFile`."""
+        self._count(length)
+        self.num_documents += part is None or part[0] == 0
+        self._end_stretch()
+        self._files.append(ShardFile(*self._file, row, 1, offset, part, self._num_bytes, digest))
+
+    def finish(self, digests: Mapping[str, str]) -> tuple[Shard, ...]:
+        """Return the shards; `digests` are those of every file, by its source."""
+        self._close()
+        return tuple(
+            Shard(number, files, documents, _digest(self._options, files, digests))
+            for number, (files, documents) in enumerate(self._closed)
+        )
+
+    def _count(self, length: int) -> None:
+        """Count a document, in the next shard where this one has no room for it."""
+        options = self._options
+        if self._documents and (
+            self._documents >= options.shard_documents or self._length + length > options.shard_chars
+        ):
+            self._close()
+        self._documents += 1
+        self._length += length
+
+    def _end_stretch(self) -> None:
+        stretch, self._stretch = self._stretch, None
+        if stretch is not None:
+            digest = stretch.hash.hexdigest() if self._digest is None else self._digest
+            rows = stretch.first_row, stretch.num_rows, stretch.byte_offset
+            self._files.append(ShardFile(*self._file, *rows, None, self._num_bytes, digest))
+
+    def _close(self) -> None:
+        self._end_stretch()
+        if self._documents:  # else nothing but empty lines
+            self._closed.append((tuple(self._files), self._documents))
+        self._files = []
+        self._documents = self._length = 0
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """Neighbouring rows of a file."""
+
+    first_row: int
+    byte_offset: int
+    num_rows: int = 0
+    hash: xxhash.xxh3_64 = field(default_factory=xxhash.xxh3_64)
+
+
+def _digest(options: CorpusOptions, files: Iterable[ShardFile], digests: Mapping[str, str]) -> str:
+    """Return the digest of what a shard reads, wherever the files lie."""
+    fields = [options.id_field, options.text_field, options.mentions_field]
+    reading = [_READING_VERSION, options.input_format, *fields, options.span_unit]
+    stretches = [[f.source, digests[f.source], f.first_row, f.num_rows, f.byte_offset, f.part] for f in files]
+    text = json.dumps([reading, stretches], ensure_ascii=True, separators=(",", ":"))
+    return str(xxhash.xxh3_128_hexdigest(text.encode()))

@@ -6,17 +6,22 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 
 from genret.retrieval.errors import SourceError
-from genret.retrieval.linking.documents.corpus import CorpusOptions, CorpusPlan, Shard, ShardFile
-from genret.retrieval.linking.documents.cutter import ShardCutter
+from genret.retrieval.linking.documents.corpus import (
+    CorpusOptions,
+    CorpusPlan,
+    InputFile,
+    Shard,
+    ShardCutter,
+    ShardFile,
+)
 from genret.retrieval.linking.documents.input_files import (
     Content,
-    InputFile,
     check_size,
     file_format,
     list_files,
 )
 from genret.retrieval.linking.documents.parquet_files import ParquetRows, plan_parquet, read_parquet
-from genret.retrieval.linking.documents.text_document import BadDocument, Document
+from genret.retrieval.linking.documents.text_document import BadDocument, Document, part_document
 from genret.retrieval.linking.documents.text_files import (
     part_begin,
     plan_lines,
@@ -59,17 +64,22 @@ class CorpusReader:
         self._content = self._rows = None
 
     def _read(self, file: ShardFile, input_format: str) -> Iterator[Document | BadDocument]:
+        if input_format == "text":
+            begin = 0 if file.part is None else part_begin(file)
+            with closing(Content(file.path, begin, any_content=True)) as content:
+                if file.part is None:
+                    yield read_text(content, file, self._options)
+                else:
+                    yield read_text_part(content, file, file.part)
+            return
         if input_format == "parquet":
-            yield from read_parquet(self._rows_of(file), file, self._options)
-        elif input_format != "text":
-            content = self._lines_of(file)
-            yield from read_lines(content, file, input_format == "jsonl", self._options)
-        elif file.part is None:
-            with closing(Content(file.path, any_content=True)) as content:
-                yield read_text(content, file, self._options)
+            documents = read_parquet(self._rows_of(file), file, self._options)
         else:
-            with closing(Content(file.path, part_begin(file), any_content=True)) as content:
-                yield read_text_part(content, file, file.part)
+            documents = read_lines(self._lines_of(file), file, input_format == "jsonl", self._options)
+        for document in documents:
+            if file.part is not None and isinstance(document, Document):
+                document = part_document(document, file.part)
+            yield document
 
     def _rows_of(self, file: ShardFile) -> ParquetRows:
         """Return the open file, before the stretch."""
@@ -97,8 +107,15 @@ class CorpusReader:
 _BLOCK_BYTES = 1 << 18
 
 
-def plan_files(options: CorpusOptions, report: Callable[[int], None] | None = None) -> CorpusPlan:
-    """Plan a corpus; see `plan_corpus`. Parquet files are read for the digest, then for the columns."""
+def plan_corpus(options: CorpusOptions, report: Callable[[int], None] = lambda num_bytes: None) -> CorpusPlan:
+    """Read the input files once, in bounded memory, and cut them into shards; `report` gets the bytes read.
+
+    Parquet files are read for the digest, then for the columns.
+
+    Raises:
+        SourceError: a file is missing, unreadable, of no known format, or the corpus holds no document.
+        InputError: an input cannot be used; it is named.
+    """
     cutter = ShardCutter(options)
     digests: dict[str, str] = {}
     num_bytes = 0
@@ -106,16 +123,14 @@ def plan_files(options: CorpusOptions, report: Callable[[int], None] | None = No
         state = FileState.of(file.path)
         if state is None:
             raise SourceError(f"{file.path}: a pipe or device cannot be read again; expected a regular file")
-        done = num_bytes
 
-        def reported(read: int, done: int = done) -> None:
-            if report is not None:
-                report(done + read)
+        def reported(read: int, done: int = num_bytes) -> None:
+            report(done + read)
 
         digests[file.source] = _plan_file(file, state.bytes, options, cutter, reported)
         state.check(file.path)
         num_bytes += state.bytes
-        reported(state.bytes)
+        report(num_bytes)
     shards = cutter.finish(digests)
     if not shards:
         files = "1 file" if len(digests) == 1 else f"{len(digests)} files"

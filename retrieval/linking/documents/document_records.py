@@ -7,6 +7,7 @@ points. A file of mentions is JSON Lines with id, left, mention and right; it ma
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import sys
 import zlib
@@ -20,7 +21,7 @@ from genret.retrieval.arguments import check_text
 from genret.retrieval.errors import InputError, SourceError
 from genret.retrieval.linking.documents.corpus import CorpusOptions
 from genret.retrieval.linking.documents.text_document import BadDocument, Document, OffsetIndex, Span
-from genret.retrieval.sources.row_readers import json_kind
+from genret.retrieval.sources.records import json_kind
 from genret.retrieval.types import Mention
 
 # Of records that are one mention with the text around it.
@@ -36,12 +37,6 @@ def record_document(
 
     A record without text but with `mention` is a document whose text is `left`, `mention` and `right`, with
     one marked span.
-
-    Args:
-        record: A JSON object or a row of a table.
-        source: The input file.
-        row: Line or row, from 1.
-        options: Names of fields and the unit of spans.
     """
     try:
         if record.get(options.text_field) is None and record.get(MENTION_FIELD) is not None:
@@ -126,15 +121,10 @@ class SpanReader:
         self._index = OffsetIndex(text, unit)
 
     def read(self, item: Mapping[str, Any]) -> Span:
-        """Return a span in code points.
+        """Return a span in code points; one that is wrong or does not fit the text is an `InputError`.
 
-        Args:
-            item: An object with `start` and `end`, half open; optionally with `id`, and with `mention` or
-                `text`, the text that must be found there.
-
-        Raises:
-            InputError: a field is wrong, or the span lies outside of the text, is empty, cuts a code point,
-                or has another text than the object says.
+        It is an object with `start` and `end`, half open; optionally with `id`, and with `mention` or `text`,
+        the text that must be found there.
         """
         start, end = (_offset(name, item.get(name)) for name in ("start", "end"))
         found = self._position(start, end, start), self._position(start, end, end)
@@ -219,18 +209,13 @@ class BadRecord:
 
 
 def read_mentions(path: str) -> Iterator[MentionRow | BadRecord]:
-    """Read mentions one by one; blank lines are skipped.
-
-    Args:
-        path: A file of JSON lines, gzipped or not, or "-" for standard input.
+    """Read mentions one by one from JSON lines, gzipped or not ("-": standard input); skip blank lines.
 
     Raises:
         SourceError: the file is missing, a directory, or not readable.
     """
     with _open(path) as lines:
-        number = 0
-        while True:
-            number += 1
+        for number in itertools.count(1):
             try:
                 raw = lines.readline()
             except (OSError, EOFError, zlib.error) as error:  # a broken gzip stream shows only here

@@ -14,7 +14,7 @@ from contextlib import closing
 from typing import Any, NamedTuple
 
 from genret.retrieval.errors import InputError, SourceError
-from genret.retrieval.linking.documents.corpus import CorpusOptions, ShardFile
+from genret.retrieval.linking.documents.corpus import CorpusOptions, InputFile, ShardFile
 from genret.retrieval.normalize import find_surrogate
 from genret.retrieval.sources.row_readers import inner_suffix, is_parquet
 from genret.retrieval.sources.source_files import BOM, STDIN, ByteStream, FileState, is_read_once
@@ -22,13 +22,6 @@ from genret.retrieval.sources.source_files import BOM, STDIN, ByteStream, FileSt
 # By the name, behind which .gz, .zst or .zstd may stand.
 ENDINGS = {"jsonl": (".jsonl", ".ndjson"), "parquet": (".parquet", ".pq"), "text": (".txt", ".text")}
 _HEAD_BYTES = 1 << 12
-
-
-class InputFile(NamedTuple):
-    """One file of a corpus, and its name in the output and in messages."""
-
-    path: str
-    source: str
 
 
 def list_files(options: CorpusOptions) -> list[InputFile]:
@@ -43,10 +36,9 @@ def list_files(options: CorpusOptions) -> list[InputFile]:
     """
     if not options.inputs:
         raise InputError("inputs", "expected at least one file or folder")
-    found: list[tuple[str, list[str] | None]] = [(path, _inside(path, options)) for path in options.inputs]
-    short = [name for path, inner in found for name in ([path] if inner is None else inner)]
-    is_short = len(set(short)) == len(short)
-    files = [file for path, inner in found for file in _named(path, inner, is_short)]
+    files = [file for path in options.inputs for file in _files_at(path, options)]
+    if len({file.source for file in files}) < len(files):
+        files = [InputFile(file.path, file.path) for file in files]
     paths = Counter(os.path.abspath(file.path) for file in files)
     twice = next((file.path for file in files if paths[os.path.abspath(file.path)] > 1), None)
     if twice is not None:
@@ -80,8 +72,8 @@ def file_format(path: str, options: CorpusOptions) -> str:
     )
 
 
-def _inside(path: str, options: CorpusOptions) -> list[str] | None:
-    """Return the paths inside a folder; None for a file."""
+def _files_at(path: str, options: CorpusOptions) -> list[InputFile]:
+    """Return a file, or those of a folder under the names they have inside it."""
     if path == STDIN:
         raise InputError(
             "inputs",
@@ -100,19 +92,10 @@ def _inside(path: str, options: CorpusOptions) -> list[str] | None:
                 f"{path}: the folder holds no file to read; expected names that end in "
                 f"{_known(options.input_format)}, with or without .gz or .zst behind it"
             )
-        return names
+        return [InputFile(os.path.join(path, name), name) for name in names]
     if not os.path.exists(path):
         raise SourceError(f"{path}: no such file or folder")
-    return None
-
-
-def _named(path: str, inner: list[str] | None, is_short: bool) -> Iterator[InputFile]:
-    if inner is None:
-        yield InputFile(path, path)
-        return
-    for name in inner:
-        whole = os.path.join(path, name)
-        yield InputFile(whole, name if is_short else whole)
+    return [InputFile(path, path)]
 
 
 def _walk(top: str, endings: tuple[str, ...]) -> Iterator[str]:
@@ -180,17 +163,9 @@ class Line(NamedTuple):
 
 
 class Content:
-    """Reads a file forward. Bytes and offsets are those behind the decompression. What cannot be read is a
-    `SourceError`.
+    """Reads a regular file forward from an offset; `position` is that of the next byte.
 
-    Args:
-        path: A regular file.
-        offset: Where reading begins.
-        digests: Whether the bytes of the file, as they lie on disk, are digested.
-        any_content: Whether content that is clearly of another format is given as well.
-
-    Attributes:
-        position: Offset of the next byte.
+    Bytes and offsets are those behind the decompression. What cannot be read is a `SourceError`.
     """
 
     def __init__(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,8 +11,7 @@ import pyarrow.parquet as pq
 import xxhash
 
 from genret.retrieval.errors import SourceError
-from genret.retrieval.linking.documents.corpus import CorpusOptions, ShardFile
-from genret.retrieval.linking.documents.cutter import ShardCutter
+from genret.retrieval.linking.documents.corpus import CorpusOptions, ShardCutter, ShardFile
 from genret.retrieval.linking.documents.document_records import (
     MENTION_DOCUMENT_FIELD,
     MENTION_FIELD,
@@ -20,7 +19,7 @@ from genret.retrieval.linking.documents.document_records import (
     record_document,
 )
 from genret.retrieval.linking.documents.input_files import changed
-from genret.retrieval.linking.documents.text_document import BadDocument, Document, cut_text, part_document
+from genret.retrieval.linking.documents.text_document import BadDocument, Document
 from genret.retrieval.sources.source_files import PARQUET_MAGIC
 
 _BATCH_BYTES = 1 << 22
@@ -33,17 +32,9 @@ RowFields = dict[str, Any] | None  # None: text that is not UTF-8
 class ParquetRows:
     """Rows of one file, forward; only the columns that documents are made of.
 
-    Args:
-        path: The file.
-        options: Names of columns.
-
-    Attributes:
-        footer_digest: xxh3_64 of the file's footer, where sizes, places and statistics of all columns are.
-        num_rows: Rows of the file.
-        next_row: The first that can still be taken.
-
-    Raises:
-        SourceError: it is no intact Parquet file, or lacks a column, or one has a wrong type.
+    `footer_digest` is the xxh3_64 of the footer, where sizes, places and statistics of all columns are;
+    `next_row` is the first row that can still be taken. A file that is no intact Parquet file, or lacks a
+    column, or has one of a wrong type is a `SourceError`.
     """
 
     def __init__(self, path: str, options: CorpusOptions) -> None:
@@ -60,9 +51,8 @@ class ParquetRows:
         self.next_row = 1
         self._wanted = 0
         self._batches = self.batches()
-        self._first, self._batch = 1, pa.record_batch({})
+        self._first = 1  # row of the first of the fields
         self._fields: list[RowFields] = []
-        self._fields_first = 1
         try:
             self._columns = document_columns(path, self._file.schema_arrow, options)
         except BaseException:
@@ -82,22 +72,17 @@ class ParquetRows:
             begin += metadata.num_rows
 
     def take(self, row: int) -> RowFields:
-        """Return the fields of a row, None where they are not UTF-8.
+        """Return the fields of a row, which is in [1, `num_rows`] and above that of the call before.
 
         Row groups before the one it is in are not read, nor is what was read already.
-
-        Args:
-            row: In [1, `num_rows`], and above that of the call before.
         """
         self._wanted = row
-        while row >= self._first + self._batch.num_rows:
-            self._first, self._batch = next(self._batches)
-            self._fields = []
-        if not self._fields:
-            self._fields = batch_rows(self._batch.slice(row - self._first))
-            self._fields_first = row
+        while row >= self._first + len(self._fields):
+            first, batch = next(self._batches)
+            if row < first + batch.num_rows:
+                self._first, self._fields = row, batch_rows(batch.slice(row - first))
         self.next_row = row + 1
-        return self._fields[row - self._fields_first]
+        return self._fields[row - self._first]
 
     def close(self) -> None:
         """Close the file."""
@@ -135,10 +120,7 @@ def plan_parquet(
         for row, length in enumerate(_lengths(batch), first):
             if length > options.shard_chars:
                 fields = batch_rows(batch.slice(row - first, 1))[0]
-                document = row_document(fields, source, row, options)
-                if isinstance(document, Document) and len(document.text) > options.shard_chars:
-                    for begin, end in cut_text(document.text, options.shard_chars):
-                        cutter.add_part(row, 0, (begin, end), end - begin, rows.footer_digest)
+                if cutter.add_parts(row, 0, row_document(fields, source, row, options), b""):
                     continue
             cutter.add_row(row, 0, length, b"")
         report(num_bytes * (first + batch.num_rows - 1) // rows.num_rows)
@@ -156,11 +138,7 @@ def read_parquet(
     if rows.num_rows < end - 1 or file.digest not in ("", rows.footer_digest):
         raise changed(file, "its footer is another")
     for row in range(file.first_row, end):
-        document = row_document(rows.take(row), file.source, row, options)
-        if file.part is None or isinstance(document, BadDocument):
-            yield document
-        else:
-            yield part_document(document, file.part)
+        yield row_document(rows.take(row), file.source, row, options)
 
 
 def row_document(fields: RowFields, source: str, row: int, options: CorpusOptions) -> Document | BadDocument:
@@ -214,12 +192,6 @@ def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split())
 
 
-_STRING = "string"
-_ID = "string or an integer type"
-_MENTIONS = "a list of structs with the integers start and end"
-_DEFAULTS = CorpusOptions(())
-
-
 def document_columns(path: str, schema: pa.Schema, options: CorpusOptions) -> list[str]:
     """Return the names of the columns to be read.
 
@@ -227,16 +199,11 @@ def document_columns(path: str, schema: pa.Schema, options: CorpusOptions) -> li
         SourceError: one that is needed is not there, comes twice, or has a wrong type.
     """
     names = list(schema.names)
-    wanted: dict[str, tuple[Callable[[pa.DataType], bool], str]] = {}
-    mention = {
-        **dict.fromkeys(MENTION_TEXT_FIELDS, (_is_string, _STRING)),
-        MENTION_DOCUMENT_FIELD: (_is_id, _ID),
-    }
+    mention = {**dict.fromkeys(MENTION_TEXT_FIELDS, _STRING), MENTION_DOCUMENT_FIELD: _ID}
+    wanted: dict[str, _Kind] = {}
     if options.text_field in names:
-        wanted[options.text_field] = (_is_string, _STRING)
-        fits = all(
-            is_kind(schema.field(name).type) for name, (is_kind, _) in mention.items() if name in names
-        )
+        wanted[options.text_field] = _STRING
+        fits = all(kind.fits(schema.field(name).type) for name, kind in mention.items() if name in names)
         if fits and MENTION_FIELD in names:
             wanted = {**mention, **wanted}
     elif MENTION_FIELD in names:
@@ -244,32 +211,31 @@ def document_columns(path: str, schema: pa.Schema, options: CorpusOptions) -> li
     else:
         raise _missing(path, names, options.text_field)
     for field, default, kind in (
-        (options.id_field, _DEFAULTS.id_field, (_is_id, _ID)),
-        (options.mentions_field, _DEFAULTS.mentions_field, (_is_mentions, _MENTIONS)),
+        (options.id_field, _DEFAULTS.id_field, _ID),
+        (options.mentions_field, _DEFAULTS.mentions_field, _MENTIONS),
     ):
         if field not in names and field != default:
             raise _missing(path, names, field)
         wanted[field] = kind
-    for name, (is_kind, expected) in wanted.items():
-        _check(path, schema, name, is_kind, expected)
+    for name, kind in wanted.items():
+        places = schema.get_all_field_indices(name)
+        if len(places) > 1:
+            raise SourceError(f"{path}: there are {len(places)} columns {name!r}; expected one")
+        if places and not kind.fits(found := schema.field(places[0]).type):
+            raise SourceError(f"{path}: column {name!r} is of type {found}; expected {kind.expected}")
     return [name for name in names if name in wanted]
-
-
-def _check(
-    path: str, schema: pa.Schema, name: str, is_kind: Callable[[pa.DataType], bool], expected: str
-) -> None:
-    places = schema.get_all_field_indices(name)
-    if len(places) > 1:
-        raise SourceError(f"{path}: there are {len(places)} columns {name!r}; expected one")
-    if places and not is_kind(schema.field(places[0]).type):
-        raise SourceError(
-            f"{path}: column {name!r} is of type {schema.field(places[0]).type}; expected {expected}"
-        )
 
 
 def _missing(path: str, names: list[str], name: str) -> SourceError:
     shown = ", ".join(map(repr, names))
     return SourceError(f"{path}: there is no column {name!r}; the columns are {shown}")
+
+
+class _Kind(NamedTuple):
+    """Types that a column may have."""
+
+    fits: Callable[[pa.DataType], bool]
+    expected: str  # in words
 
 
 def _is_string(kind: pa.DataType) -> bool:
@@ -297,3 +263,9 @@ def _is_mentions(kind: pa.DataType) -> bool:
         name in types and (pa.types.is_integer(types[name]) or pa.types.is_null(types[name]))
         for name in ("start", "end")
     )
+
+
+_STRING = _Kind(_is_string, "string")
+_ID = _Kind(_is_id, "string or an integer type")
+_MENTIONS = _Kind(_is_mentions, "a list of structs with the integers start and end")
+_DEFAULTS = CorpusOptions(())

@@ -27,19 +27,12 @@ from typing import NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of a document's text that names something.
+    """A stretch of a document's text that names something."""
 
-    Attributes:
-        start: First code point.
-        end: Code point behind the last one; above `start`.
-        mention_id: Id of the mention in the input; None: it has none.
-        num_names: Number of entities with the name of a found mention; 0 where that is not known.
-    """
-
-    start: int
-    end: int
-    mention_id: str | None = None
-    num_names: int = 0
+    start: int  # first code point
+    end: int  # code point behind the last one; above `start`
+    mention_id: str | None = None  # id of the mention in the input; None: it has none
+    num_names: int = 0  # number of entities with the name of a found mention; 0 where that is not known
 
 
 class DocumentPlace(NamedTuple):
@@ -55,27 +48,18 @@ class DocumentPlace(NamedTuple):
 class Document:
     """One document, or a part of one that is too long for a shard of its own.
 
-    Attributes:
-        source: The input file it is from, as named by the user (for a folder: the path inside it).
-        row: Number of the line or row in that file, from 1; 1 for a file that is one document.
-        doc_id: The document's own id; "source:row" where it has none.
-        text: The text, or of a part, the part with the text around it.
-        spans: Mentions that the input marks, in the order given; None: the input marks none.
-        begin: First code point of `text` whose mentions belong to this part.
-        end: Code point behind the last of these. Mentions that begin in [begin, end) are this part's.
-        offset: Code points of the whole document before `text`.
-        byte_offset: UTF-8 bytes of the whole document before `text`.
+    Mentions that begin in [begin, end) of `text` are this part's.
     """
 
-    source: str
-    row: int
-    doc_id: str
-    text: str
-    spans: tuple[Span, ...] | None = None
-    begin: int = 0
-    end: int = -1
-    offset: int = 0
-    byte_offset: int = 0
+    source: str  # the input file it is from, as named by the user (for a folder: the path inside it)
+    row: int  # number of the line or row in that file, from 1; 1 for a file that is one document
+    doc_id: str  # the document's own id; "source:row" where it has none
+    text: str  # the text, or of a part, the part with the text around it
+    spans: tuple[Span, ...] | None = None  # mentions that the input marks, as given; None: it marks none
+    begin: int = 0  # first code point of the part
+    end: int = -1  # code point behind its last one; -1: the text's end
+    offset: int = 0  # code points of the whole document before `text`
+    byte_offset: int = 0  # UTF-8 bytes of the whole document before `text`
     # Made by the first call of `place`, so that spans cost no walk over the text each.
     _index: OffsetIndex | None = field(default=None, init=False, repr=False, compare=False)
 
@@ -143,16 +127,12 @@ _EMOJI_MODIFIERS = range(0x1F3FB, 0x1F400)
 def cut_text(text: str, size: int) -> Iterator[tuple[int, int]]:
     """Yield the parts [begin, end) of a text, in order; an empty text yields one empty part.
 
-    Args:
-        text: The text.
-        size: Most code points of a part, at least `MIN_PART_CHARS`.
+    `size`, the most code points of a part, is at least `MIN_PART_CHARS`.
     """
     begin = 0
-    while len(text) - begin > size:
-        end = begin + next_cut(text[begin : begin + size + 1], size)
-        yield begin, end
-        begin = end
-    yield begin, len(text)
+    for part in cut_stream((text,), size):
+        yield begin, begin + len(part)
+        begin += len(part)
 
 
 def cut_stream(pieces: Iterable[str], size: int) -> Iterator[str]:
@@ -172,9 +152,7 @@ def cut_stream(pieces: Iterable[str], size: int) -> Iterator[str]:
 def next_cut(window: str, size: int) -> int:
     """Return the end, in [1, size], of the part that begins with a window's first code point.
 
-    Args:
-        window: More than `size` code points; those behind the first `size` + 1 change nothing.
-        size: Most code points of the part.
+    The window has more than `size` code points; those behind the first `size` + 1 change nothing.
     """
     half = size // 2
     first = max(0, window.rfind("\n", 0, half))  # a blank line may begin in front of the second half
@@ -212,12 +190,7 @@ _STEP = 1 << 10  # code points between checkpoints: what one look-up encodes at 
 class OffsetIndex:
     """Maps code points to another unit: O(n) once, then at most 1024 code points a look-up.
 
-    Args:
-        text: Holds no surrogates.
-        unit: Unit of offsets: "codepoint", "byte" or "utf16".
-
-    Attributes:
-        length: Length of the text in units.
+    The text holds no surrogates; `unit` is "codepoint", "byte" or "utf16"; `length` is the text's in it.
     """
 
     def __init__(self, text: str, unit: str = "byte") -> None:

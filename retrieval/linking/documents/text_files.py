@@ -1,6 +1,7 @@
 """Cuts and reads text files: a document per line (JSON Lines or plain lines), or one document per file.
 
-Of a long file that is one document, a part is read without the rest.
+Of a long file that is one document, a part is read without the rest. A file that cannot be read, or is not
+what it was when it was cut, is a `SourceError`.
 """
 
 from __future__ import annotations
@@ -12,8 +13,7 @@ from typing import Any
 import xxhash
 
 from genret.retrieval.errors import SourceError
-from genret.retrieval.linking.documents.corpus import CorpusOptions, ShardFile
-from genret.retrieval.linking.documents.cutter import ShardCutter
+from genret.retrieval.linking.documents.corpus import CorpusOptions, ShardCutter, ShardFile
 from genret.retrieval.linking.documents.document_records import default_id, record_document
 from genret.retrieval.linking.documents.input_files import Content, Line, changed
 from genret.retrieval.linking.documents.text_document import (
@@ -21,10 +21,9 @@ from genret.retrieval.linking.documents.text_document import (
     BadDocument,
     Document,
     cut_stream,
-    cut_text,
-    part_document,
 )
-from genret.retrieval.sources.row_readers import BadRow, parse_object
+from genret.retrieval.sources.records import BadRow
+from genret.retrieval.sources.row_readers import parse_object
 from genret.retrieval.sources.source_files import BOM, PARQUET_MAGIC
 
 _REPORT_EVERY = 1 << 20
@@ -38,11 +37,7 @@ def plan_lines(
     cutter: ShardCutter,
     report: Callable[[int], None],
 ) -> None:
-    """Read a file of lines once and cut it; `report` is told, now and then, the bytes read so far.
-
-    Raises:
-        SourceError: the file cannot be read, or is a Parquet file.
-    """
+    """Read a file of lines once and cut it; `report` is told, now and then, the bytes read so far."""
     if content.stream.peek(len(PARQUET_MAGIC)).startswith(PARQUET_MAGIC):
         raise SourceError(f"{content.stream.name}: this is a Parquet file; expected lines of text")
     row, reported = 0, 0
@@ -56,13 +51,9 @@ def plan_lines(
         if length > options.shard_chars:
             document = line_document(line, source, row, is_json, options)
             length = len(document.text) if isinstance(document, Document) else 0  # nothing else is kept
-        if isinstance(document, Document) and length > options.shard_chars:
-            digest = xxhash.xxh3_64_hexdigest(line.raw)
-            for begin, end in cut_text(document.text, options.shard_chars):
-                cutter.add_part(row, offset, (begin, end), end - begin, digest)
-        elif is_json and line.raw.isspace():
+        if is_json and line.raw.isspace():
             cutter.skip_row(row, offset, line.raw)
-        else:
+        elif not cutter.add_parts(row, offset, document, line.raw):
             cutter.add_row(row, offset, length, line.raw)
         if content.position - reported >= _REPORT_EVERY:
             reported = content.position
@@ -72,11 +63,7 @@ def plan_lines(
 def read_lines(
     content: Content, file: ShardFile, is_json: bool, options: CorpusOptions
 ) -> Iterator[Document | BadDocument]:
-    """Yield the documents of a stretch of lines; `content` is at the stretch.
-
-    Raises:
-        SourceError: the file cannot be read, or is not what it was.
-    """
+    """Yield the documents of a stretch of lines; `content` is at the stretch."""
     digest = xxhash.xxh3_64()
     for row in range(file.first_row, file.first_row + file.num_rows):
         line = content.line()
@@ -86,12 +73,8 @@ def read_lines(
         if row + 1 == file.first_row + file.num_rows and file.digest not in ("", digest.hexdigest()):
             raise changed(file, f"lines {file.first_row} to {row} are others")
         document = line_document(line, file.source, row, is_json, options)
-        if document is None:
-            continue
-        if file.part is None or isinstance(document, BadDocument):
+        if document is not None:
             yield document
-        else:
-            yield part_document(document, file.part)
 
 
 def line_document(
@@ -120,6 +103,7 @@ def line_document(
 
 _BLOCK_BYTES = 1 << 18
 _MAX_CODE_POINT_BYTES = 4
+_CONTINUATIONS = bytes(range(0x80, 0xC0))  # bytes in which no code point begins
 
 
 class _BadUtf8Error(ValueError):
@@ -138,8 +122,6 @@ def plan_text(
     try:
         parts = list(_parts(content, whole, report, options.shard_chars))
     except _BadUtf8Error:
-        while block := content.read(_BLOCK_BYTES):
-            whole.update(block)
         cutter.add_part(1, 0, None, 0, whole.hexdigest())
         return
     if len(parts) == 1:
@@ -150,11 +132,7 @@ def plan_text(
 
 
 def read_text(content: Content, file: ShardFile, options: CorpusOptions) -> Document | BadDocument:
-    """Return the document of a whole file that is no longer than a part.
-
-    Raises:
-        SourceError: the file cannot be read, or is not what it was.
-    """
+    """Return the document of a whole file that is no longer than a part."""
     digest = xxhash.xxh3_64()
     pieces: list[str] = []
     length = 0
@@ -166,8 +144,6 @@ def read_text(content: Content, file: ShardFile, options: CorpusOptions) -> Docu
                 pieces.append(piece)
     except _BadUtf8Error as error:
         bad = f"not valid UTF-8 at byte {error.position + 1}"
-        while block := content.read(_BLOCK_BYTES):
-            digest.update(block)
     if file.digest not in ("", digest.hexdigest()):
         raise changed(file, "its content is another")
     if bad is not None:
@@ -183,15 +159,9 @@ def part_begin(file: ShardFile) -> int:
 
 
 def read_text_part(content: Content, file: ShardFile, part: tuple[int, int]) -> Document:
-    """Return a part of a long text, with the text around it; no more than that is held.
+    """Return a part [begin, end) of a long text, with the text around it; no more than that is held.
 
-    Args:
-        content: The file, at `part_begin`; nothing of it has been read.
-        file: The planned stretch.
-        part: Code points [begin, end).
-
-    Raises:
-        SourceError: the file cannot be read, or is not what it was.
+    `content` is at `part_begin`; nothing of it has been read.
     """
     begin, end = part
     length = end - begin
@@ -199,7 +169,8 @@ def read_text_part(content: Content, file: ShardFile, part: tuple[int, int]) -> 
     content.skip_to(front)
     at = content.position
     try:
-        left = _from_boundary(content.read(file.byte_offset - at), at > front)[-CONTEXT_CHARS:]
+        raw = content.read(file.byte_offset - at)
+        left = (raw.lstrip(_CONTINUATIONS) if at > front else raw).decode()[-CONTEXT_CHARS:]
         right = _decode(content, length + CONTEXT_CHARS)
     except UnicodeDecodeError:
         raise changed(file, "it is no longer valid UTF-8") from None
@@ -226,7 +197,7 @@ def _parts(
 def _decoded(
     content: Content, digest: Any, report: Callable[[int], None] = lambda num_bytes: None
 ) -> Iterator[str]:
-    """Yield the text of a file from its front, piece by piece, and digest its bytes."""
+    """Yield the text of a file from its front, piece by piece, and digest all of its bytes."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     done, is_first = 0, True
     while True:
@@ -236,6 +207,8 @@ def _decoded(
         try:
             piece = decoder.decode(block, final=not block)
         except UnicodeDecodeError as error:
+            while block := content.read(_BLOCK_BYTES):
+                digest.update(block)
             raise _BadUtf8Error(done - len(pending) + error.start) from None
         done += len(block)
         yield piece.removeprefix("\ufeff") if is_first else piece
@@ -248,14 +221,6 @@ def _decoded(
 def _front(content: Content) -> int:
     """Return how many bytes are in front of the text."""
     return len(BOM) if content.stream.peek(len(BOM)).startswith(BOM) else 0
-
-
-def _from_boundary(raw: bytes, is_cut: bool) -> str:
-    """Decode from the first code point on that begins in `raw`."""
-    begin = 0
-    while is_cut and begin < len(raw) and raw[begin] & 0xC0 == 0x80:
-        begin += 1
-    return raw[begin:].decode()
 
 
 def _decode(content: Content, size: int) -> str:

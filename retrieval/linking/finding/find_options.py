@@ -41,25 +41,16 @@ ENGLISH_STOP_WORDS = frozenset(_ENGLISH.split())
 
 @dataclass(frozen=True, slots=True)
 class FindOptions:
-    """How names are found in text.
+    """How names are found in text. A field that is out of range is an `InputError`, which names it."""
 
-    Attributes:
-        case: "sensitive": as the index writes it; "insensitive": in any letter case; "smart": where the
-            letter case and the words of the mention make the name more likely than other words.
-        min_chars: Least number of characters of a name.
-        max_entities: Most entities of a name; None: any number.
-        max_short_entities: The same for names of one word with at most 3 characters.
-        stop_words: Names that are one such word alone are not looked for, in any letter case; "english": a
-            built-in list; "none"; or a path to a file with one word per line.
-
-    Raises:
-        InputError: a field is out of range; it is named.
-    """
-
+    # "sensitive": as the index writes it; "insensitive": in any letter case; "smart": where the letter case
+    # and the words of the mention make the name more likely than other words.
     case: str = "smart"
-    min_chars: int = 2
-    max_entities: int | None = 100
-    max_short_entities: int | None = 10
+    min_chars: int = 2  # least number of characters of a name
+    max_entities: int | None = 100  # most entities of a name; None: any number
+    max_short_entities: int | None = 10  # the same for names of one word with at most 3 characters
+    # Names that are one such word alone are not looked for, in any letter case; "english": a built-in list;
+    # "none"; or a path to a file with one word per line.
     stop_words: str = "english"
 
     def __post_init__(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 from genret.retrieval.index.reader import Index
@@ -22,8 +23,7 @@ from genret.retrieval.linking.finding.folding import (
     unit_begin,
 )
 from genret.retrieval.linking.finding.mention_odds import Match, MentionOdds, NamePolicy
-from genret.retrieval.linking.finding.name_table import NameTable, build_table
-from genret.retrieval.linking.finding.table_cache import open_table
+from genret.retrieval.linking.finding.name_table import NameTable, build_table, open_table
 
 _BLANK = re.compile(r"\s")
 _PIECE_CHARS = 16_384
@@ -40,11 +40,8 @@ def open_finder(index: Index, options: FindOptions, cache_dir: Path | None = Non
     """Return a finder of the index's titles and aliases.
 
     Its table is made once per index digest and kept in `cache_dir`, where every process maps the same file;
-    None: it is kept in memory only.
-
-    Raises:
-        InputError: an option is out of range; it is named.
-        SourceError: the stop words or the cache cannot be read or written.
+    None: it is kept in memory only. Stop words that cannot be read, and a cache that cannot be read or
+    written, are a `SourceError`.
     """
     table = build_table(index) if cache_dir is None else open_table(index, cache_dir)
     return MentionFinder(table, index, options)
@@ -54,10 +51,7 @@ class LateFinder:
     """A finder whose table is opened at the first search; arguments and (late) errors as of `open_finder`."""
 
     def __init__(self, index: Index, options: FindOptions, cache_dir: Path | None = None) -> None:
-        self._index = index
-        self._options = options
-        self._cache_dir = cache_dir
-        self._finder: MentionFinder | None = None
+        self._opened = cache(lambda: open_finder(index, options, cache_dir))
 
     def find(self, text: str, begin: int = 0, end: int | None = None) -> list[Span]:
         """Find the mentions of a text."""
@@ -67,23 +61,12 @@ class LateFinder:
         """Return the ids of the entities of a name."""
         return self._opened().entity_ids(text)
 
-    def _opened(self) -> MentionFinder:
-        if self._finder is None:
-            self._finder = open_finder(self._index, self._options, self._cache_dir)
-        return self._finder
-
 
 class MentionFinder:
     """Finds names in texts, and the entities that have a name. Safe to use from several threads.
 
-    Args:
-        table: The names.
-        index: The entities behind them.
-        options: Which names count.
-        piece_chars: Characters of a text that are folded at a time, about. It changes no mention.
-
-    Raises:
-        SourceError: the stop words cannot be read.
+    About `piece_chars` characters of a text are folded at a time, which changes no mention. Stop words that
+    cannot be read are a `SourceError`.
     """
 
     def __init__(
@@ -125,7 +108,7 @@ class MentionFinder:
 
         The ids are in the order of the index, and at most `MAX_NAMED_ENTITIES`; `FindOptions` change nothing.
         """
-        key = self._table.key_of(fold_name(text))
+        key = self._table.names.get(fold_name(text))
         if key is None:
             return ()
         entities = self._index.entities
@@ -141,7 +124,9 @@ class MentionFinder:
         chain: list[Match] = []  # each overlaps one before it
         chain_end = done = begin
         for match in self._matches(text, begin, stop):
-            if match.start >= chain_end or _is_too_long(chain, match):
+            # A chain that is too long is decided before its end, to bound memory.
+            size = max(len(chain), match.start - chain[0].start) if chain else 0
+            if match.start >= chain_end or size >= LOOK_BACK_CHARS:
                 for chosen in likeliest(chain):
                     yield chosen
                     done = chosen.end
@@ -183,7 +168,7 @@ class MentionFinder:
     ) -> Iterator[Match]:
         """Yield matches that begin at text[at:limit] of the window."""
         folded, reach, prefixes = window.text, self._max_chars, self._table.names.prefixes
-        length, excluded, min_chars = len(folded), self._policy.stop_words, self._policy.min_chars
+        length, excluded, min_chars = len(folded), self._policy.stop_words, self._policy.options.min_chars
         for found in self._starts.finditer(folded, at):
             begin = found.start()
             if begin >= limit:
@@ -213,16 +198,10 @@ class MentionFinder:
 SpanFinder = MentionFinder | LateFinder
 
 
-def _is_too_long(chain: Sequence[Match], match: Match) -> bool:
-    """Whether a chain of names that overlap each other has to be decided before `match`, to bound memory."""
-    return len(chain) >= LOOK_BACK_CHARS or (bool(chain) and match.start - chain[0].start >= LOOK_BACK_CHARS)
-
-
 def likeliest(chain: Sequence[Match]) -> Sequence[Match]:
     """Return the matches of which none overlaps another and whose odds have the largest product.
 
-    Args:
-        chain: By start, the longest first; among equal products the earlier matches are taken.
+    They come by start, the longest first; among equal products the earlier matches are taken.
     """
     if len(chain) < 2:
         return chain

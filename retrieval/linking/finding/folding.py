@@ -81,8 +81,7 @@ def is_boundary(text: str, at: int) -> bool:
 def start_pattern(first_marks: str) -> re.Pattern[str]:
     """Return a pattern that matches one character at every place where a name may begin, and maybe at more.
 
-    Args:
-        first_marks: Characters, none a letter, a digit or an underscore, that names begin with.
+    `first_marks` are the characters that names begin with and that are no letter, digit or underscore.
     """
     spaced = rf"[^\W{_UNSPACED}]"
     marks = f"|[{re.escape(first_marks)}]" if first_marks else ""
@@ -230,13 +229,8 @@ _NO_BLANK = re.compile(r"\S")
 class FoldedWindow:
     """A stretch of a text, folded, with the way back to code points of the text.
 
-    Every character is folded once, whatever the text: `read` takes in a piece on the right, `drop` lets go of
-    finished text on the left.
-
-    Args:
-        text: The text.
-        begin: First place to read; the begin of a unit.
-        piece_chars: Least number of characters read at a time.
+    Every character is folded once, whatever the text: `read` takes in a piece on the right, of at least
+    `piece_chars`, and `drop` lets go of finished text on the left. Reading begins with a unit.
 
     Attributes:
         text: The folded stretch. A character before `begin` is in it too, for the boundary there.

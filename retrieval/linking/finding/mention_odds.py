@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from genret.retrieval.linking.finding.find_options import FindOptions
@@ -48,24 +49,21 @@ class Match(NamedTuple):
     num_names: int
 
 
+@dataclass(frozen=True, slots=True)
 class NamePolicy:
     """Decides which names count, whatever the text; stop words are folded."""
 
-    def __init__(self, table: NameTable, options: FindOptions, stop_words: frozenset[str]) -> None:
-        self.table = table
-        self.case = options.case
-        self.min_chars = options.min_chars
-        self.stop_words = stop_words
-        self._max_entities = options.max_entities
-        self._max_short_entities = options.max_short_entities
+    table: NameTable
+    options: FindOptions
+    stop_words: frozenset[str]
 
     def num_names(self, name: str, key: int) -> int:
         """Return how many entities have a name; 0 where they are too many."""
-        num = self.table.num_entities(key)
-        if self._max_entities is not None and num > self._max_entities:
+        num, options = self.table.num_entities(key), self.options
+        if options.max_entities is not None and num > options.max_entities:
             return 0
         is_short = len(name) <= _SHORT_CHARS and " " not in name
-        if is_short and self._max_short_entities is not None and num > self._max_short_entities:
+        if is_short and options.max_short_entities is not None and num > options.max_short_entities:
             return 0
         return num
 
@@ -76,7 +74,7 @@ class MentionOdds:
     def __init__(self, policy: NamePolicy, text: str) -> None:
         self._policy = policy
         self._table = policy.table
-        self._is_smart = policy.case == "smart"
+        self._is_smart = policy.options.case == "smart"
         self._text = text
         self._mixed = (0, 0)  # every stretch within has a capital around it
         self._plain = (0, 0)  # a paragraph without capitals
@@ -101,7 +99,9 @@ class MentionOdds:
 
     def _told(self, key: int, name: str, start: int, end: int) -> float:
         """Return the odds where the options decide about letter case."""
-        if self._policy.case == "sensitive" and not self._table.is_written(key, name, self._text[start:end]):
+        if self._policy.options.case == "sensitive" and not self._table.is_written(
+            key, name, self._text[start:end]
+        ):
             return 0.0
         weight = self._table.weight.item(key)
         return max(weight, _LEAST) if weight > -math.inf else 0.0

@@ -3,23 +3,46 @@
 `WordCounts` weighs each name by the words of all names. Weights are natural logarithms of odds, chosen on the
 training parts of labelled texts (benchmarks/mention_detection.py), where changing one of them by a fifth
 makes little difference.
+
+A table is made once per index, kept in files, and mapped by every process that finds names:
+
+CACHE/names-<index digest>-<version>/names.marisa      folded names
+                                    /spellings.marisa  names as they are written
+                                    /offsets.npy       key -> its entities
+                                    /entities.npy      entity numbers
+                                    /written.npy       bits about the spellings
+                                    /small.npy, /weight.npy, /start.npy, /part.npy
+                                                       evidence for each key
+                                    /table.json        sizes and digests of these files
 """
 
 from __future__ import annotations
 
+import json
+import logging
 import math
+import os
 import re
+import shutil
+import tempfile
+import time
+import unicodedata
 from array import array
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import marisa_trie
 import numpy as np
 import numpy.typing as npt
+from filelock import FileLock
 
+from genret.retrieval.errors import SourceError
 from genret.retrieval.index.layout import ALIASES, ENTITY_BATCH_ROWS, TITLE
 from genret.retrieval.index.reader import Index
+from genret.retrieval.index.small_files import digest_file
 from genret.retrieval.linking.finding.find_options import ENGLISH_STOP_WORDS
 from genret.retrieval.linking.finding.folding import A_WORD, fold_name
 
@@ -28,6 +51,16 @@ AS_FOLDED = 1  # some entity writes the name as it is folded
 WITHOUT_CAPITALS = 2  # some entity writes the name without a capital letter
 CAPITAL_BY_CUSTOM = 4  # some entity writes it with the capital alone that all names begin with
 
+Evidence = dict[str, npt.NDArray[Any]]
+# The arrays with evidence for each key: type, and value before any spelling is seen.
+EVIDENCE: dict[str, tuple[type[np.generic], float]] = {
+    "written": (np.uint8, 0),
+    "small": (np.uint8, 0),
+    "weight": (np.float16, -np.inf),
+    "start": (np.float16, -np.inf),
+    "part": (np.float16, -np.inf),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class NameTable:
@@ -35,38 +68,19 @@ class NameTable:
 
     K keys, P pairs of a key and an entity. The last four arrays hold `SpellingEvidence`; of several
     spellings, the largest value or every bit.
-
-    Attributes:
-        names: Folded name -> key.
-        spellings: Names as they are written, folded but for their case, where that differs from the folded
-            name.
-        offsets: Entities of key k are entities[offsets[k]:offsets[k + 1]]. Shape: (K + 1,), int64.
-        entities: Entity numbers, ascending within a key. Shape: (P,), int32.
-        written: Bits about the spellings of a key. Shape: (K,), uint8.
-        small: Words that may begin with a small letter. Shape: (K,), uint8.
-        weight: Evidence for the name. Shape: (K,), float16.
-        start: The same for a capital at the start of a sentence. Shape: (K,), float16.
-        part: Evidence for a longer name around it. Shape: (K,), float16.
-        max_chars: Length of the longest folded name.
-        first_marks: Characters, neither letters nor digits, that names begin with.
     """
 
-    names: marisa_trie.Trie
-    spellings: marisa_trie.Trie
-    offsets: npt.NDArray[np.int64]
-    entities: npt.NDArray[np.int32]
-    written: npt.NDArray[np.uint8]
-    small: npt.NDArray[np.uint8]
-    weight: npt.NDArray[np.float16]
-    start: npt.NDArray[np.float16]
-    part: npt.NDArray[np.float16]
-    max_chars: int
-    first_marks: str
-
-    def key_of(self, folded: str) -> int | None:
-        """Return the key of a folded name; None where it is no entity's name."""
-        key: int | None = self.names.get(folded)
-        return key
+    names: marisa_trie.Trie  # folded name -> key
+    spellings: marisa_trie.Trie  # names folded but for their case, where that differs from the folded name
+    offsets: npt.NDArray[np.int64]  # (K + 1,): entities of key k are entities[offsets[k]:offsets[k + 1]]
+    entities: npt.NDArray[np.int32]  # (P,): entity numbers, ascending within a key
+    written: npt.NDArray[np.uint8]  # (K,): bits about the spellings of a key
+    small: npt.NDArray[np.uint8]  # (K,): words that may begin with a small letter
+    weight: npt.NDArray[np.float16]  # (K,): evidence for the name
+    start: npt.NDArray[np.float16]  # (K,): the same for a capital at the start of a sentence
+    part: npt.NDArray[np.float16]  # (K,): evidence for a longer name around it
+    max_chars: int  # length of the longest folded name
+    first_marks: str  # characters, neither letters nor digits, that names begin with
 
     def num_entities(self, key: int) -> int:
         """Return how many entities have a name."""
@@ -93,7 +107,7 @@ def build_table(index: Index) -> NameTable:
     """
     shape = _Shape()
     names = marisa_trie.Trie(shape.watch(_names(index)))
-    evidence = _EvidenceArrays(len(names))
+    evidence = {name: np.full(len(names), least, kind) for name, (kind, least) in EVIDENCE.items()}
     keys, entities = _postings(index, names, shape.words, evidence)
     offsets = np.zeros(len(names) + 1, dtype=np.int64)
     np.cumsum(np.bincount(keys, minlength=len(names)), out=offsets[1:])
@@ -104,11 +118,7 @@ def build_table(index: Index) -> NameTable:
         spellings=spellings,
         offsets=offsets,
         entities=entities,
-        written=evidence.written,
-        small=evidence.small,
-        weight=evidence.weight,
-        start=evidence.start,
-        part=evidence.part,
+        **evidence,
         max_chars=shape.max_chars,
         first_marks="".join(sorted(c for c in shape.firsts if not (c.isalnum() or c == "_"))),
     )
@@ -130,24 +140,17 @@ class _Shape:
             yield folded
 
 
-class _EvidenceArrays:
-    """The evidence for every key, of all of its spellings."""
-
-    def __init__(self, num_keys: int) -> None:
-        self.written, self.small = (np.zeros(num_keys, dtype=np.uint8) for _ in range(2))
-        self.weight, self.start, self.part = (np.full(num_keys, -np.inf, dtype=np.float16) for _ in range(3))
-
-    def add(self, key: int, folded: str, spelling: str, words: WordCounts) -> None:
-        found = words.weigh(spelling)
-        self.written[key] |= (
-            (AS_FOLDED if spelling == folded else 0)
-            | (WITHOUT_CAPITALS if spelling == spelling.lower() else 0)
-            | (CAPITAL_BY_CUSTOM if found.by_custom else 0)
-        )
-        self.small[key] |= found.small
-        self.weight[key] = max(self.weight[key], found.weight)
-        self.start[key] = max(self.start[key], found.start)
-        self.part[key] = max(self.part[key], found.part)
+def _add_evidence(evidence: Evidence, key: int, folded: str, spelling: str, words: WordCounts) -> None:
+    """Add the evidence of one spelling of a key."""
+    found = words.weigh(spelling)
+    evidence["written"][key] |= (
+        (AS_FOLDED if spelling == folded else 0)
+        | (WITHOUT_CAPITALS if spelling == spelling.lower() else 0)
+        | (CAPITAL_BY_CUSTOM if found.by_custom else 0)
+    )
+    evidence["small"][key] |= found.small
+    for name in ("weight", "start", "part"):
+        evidence[name][key] = max(evidence[name][key], getattr(found, name))
 
 
 def _names(index: Index) -> Iterator[tuple[int, str, str]]:
@@ -165,14 +168,14 @@ def _names(index: Index) -> Iterator[tuple[int, str, str]]:
 
 
 def _postings(
-    index: Index, names: marisa_trie.Trie, words: WordCounts, evidence: _EvidenceArrays
+    index: Index, names: marisa_trie.Trie, words: WordCounts, evidence: Evidence
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
     """Return keys and entities, ascending by both and without repetition, and weigh every name."""
     parts: list[npt.NDArray[np.int64]] = []
     pairs: list[int] = []
     for entity, folded, spelling in _names(index):
         key = names[folded]
-        evidence.add(key, folded, spelling, words)
+        _add_evidence(evidence, key, folded, spelling, words)
         pairs.append(key << 32 | entity)
         if len(pairs) == ENTITY_BATCH_ROWS:
             parts.append(np.array(pairs, dtype=np.int64))
@@ -299,3 +302,193 @@ class WordCounts:
 
     def _part(self, number: int) -> float:
         return min(_MAX_PART, math.log((self._total[number] + 1) / (self._alone[number] + 0.5)))
+
+
+_LOG = logging.getLogger(__name__)
+
+_FORMAT = "genret-name-table"
+# Folding depends on both, weights on the first, which is raised whenever an older table would differ.
+_VERSION = f"2-unicode{unicodedata.unidata_version}"
+_TABLE_FILE = "table.json"
+_TRIES = ("names", "spellings")
+_ARRAYS: dict[str, type[np.generic]] = {
+    "offsets": np.int64,
+    "entities": np.int32,
+    **{name: kind for name, (kind, _) in EVIDENCE.items()},
+}
+_ATTEMPTS = 10
+# No table takes this long to make.
+_LEFTOVER_SECONDS = 24 * 3600
+
+
+class _UnusableTableError(Exception):
+    """The cache holds something that is not a table of this index; the text says why."""
+
+
+def open_table(index: Index, cache_dir: Path) -> NameTable:
+    """Return the table of an index, mapped from the cache; it is made where the cache has none.
+
+    Several processes can do this at once: one of them makes the table, the others wait for it. A damaged or
+    foreign table is made anew, and logged.
+
+    Raises:
+        SourceError: the cache cannot be read or written.
+    """
+    folder = cache_dir / f"names-{index.digest}-{_VERSION}"
+    try:
+        table = _read_or_complain(folder, index)
+        if table is not None:
+            return table
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        with _lock(cache_dir / f".{folder.name}.lock"):
+            return _read_or_complain(folder, index) or _make(folder, index)
+    except OSError as error:
+        where = error.filename or cache_dir
+        raise SourceError(f"table of names: {where}: {error.strerror or error}") from error
+
+
+@contextmanager
+def _lock(file: Path) -> Iterator[None]:
+    """Hold a lock while a table is made, so that it is made once; where there are no locks, do without."""
+    lock = FileLock(file)
+    try:
+        lock.acquire()
+    except NotImplementedError:
+        _LOG.warning("table of names: %s cannot be locked; other processes may make the table, too", file)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _make(folder: Path, index: Index) -> NameTable:
+    for leftover in folder.parent.glob(f".{folder.name}-*"):  # of processes that were killed
+        if time.time() - leftover.stat().st_mtime > _LEFTOVER_SECONDS:
+            shutil.rmtree(leftover, ignore_errors=True)
+    made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        _write(made, build_table(index), index.digest)
+        for _ in range(_ATTEMPTS):
+            try:
+                made.rename(folder)
+            except OSError:
+                if not os.path.lexists(folder):
+                    raise
+                # What cannot be used, or the table of a process that did not see the lock.
+                table = _read_or_complain(folder, index)
+                if table is not None:
+                    return table
+                _remove(folder)
+            else:
+                return _read(folder, index)
+        raise SourceError(f"table of names: {folder}: other processes keep replacing it")
+    except _UnusableTableError as error:
+        raise SourceError(f"table of names: {folder}: was written and cannot be read: {error}") from error
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _remove(folder: Path) -> None:
+    """Remove the content of a table's place; processes that have mapped it keep it."""
+    if folder.is_dir() and not folder.is_symlink():
+        removed = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        folder.rename(removed)
+        shutil.rmtree(removed)
+    else:
+        folder.unlink(missing_ok=True)
+
+
+def _write(folder: Path, table: NameTable, digest: str) -> None:
+    for name in _TRIES:
+        getattr(table, name).save(str(folder / f"{name}.marisa"))
+    for name in _ARRAYS:
+        np.save(folder / f"{name}.npy", getattr(table, name), allow_pickle=False)
+    files = {
+        file.name: {"bytes": file.stat().st_size, "digest": digest_file(file)}
+        for file in sorted(folder.iterdir())
+    }
+    document = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "index_digest": digest,
+        "max_chars": table.max_chars,
+        "first_marks": table.first_marks,
+        "files": files,
+    }
+    with (folder / _TABLE_FILE).open("w", encoding="utf-8") as file:
+        json.dump(document, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _read_or_complain(folder: Path, index: Index) -> NameTable | None:
+    """Return a table, or None where there is none that can be used."""
+    try:
+        return _read(folder, index)
+    except FileNotFoundError:
+        if os.path.lexists(folder):
+            _LOG.warning("table of names: %s is incomplete and is made anew", folder)
+        return None
+    except NotADirectoryError:
+        _LOG.warning("table of names: %s is no folder and is made anew", folder)
+        return None
+    except _UnusableTableError as error:
+        _LOG.warning("table of names: %s is made anew: %s", folder, error)
+        return None
+
+
+def _read(folder: Path, index: Index) -> NameTable:
+    try:
+        document = json.loads((folder / _TABLE_FILE).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise _UnusableTableError(f"{_TABLE_FILE} is not valid JSON: {error}") from error
+    _check(folder, document, index.digest)
+    tries = {}
+    for name in _TRIES:
+        tries[name] = marisa_trie.Trie()
+        try:
+            tries[name].mmap(str(folder / f"{name}.marisa"))
+        except RuntimeError as error:
+            raise _UnusableTableError(f"{name}.marisa cannot be opened: {error}") from error
+    arrays = {name: _map_array(folder / f"{name}.npy", dtype) for name, dtype in _ARRAYS.items()}
+    num_names = len(tries["names"])
+    if len(arrays["offsets"]) != num_names + 1 or any(len(arrays[name]) != num_names for name in EVIDENCE):
+        raise _UnusableTableError(f"expected arrays for {num_names} names")
+    return NameTable(**tries, **arrays, max_chars=document["max_chars"], first_marks=document["first_marks"])
+
+
+def _check(folder: Path, document: Any, index_digest: str) -> None:
+    """Compare table.json with the table asked for and with the files beside it."""
+    wanted = {"format": _FORMAT, "version": _VERSION, "index_digest": index_digest}
+    got = {name: document.get(name) for name in wanted} if isinstance(document, dict) else document
+    if got != wanted:
+        raise _UnusableTableError(f"expected {wanted}, got {got}")
+    names = [f"{name}.marisa" for name in _TRIES] + [f"{name}.npy" for name in _ARRAYS]
+    files = document.get("files")
+    is_whole = (
+        isinstance(document.get("max_chars"), int)
+        and isinstance(document.get("first_marks"), str)
+        and isinstance(files, dict)
+    )
+    if not is_whole or sorted(files) != sorted(names):
+        raise _UnusableTableError(f"{_TABLE_FILE} is incomplete")
+    for name in names:
+        file = folder / name
+        expected = files[name]
+        found = {"bytes": file.stat().st_size, "digest": digest_file(file)}
+        if found != expected:
+            raise _UnusableTableError(f"{name}: expected {expected}, got {found}")
+
+
+def _map_array(file: Path, dtype: type[np.generic]) -> np.ndarray[Any, Any]:
+    try:
+        array = np.load(file, mmap_mode="r", allow_pickle=False)
+    except ValueError as error:  # an array of nothing cannot be mapped
+        if file.stat().st_size > 256:
+            raise _UnusableTableError(f"{file.name} cannot be opened: {error}") from error
+        array = np.load(file, allow_pickle=False)
+    if array.dtype != dtype or array.ndim != 1:
+        raise _UnusableTableError(f"{file.name}: expected one row of {np.dtype(dtype)}, got {array.dtype}")
+    # A memmap takes thrice as long to read a number from.
+    plain: np.ndarray[Any, Any] = array.view(np.ndarray)
+    return plain

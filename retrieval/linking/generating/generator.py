@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
+import math
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -10,9 +13,19 @@ from typing import TYPE_CHECKING
 
 from genret.decoding.answering.speller import Speller
 from genret.decoding.grammar.errors import VocabularyError
+from genret.decoding.grammar.vocabulary import Vocabulary
 from genret.decoding.markup.annotation_grammar import AnnotationGrammar
-from genret.decoding.markup.link_syntax import MentionRules, spelled_text
+from genret.decoding.markup.link_syntax import Link, MentionRules, read_annotated, spelled_text, spelled_title
+from genret.decoding.markup.link_titles import LinkTitles
+from genret.decoding.sorted_texts import SortedTexts
+from genret.retrieval.arguments import Restriction
 from genret.retrieval.errors import GenretError, InputError, ModelError
+from genret.retrieval.filters.entity_filter import EntityFilter
+from genret.retrieval.filters.predicate import parse
+from genret.retrieval.index.entities import title_batches
+from genret.retrieval.index.layout import TITLE
+from genret.retrieval.index.owners import title_owners
+from genret.retrieval.index.reader import Index
 from genret.retrieval.linking.documents.text_document import BadDocument, Document
 from genret.retrieval.linking.generating.windows import (
     WindowJob,
@@ -21,14 +34,13 @@ from genret.retrieval.linking.generating.windows import (
     halves,
     write_windows,
 )
-from genret.retrieval.linking.generating.written_links import GeneratedMention, WindowReader, open_titles
 from genret.retrieval.linking.link_options import GenerateOptions
 from genret.retrieval.loaded_model import Limits
+from genret.retrieval.methods.decoded_methods import owners_best_first
+from genret.retrieval.types import Entity
 
 if TYPE_CHECKING:
     from genret.retrieval.retriever import Retriever
-
-Generated = list[GeneratedMention] | GenretError
 
 # Expected tokens of the text with its links, for one token of the text.
 _WRITTEN_PER_TOKEN = 1.5
@@ -37,6 +49,32 @@ _LEAST_TOKENS = 8
 _MOST_PER_TOKEN, _MOST_AND = 8, 256
 # Most documents that are held until those before them are written.
 _MOST_WAITING = 4096
+# For more titles, tokens are found in compiled loops, which take a second or two to compile.
+_MANY_TITLES = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratedMention:
+    """One link."""
+
+    start: int  # first code point of the mention in the text that was given
+    end: int  # code point behind its last one
+    mention: str  # the text between
+    title: str  # the title that was written
+    # All entities of that title that the filter allows and that have a share in it, the greatest first.
+    entities: tuple[Entity, ...]  # never empty
+    shares: tuple[float, ...]  # P(e | title) of each, which sum to 1: the model has said the title alone
+    # Log-probability of the title under the model alone, given all that was written before it: the sum over
+    # the tokens that write some of the title or the parenthesis behind it.
+    logprob: float
+    # The same of the tokens before these that write the mention and the brackets around it: how sure the
+    # model is of the mention itself.
+    mention_logprob: float
+    # Whether `logprob` plus the log of the first entity's share is below the least one asked for.
+    is_nil: bool = False
+
+
+Generated = list[GeneratedMention] | GenretError
 
 
 @dataclass(slots=True, eq=False)
@@ -91,7 +129,7 @@ class MentionGenerator:
         self._rules = MentionRules(
             self.options.max_mention_chars, self.options.max_mentions, self.options.word_boundaries
         )
-        self._reader = WindowReader(self._titles, self._vocabulary, self.options.min_logprob)
+        self._reader = WindowReader(self._titles, retriever.index, self._vocabulary, self.options.min_logprob)
         self._window_tokens = self._find_window_tokens()
 
     def annotate(self, texts: Sequence[str]) -> list[list[GeneratedMention]]:
@@ -182,7 +220,7 @@ class MentionGenerator:
     def _job(self, text: str) -> WindowJob | None:
         """Return the job of writing a window; None where it does not fit the model."""
         try:
-            grammar = AnnotationGrammar(text, self._titles.titles, self._rules)
+            grammar = AnnotationGrammar(text, self._titles, self._rules)
             prompt = self._template.encode(self._tokenizer, text)
         except UnicodeEncodeError as error:
             raise InputError("text", f"is not Unicode: {error.reason}") from None
@@ -252,3 +290,107 @@ class MentionGenerator:
                 f"template {self._template.name!r} there is room for {max(min(most), 0)} tokens of text"
             )
         return min(most)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowReader:
+    """Reads links to `titles`, whose entities `index` knows, from tokens of `vocabulary`.
+
+    A link whose likeliest entity has a log-probability below `min_logprob` is NIL; None: none is.
+    """
+
+    titles: LinkTitles
+    index: Index
+    vocabulary: Vocabulary
+    min_logprob: float | None
+
+    def read(self, window: str, offset: int, written: WrittenWindow) -> list[GeneratedMention]:
+        """Return the links of a window, whose first character is at `offset` in the whole text.
+
+        Raises:
+            ModelError: the window was not written again with real titles in it, as the constraint ensures.
+        """
+        pieces = [self.vocabulary.written(token) for token in written.token_ids]
+        try:
+            annotated = read_annotated(b"".join(pieces))
+        except ValueError as error:
+            raise ModelError(f"what was written is no annotation of the text: {error}") from error
+        if annotated.text != window.encode():
+            raise ModelError("what was written is not the text")
+        places = [*itertools.accumulate((len(character.encode()) for character in window), initial=0)]
+        ends = [*itertools.accumulate(map(len, pieces))]
+        return [
+            self._mention(link, window, offset, places, _costs(link, ends, written.logprobs))
+            for link in annotated.links
+        ]
+
+    def _mention(
+        self, link: Link, window: str, offset: int, places: Sequence[int], costs: tuple[float, float]
+    ) -> GeneratedMention:
+        start, end = bisect_left(places, link.begin), bisect_left(places, link.end)
+        entities, shares = self._entities(link.title)
+        if not entities:
+            raise ModelError(f"{link.title!r} was written, which is no title")
+        mention_logprob, logprob = costs
+        return GeneratedMention(
+            start=offset + start,
+            end=offset + end,
+            mention=window[start:end],
+            title=link.title.decode(),
+            entities=entities,
+            shares=shares,
+            logprob=logprob,
+            mention_logprob=mention_logprob,
+            is_nil=self.min_logprob is not None and logprob + math.log(shares[0]) < self.min_logprob,
+        )
+
+    def _entities(self, title: bytes) -> tuple[tuple[Entity, ...], tuple[float, ...]]:
+        """Return the entities of a title and their shares in it, the greatest first.
+
+        Those without a share are left out. There are none where it is no title that may be named.
+        """
+        owners = title_owners(self.index, self.titles.members(title))
+        shares = {e: share for e, share in owners_best_first(self.index, owners).items() if share}
+        return tuple(map(self.index.entity, shares)), tuple(shares.values())
+
+
+def _costs(link: Link, ends: Sequence[int], logprobs: Sequence[float]) -> tuple[float, float]:
+    """Return the log-probabilities of a link's mention and of its title; `ends` are the tokens' ends."""
+    first = bisect_right(ends, link.opened)
+    titled = bisect_right(ends, link.titled)
+    behind = bisect_left(ends, link.closed) + 1
+    return math.fsum(logprobs[first:titled]), math.fsum(logprobs[titled:behind])
+
+
+def open_titles(retriever: Retriever, predicate: str | None) -> LinkTitles:
+    """Return the titles of a retriever's index whose entities pass a predicate; None: all.
+
+    A tokenizer that cannot write one of the titles is a `ModelError`.
+    """
+    index = retriever.index
+    searcher = retriever.answerer.engine.searcher
+    order = index.title_order
+    if order is None:
+        raise InputError(
+            "index",
+            f"is of format version {index.manifest.format_version}, which has no order of titles; "
+            "rebuild it, or update it with genret update",
+        )
+    batches = title_batches(index.entities.stored_column(TITLE))
+    try:
+        searcher.require(batches, spelled_title)
+    except VocabularyError as error:
+        raise ModelError(str(error)) from error
+    texts = SortedTexts(batches, order)
+    if predicate is not None:
+        restriction = Restriction(parse(predicate))
+        retriever.filters.check(restriction)
+        ((allowed,),) = retriever.filters.batches([restriction], 1)
+        if not isinstance(allowed, EntityFilter):  # only a cancelled or an open restriction has none
+            raise InputError("filter", f"{predicate!r} could not be applied")
+        texts = texts.among(allowed.allowed)
+    if len(texts) > _MANY_TITLES:
+        searcher.warm_up()
+    titles = LinkTitles(texts, searcher)
+    titles.prepare()
+    return titles

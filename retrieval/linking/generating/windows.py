@@ -43,14 +43,8 @@ def cut_windows(
     """Yield windows [begin, end) of a text, in order, one behind the other.
 
     A window ends with a paragraph or with a sentence where it would otherwise be cut among words, and within
-    a word only where the word alone is longer than a window.
-
-    Args:
-        text: The text.
-        begin: First character of the first window.
-        end: Character behind the last one.
-        max_tokens: Most tokens of a window, at least 1.
-        count_tokens: Counts the tokens of each of some pieces.
+    a word only where the word alone is longer than a window. `count_tokens` counts those of each of some
+    pieces.
     """
     while begin < end:
         reach = min(end, begin + max_tokens * _CHARS_PER_TOKEN)
@@ -147,15 +141,7 @@ def write_windows(
     prefix: PromptPrefix | None,
     speller: Speller,
 ) -> list[Outcome]:
-    """Write at least one window together.
-
-    Args:
-        model: The model.
-        jobs: The windows.
-        options: Method and its options.
-        prefix: Tokens that every prompt begins with.
-        speller: Spells forced bytes.
-    """
+    """Write at least one window together; every prompt begins with `prefix`."""
     try:
         if options.method in ("greedy", "sample"):
             return _write_chains(model, jobs, options, prefix, speller)
@@ -198,31 +184,30 @@ def _write_searched(
     session = model.prefill([job.prompt for job in jobs], prefix)
     budgets = [job.max_tokens for job in jobs]
     constraint = GrammarConstraint([job.grammar for job in jobs], budgets, model.device)
-    found: dict[int, tuple[int, ...]] = {}
-    errors: dict[int, ModelError] = {}
+    results: Sequence[BeamResult | DiscResult | DecodingError]
     if options.method == "beam":
         params = [BeamParams(k=1, beam_size=options.beam_size)] * len(jobs)
-        for number, result in enumerate(beam_search(session, constraint, params)):
-            if isinstance(result, BeamResult) and result.hypotheses:
-                found[number] = result.hypotheses[0].token_ids
-            else:
-                errors[number] = _nothing(result)
+        results = beam_search(session, constraint, params)
     else:
         draws = [
             DiscParams(num_draws=options.num_draws, temperature=options.temperature, seed=job.seed)
             for job in jobs
         ]
-        for number, drawn in enumerate(disc(session, constraint, draws)):
-            if isinstance(drawn, DiscResult) and drawn.samples:
-                found[number] = drawn.samples[0].hypothesis.token_ids
-            else:
-                errors[number] = _nothing(drawn)
-    scored = _scored(model, [(jobs[number].prompt, tokens) for number, tokens in found.items()], prefix)
-    outcomes: dict[int, Outcome] = {**errors, **dict(zip(found, scored, strict=True))}
-    return [outcomes[number] for number in range(len(jobs))]
+        results = disc(session, constraint, draws)
+    chosen = [_chosen(result) for result in results]
+    found = [
+        (job.prompt, tokens) for job, tokens in zip(jobs, chosen, strict=True) if isinstance(tokens, tuple)
+    ]
+    scored = iter(_scored(model, found, prefix))
+    return [tokens if isinstance(tokens, ModelError) else next(scored) for tokens in chosen]
 
 
-def _nothing(result: BeamResult | DiscResult | DecodingError) -> ModelError:
+def _chosen(result: BeamResult | DiscResult | DecodingError) -> tuple[int, ...] | ModelError:
+    """Return the tokens of the best annotation, or of the one drawn."""
+    if isinstance(result, BeamResult) and result.hypotheses:
+        return result.hypotheses[0].token_ids
+    if isinstance(result, DiscResult) and result.samples:
+        return result.samples[0].hypothesis.token_ids
     if isinstance(result, DecodingError | DecodingCancelledError):
         return ModelError(str(result))
     return ModelError("the model gives no annotation of the text any probability")

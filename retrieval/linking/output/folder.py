@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -103,27 +103,25 @@ class OutputFolder:
                 done[shard.number] = record
         return done
 
-    def tidy(self, done: Mapping[int, ShardRecord]) -> None:
+    def tidy(self, done: Mapping[int, ShardRecord], *kept: str) -> None:
         """Remove parts and records of shards that are not done, totals, and files left half written."""
-        self._keep(done, {RUN_FILE, RECORDS_DIR, LOCK_FILE})
-
-    def _keep(self, done: Mapping[int, ShardRecord], others: Set[str]) -> None:
-        kept = others | {record.part for record in done.values()}
         records = {record_file(self.path, number).name for number in done}
+        files = {RUN_FILE, RECORDS_DIR, LOCK_FILE, *kept} | {record.part for record in done.values()}
         # Records go first: none may be there without its part.
-        for path in self._own_files(RECORDS_DIR):
-            if path.name not in records:
-                _remove(path)
-        for path in self._own_files():
-            if path.name not in kept:
-                _remove(path)
+        for folder, is_known, left in (
+            (self.path / RECORDS_DIR, is_record, records),
+            (self.path, is_ours, files),
+        ):
+            for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+                if is_known(path.name) and path.name not in left:
+                    _remove(path)
 
     def clear(self) -> None:
         """Remove everything that a run wrote, its totals last; never anything else.
 
         The totals name the single file that was made of the parts: a run that is killed here finds it whole.
         """
-        self._keep({}, {RUN_FILE, RECORDS_DIR, LOCK_FILE, SUMMARY_FILE})
+        self.tidy({}, SUMMARY_FILE)
         with writing(self.path):
             if (self.path / RECORDS_DIR).is_dir() and not any((self.path / RECORDS_DIR).iterdir()):
                 (self.path / RECORDS_DIR).rmdir()
@@ -152,13 +150,6 @@ class OutputFolder:
             return False
         part = self.path / record.part
         return part.is_file() and part.stat().st_size == record.num_bytes
-
-    def _own_files(self, below: str = "") -> Iterator[Path]:
-        folder = self.path / below
-        known = is_record if below else is_ours
-        for path in sorted(folder.iterdir()) if folder.is_dir() else []:
-            if known(path.name) and path.name != RECORDS_DIR:
-                yield path
 
     def _document(self, name: str) -> dict[str, Any] | None:
         file = self.path / name
@@ -203,13 +194,9 @@ class ShardRecord:
     part_digest: str = ""  # XXH3-128 of the part file
     first_bad: str = ""  # the first line that is no document, with the reason
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields as JSON values."""
-        return {**asdict(self), "complaints": list(self.complaints)}
-
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> ShardRecord:
-        """Read what `to_json` gave; anything else is a `ValueError`."""
+        """Read the fields from an object; anything else is a `ValueError`."""
         try:
             return cls(
                 shard=_typed(value["shard"], int),
@@ -229,7 +216,7 @@ class ShardRecord:
 
 def write_record(file: Path, record: ShardRecord) -> None:
     """Write a record, in one step."""
-    text = json.dumps(record.to_json(), ensure_ascii=False, sort_keys=True)
+    text = json.dumps(asdict(record), ensure_ascii=False, sort_keys=True)
     replace_file(file, text.encode("utf-8", "backslashreplace") + b"\n")
 
 
@@ -275,9 +262,8 @@ class OutputTarget:
     def of(cls, out: str | Path, output_format: str | None = None) -> OutputTarget:
         """Return the target of a name, and refuse one that cannot be written, before any work is done.
 
-        Args:
-            out: A name that ends in .parquet or .jsonl is a file, any other one a folder.
-            output_format: Format of a folder's parts; None: Parquet. A file's format is in its name.
+        A name that ends in .parquet or .jsonl is a file of that format, any other one a folder, with parts in
+        Parquet unless a format is named.
 
         Raises:
             InputError: the name is empty or not UTF-8, that of another kind of file or of a link that leads

@@ -19,13 +19,8 @@ from genret.retrieval.errors import SourceError
 from genret.retrieval.index.small_files import digest_file
 
 CANDIDATE = pa.struct(
-    [
-        ("entity_id", pa.string()),
-        ("title", pa.string()),
-        ("logprob", pa.float64()),
-        ("score", pa.float64()),
-        ("probability", pa.float64()),
-    ]
+    [(name, pa.string()) for name in ("entity_id", "title")]
+    + [(name, pa.float64()) for name in ("logprob", "score", "probability")]
 )
 SCHEMA = pa.schema(
     [
@@ -110,17 +105,10 @@ def write_part(
     batches: Iterable[Sequence[Row]],
     shown: Path | None = None,
 ) -> int:
-    """Write rows in bounded memory, and return how many there were.
+    """Write rows in bounded memory, and return how many there were; a full disk is a `SourceError`.
 
-    Args:
-        path: The file; it is there even when this fails.
-        output_format: "parquet" or "jsonl".
-        metadata: Metadata for the schema of a Parquet file.
-        batches: Rows of `SCHEMA`; how they are batched does not show in the file.
-        shown: Name of the file in errors, where it is written under another one; None: `path`.
-
-    Raises:
-        SourceError: the disk is full, or fails.
+    How the rows are batched does not show in the file. It is there even when this fails; `shown` is its name
+    in errors, where it is written under another one.
     """
     num_rows, shown = 0, shown or path
     with writing(shown):
@@ -178,11 +166,7 @@ def merge_parts(
     parts: Sequence[Path],
     shown: Path | None = None,
 ) -> None:
-    """Write the rows of part files of one format, in their order, to one file; arguments as of `write_part`.
-
-    Raises:
-        SourceError: a part cannot be read, or the file cannot be written.
-    """
+    """Write the rows of part files of one format, in their order, to one file; see `write_part`."""
     if output_format == "parquet":
         with writing(shown or path):
             _merge_parquet(path, metadata, parts)

@@ -11,7 +11,6 @@ import socket
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +23,6 @@ _LOCAL = "local"  # as `ray.init` calls it
 _REACH_SECONDS = 10.0
 _CHECK_SECONDS = 120.0
 _LOG = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class RayResources:
-    """Resources of every worker of a run."""
-
-    num_workers: int  # number of workers
-    num_cpus: float  # CPUs of each, as Ray counts them; they decide how many fit on a node
-    num_gpus: float  # GPUs of each; a fraction shares one
 
 
 def import_ray() -> Any:
@@ -69,8 +59,7 @@ def connected(
 
     Args:
         ray: The module.
-        address: The cluster, as `ray.init` takes it; None: the one in RAY_ADDRESS, else one is started on
-            this machine and stopped with the block.
+        address: The cluster, as `ray.init` takes it; None: the one in RAY_ADDRESS, else one is started here.
         num_cpus: CPUs of a cluster that is started here; they are a count of workers, not of processors.
         runtime_env: Runtime environment that Ray brings to the nodes; see its documentation.
 
@@ -120,14 +109,17 @@ def _no_cluster(address: str, reason: str) -> InputError:
 
 def reason_not_joined(error: BaseException) -> str:
     """Say why a cluster could not be joined; Ray's error says only that it could not."""
-    causes: list[str] = []
-    seen: BaseException | None = error
-    while seen is not None:
-        causes.append(str(seen))
-        seen = seen.__cause__
-    if any("Authentication" in cause for cause in causes):
+    reasons = [str(one) for one in causes(error)]
+    if any("Authentication" in reason for reason in reasons):
         return "it asks for a token: set RAY_AUTH_MODE=token, and have the token in RAY_AUTH_TOKEN"
-    return causes[0]
+    return reasons[0]
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and what it was raised from."""
+    while error is not None:
+        yield error
+        error = error.__cause__
 
 
 @contextmanager
@@ -147,15 +139,11 @@ def _signal_handlers_kept() -> Iterator[None]:
 
 def choose_resources(
     ray: Any, num_workers: int | None, num_cpus: float, num_gpus: float | None, wants_gpu: bool
-) -> RayResources:
-    """Decide the resources of workers by what the cluster has now.
+) -> tuple[int, float]:
+    """Return the number of workers, and the GPUs of each, by what the cluster has now.
 
-    Args:
-        ray: The module, connected.
-        num_workers: Number asked for; None: as many as fit.
-        num_cpus: CPUs of each worker.
-        num_gpus: GPUs of each worker; None: one where the cluster has any and workers can use it.
-        wants_gpu: Whether workers can use one.
+    None workers are as many as fit by the CPUs (as Ray counts them) and GPUs of each; None GPUs: one where
+    there are any and workers can use it. A fraction shares one.
     """
     there = ray.cluster_resources()
     gpus = float(there.get("GPU", 0.0))
@@ -176,16 +164,13 @@ def choose_resources(
             num_cpus,
             num_gpus,
         )
-    return RayResources(wanted, num_cpus, num_gpus)
+    return wanted, num_gpus
 
 
 def check_nodes(ray: Any, needed: Mapping[str, str], out: Path) -> None:
     """Refuse a cluster with a node that does not see what workers read, or does not share the output folder.
 
-    Args:
-        ray: The module, connected.
-        needed: Absolute paths that are read, and the noun for each.
-        out: Output folder; it is there.
+    `needed` are absolute paths, with the noun for each.
 
     Raises:
         SourceError: a node does not see a path, or not the same output folder; both are named.
@@ -235,13 +220,7 @@ def _ask_all(ray: Any, question: tuple[Any, ...], what: str) -> None:
 
 
 def what_is_missing(needed: Mapping[str, str], probe: str | None, content: str) -> str | None:
-    """Say what a node does not see; runs there.
-
-    Args:
-        needed: Absolute paths that are read, and the noun for each.
-        probe: A file that was just written into the output folder; None: there is none.
-        content: Content of that file.
-    """
+    """Say what a node does not see; runs there. `probe` was just written into the output folder, if any."""
     for path, name in needed.items():
         if not os.path.exists(path):
             return f"does not see {name} {path}"

@@ -8,76 +8,147 @@ finished; Ray keeps no account of it.
 from __future__ import annotations
 
 import os
+import pickle
 import queue
 import threading
 import time
+from collections import Counter, deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from genret.retrieval.errors import InputError
 from genret.retrieval.interruption import uninterrupted
 from genret.retrieval.linking.documents.corpus import Shard
 from genret.retrieval.linking.finding.find_options import STOP_WORD_LISTS
 from genret.retrieval.linking.link_options import LinkJob
-from genret.retrieval.linking.output.folder import LinkingRunError, ShardRecord
+from genret.retrieval.linking.output.folder import LinkingRunError, OutputFolder, ShardRecord
 from genret.retrieval.linking.run_progress import LinkCounts
-from genret.retrieval.linking.runners.ray_actor import (
-    OUTCOME_COLUMN,
-    SHARD_COLUMN,
-    Outcome,
-    ShardActor,
-    ShardProgress,
-    outcome_of,
-    text_of,
-)
 from genret.retrieval.linking.runners.ray_cluster import (
-    RayResources,
+    causes,
     check_nodes,
     choose_resources,
     connected,
     import_ray,
 )
-from genret.retrieval.linking.runners.runner import OpenWorker, WorkerError
+from genret.retrieval.linking.runners.runner import Messages, OpenWorker, WorkerError, linked
 from genret.retrieval.linking.shard_worker import ShardWorker
 
-_PROGRESS_EVERY_S = 0.5
+SHARD_COLUMN = "shard"
+OUTCOME_COLUMN = "outcome"
+_REPORT_EVERY_S = 0.5
 # Ray would try a shard whose actor died for ever: one that kills every worker would never let the run end.
 DEFAULT_RETRIES = 3
 # The next shard waits at the actor while one is linked: it is not begun, so nothing of it can be lost.
 _SHARDS_AT_AN_ACTOR = 2
 _STOP_SECONDS = 20.0
 
+Outcome = ShardRecord | WorkerError
+
+
+class ShardActor:
+    """Opens a worker once and links the shards it is handed, one per call. Ray Data makes these.
+
+    Shards and outcomes cross pickled. Errors come back as outcomes: raised, they would reach the caller
+    wrapped in Ray's own words, and Ray would write of each to the terminal.
+
+    Ray Data keeps actors by their arguments: all of them must be hashable. `progress` is the actor
+    `ShardProgress` of the run; a shard that was lost with its actor is tried again `num_retries` times.
+    """
+
+    def __init__(self, job: LinkJob, open_worker: OpenWorker, progress: Any, num_retries: int) -> None:
+        self._job = job
+        self._progress = progress
+        self._num_retries = num_retries
+        self._worker: ShardWorker | WorkerError
+        try:
+            self._worker = open_worker(job)
+        except Exception as error:  # raised where the run was started
+            self._worker = WorkerError.of(error)
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """Link the shards of a batch: one, as every block holds one."""
+        outcomes = [pickle.dumps(self._outcome(pickle.loads(sent))) for sent in batch[SHARD_COLUMN]]
+        return {OUTCOME_COLUMN: np.array(outcomes, dtype=object)}
+
+    def _outcome(self, shard: Shard) -> Outcome:
+        if isinstance(self._worker, WorkerError):
+            return self._worker
+        try:
+            return self._linked(self._worker, shard)
+        except Exception as error:  # raised where the run was started
+            return WorkerError.of(error)
+
+    def _linked(self, worker: ShardWorker, shard: Shard) -> ShardRecord:
+        import ray
+
+        num_tries = ray.get(self._progress.begin.remote(shard.number))
+        if num_tries > 1:
+            # The actor that had it is gone; it may have come as far as to the record.
+            record = recorded(self._job, shard)
+            if record is not None:
+                return record
+        if num_tries > self._num_retries + 1:
+            raise LinkingRunError(
+                f"shard {shard.number} ({shard.stretch}) was tried {num_tries - 1} times, and each time "
+                "its worker died, as workers do that need more memory than there is; smaller shards may pass"
+            )
+        last: deque[Any] = deque(maxlen=1)
+        record = linked(
+            worker, shard, lambda counts: last.append(self._progress.add.remote(counts)), _REPORT_EVERY_S
+        )
+        ray.get(list(last))  # counted before the shard counts as done
+        return record
+
+
+def recorded(job: LinkJob, shard: Shard) -> ShardRecord | None:
+    """Return the record of a shard that this run has finished; None where it has not."""
+    return OutputFolder(Path(job.out)).finished(job.key, (shard,), job.output_format).get(shard.number)
+
+
+class ShardProgress:
+    """Sums the counts of shards, and counts how often each was begun; one actor per run."""
+
+    def __init__(self) -> None:
+        self._counts = LinkCounts()
+        self._num_tries: Counter[int] = Counter()
+
+    def begin(self, shard: int) -> int:
+        """Note that a shard is begun, and return how often it was, this time included."""
+        self._num_tries[shard] += 1
+        return self._num_tries[shard]
+
+    def add(self, counts: LinkCounts) -> None:
+        """Add a worker's increment."""
+        self._counts.add(counts)
+
+    def take(self) -> LinkCounts | None:
+        """Return the increments since the last call; None before the first shard is begun."""
+        if not self._num_tries:
+            return None
+        taken, self._counts = self._counts, LinkCounts()
+        return taken
+
 
 @dataclass(frozen=True)
 class RayRunner:
-    """Links shards on a Ray cluster; see `Runner`.
+    """Links shards on a Ray cluster; see `Runner`. A number that is out of range is an `InputError`."""
 
-    Attributes:
-        num_workers: Actors; None: as many as the cluster has room for.
-        address: The cluster, as `ray.init` takes it ("auto", "host:6379", "ray://host:10001"); None: the one
-            in RAY_ADDRESS, else one is started on this machine for the run.
-        num_cpus: CPUs that an actor takes, as Ray counts them; None: as many as a worker has threads.
-        num_gpus: GPUs that an actor takes; None: one, where the cluster has any and the worker's device is
-            not "cpu".
-        num_retries: How often a shard is tried again whose actor died.
-        runtime_env: Runtime environment that Ray brings to nodes where genret is not installed.
-        open_worker: Makes a worker; a function or class that can be imported on the nodes.
-
-    Raises:
-        InputError: a number is out of range; it is named.
-    """
-
-    num_workers: int | None = None
+    num_workers: int | None = None  # actors; None: as many as the cluster has room for
+    # The cluster, as `ray.init` takes it ("auto", "host:6379", "ray://host:10001"); None: the one in
+    # RAY_ADDRESS, else one is started on this machine for the run.
     address: str | None = None
     _: KW_ONLY
-    num_cpus: float | None = None
+    num_cpus: float | None = None  # CPUs of an actor, as Ray counts them; None: a worker's number of threads
+    # GPUs of an actor; None: one, where the cluster has any and the worker's device is not "cpu".
     num_gpus: float | None = None
-    num_retries: int = DEFAULT_RETRIES
-    runtime_env: Mapping[str, Any] | None = None
-    open_worker: OpenWorker = ShardWorker
+    num_retries: int = DEFAULT_RETRIES  # how often a shard is tried again whose actor died
+    runtime_env: Mapping[str, Any] | None = None  # brought to nodes where genret is not installed
+    open_worker: OpenWorker = ShardWorker  # makes a worker; must be importable on the nodes
 
     def __post_init__(self) -> None:
         if self.num_workers is not None and self.num_workers < 1:
@@ -88,50 +159,48 @@ class RayRunner:
             if value is not None and value < 0:
                 raise InputError(name, f"must be at least 0, got {value:g}")
 
-    def run(self, job: LinkJob, shards: Sequence[Shard]) -> Iterator[ShardRecord | LinkCounts]:
+    def run(self, job: LinkJob, shards: Sequence[Shard]) -> Messages:
         """Yield the record of every shard as it ends, in any order, and counts in between; see `Runner`.
 
         Closing the iterator ends the actors, and leaves the cluster unless the process was connected before.
-
-        Raises:
-            GenretError: a worker refused or failed, a node does not see the files, or Ray is not there.
         """
         if not shards:
             return
         ray = import_ray()
         num_cpus = self.num_cpus or job.worker.num_threads or 1
         job, shards = absolute_job(job), [absolute_shard(shard) for shard in shards]
-        with connected(ray, self.address, self._local_cpus(num_cpus), self.runtime_env):
+        # A cluster that is started here has room for the workers asked for.
+        room = (self.num_workers or max(1, int((os.cpu_count() or 1) // num_cpus))) * num_cpus
+        with connected(ray, self.address, room, self.runtime_env):
             check_nodes(ray, _needed(job, shards), Path(job.out))
-            resources = choose_resources(
-                ray, self.num_workers, num_cpus, self.num_gpus, job.worker.device != "cpu"
+            wants_gpu = job.worker.device != "cpu"
+            num_workers, num_gpus = choose_resources(
+                ray, self.num_workers, num_cpus, self.num_gpus, wants_gpu
             )
             progress = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(ShardProgress).remote()
-            blocks = self._dataset(ray, job, shards, resources, progress)
+            actors = {
+                "compute": ray.data.ActorPoolStrategy(
+                    size=min(num_workers, len(shards)), max_tasks_in_flight_per_actor=_SHARDS_AT_AN_ACTOR
+                ),
+                "num_cpus": num_cpus,
+                "num_gpus": num_gpus or None,  # actors that die are started again: Ray Data's default
+            }
+            blocks = self._dataset(ray, job, shards, progress, actors)
             with closing(_streamed(ray, blocks, progress)) as results:  # ended here, not when it is collected
                 yield from _checked(results, shards)
 
-    def _local_cpus(self, num_cpus: float) -> float:
-        """Return the CPUs that a cluster started here reports: room for the workers asked for."""
-        return (self.num_workers or max(1, int((os.cpu_count() or 1) // num_cpus))) * num_cpus
-
     def _dataset(
-        self, ray: Any, job: LinkJob, shards: Sequence[Shard], resources: RayResources, progress: Any
+        self, ray: Any, job: LinkJob, shards: Sequence[Shard], progress: Any, actors: Mapping[str, Any]
     ) -> Any:
         import pyarrow as pa
 
-        tables = [pa.table({SHARD_COLUMN: [text_of(shard)]}) for shard in shards]
+        tables = [pa.table({SHARD_COLUMN: [pickle.dumps(shard)]}) for shard in shards]
         linked = ray.data.from_blocks(tables).map_batches(
             ShardActor,
             fn_constructor_args=(job, self.open_worker, progress, self.num_retries),
             batch_size=1,
             batch_format="numpy",
-            compute=ray.data.ActorPoolStrategy(
-                size=min(resources.num_workers, len(shards)),
-                max_tasks_in_flight_per_actor=_SHARDS_AT_AN_ACTOR,
-            ),
-            num_cpus=resources.num_cpus,
-            num_gpus=resources.num_gpus or None,  # actors that die are started again: Ray Data's default
+            **actors,
         )
         linked.context.enable_progress_bars = False
         linked.context.print_on_execution_start = False
@@ -148,19 +217,15 @@ class StopOnRequest:
 
     requested = threading.Event()
 
-    def before_execution_starts(self, executor: Any) -> None:
+    def before_execution_starts(self, *_: Any) -> None:
         """Nothing."""
+
+    after_execution_succeeds = after_execution_fails = before_execution_starts
 
     def on_execution_step(self, executor: Any) -> None:
         """Raise `InterruptedError` if an end was requested."""
         if self.requested.is_set():
             raise InterruptedError("the run was stopped")
-
-    def after_execution_succeeds(self, executor: Any) -> None:
-        """Nothing."""
-
-    def after_execution_fails(self, executor: Any, error: Exception) -> None:
-        """Nothing."""
 
 
 def absolute_job(job: LinkJob) -> LinkJob:
@@ -206,12 +271,12 @@ def _streamed(ray: Any, blocks: Any, progress: Any) -> Generator[Outcome | LinkC
     StopOnRequest.requested.clear()
     reader = threading.Thread(target=_read, args=(blocks, results), name="ray-outcomes", daemon=True)
     reader.start()
-    next_counts = time.monotonic() + _PROGRESS_EVERY_S
+    next_counts = time.monotonic() + _REPORT_EVERY_S
     try:
         while True:
             if time.monotonic() >= next_counts:
                 yield from _counted(ray, progress)
-                next_counts = time.monotonic() + _PROGRESS_EVERY_S
+                next_counts = time.monotonic() + _REPORT_EVERY_S
             try:
                 result = results.get(timeout=max(0.0, next_counts - time.monotonic()))
             except queue.Empty:
@@ -245,7 +310,7 @@ def _read(blocks: Any, results: queue.Queue[Outcome | BaseException | None]) -> 
     """
     try:
         for block in blocks.iter_batches(batch_size=None, batch_format="numpy", prefetch_batches=0):
-            outcomes = [outcome_of(text) for text in block[OUTCOME_COLUMN]]
+            outcomes = [pickle.loads(sent) for sent in block[OUTCOME_COLUMN]]
             for outcome in outcomes:
                 results.put(outcome)
             if any(isinstance(outcome, WorkerError) for outcome in outcomes):
@@ -258,7 +323,7 @@ def _read(blocks: Any, results: queue.Queue[Outcome | BaseException | None]) -> 
 def _said(ray: Any, error: BaseException) -> BaseException:
     """Return the error to raise for one of Ray's: one line where it tells of no defect."""
     known = ray.exceptions
-    seen = list(_causes(error))
+    seen = list(causes(error))
     for one in seen:
         if isinstance(one, known.RayActorError | known.OutOfMemoryError):
             return LinkingRunError(f"workers died: {' '.join(str(one).split())}")
@@ -266,12 +331,6 @@ def _said(ray: Any, error: BaseException) -> BaseException:
         if isinstance(one, known.RayError) and not isinstance(one, known.RayTaskError):
             return LinkingRunError(f"the Ray cluster cannot go on: {' '.join(str(one).split())}")
     return error
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__
 
 
 def _checked(

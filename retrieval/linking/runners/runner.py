@@ -1,19 +1,25 @@
-"""Runners, their workers and the messages between them; `work` runs a worker in a process of its own.
+"""Runners, the messages between them and their workers, and the runners of this machine.
 
 Messages are increments of counts, records of shards, and errors in words. This module is light, for it is
-what a worker process imports first.
+what a worker process imports first (`work`).
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import signal
 import threading
+import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import suppress
-from multiprocessing import parent_process
+from dataclasses import asdict, dataclass
+from multiprocessing import parent_process, resource_tracker
 from multiprocessing.connection import Connection, wait
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from multiprocessing.context import SpawnProcess
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from genret.retrieval import errors
 from genret.retrieval.errors import GenretError, InputError
@@ -27,12 +33,13 @@ if TYPE_CHECKING:
 
 
 OpenWorker = Callable[[LinkJob], "ShardWorker"]
+Messages = Generator[ShardRecord | LinkCounts, None, None]
 
 
 class Runner(Protocol):
     """Links shards with `ShardWorker`, several at a time."""
 
-    def run(self, job: LinkJob, shards: Sequence[Shard]) -> Iterator[ShardRecord | LinkCounts]:
+    def run(self, job: LinkJob, shards: Sequence[Shard]) -> Messages:
         """Yield the record of every shard as it ends, in any order, and counts of unfinished ones in between.
 
         Closing the iterator stops the workers. `LinkCounts` are increments since the last ones and only for
@@ -71,22 +78,35 @@ class WorkerError(NamedTuple):
         return kind.__new__(kind, self.text)
 
 
-class Increments:
-    """Sends the growth of counts since they were last sent."""
+def linked(
+    worker: ShardWorker, shard: Shard, send: Callable[[LinkCounts], None], every: float = 0.0
+) -> ShardRecord:
+    """Link a shard and return its record.
 
-    def __init__(self, send: Callable[[LinkCounts], None]) -> None:
-        self._send = send
-        self._sent: dict[str, int] = {}
+    `send` gets what the counts have grown by, if anything, at the end and not sooner than `every` seconds
+    after the last time.
+    """
+    sent: dict[str, int] = {}
+    due = time.monotonic() + every
 
-    def report(self, counts: LinkCounts) -> None:
-        """Send what the counts of the shard have grown by, if anything."""
-        now = counts.to_json()
-        grown = {name: n - self._sent.get(name, 0) for name, n in now.items()}
-        self._sent = now
+    def report(counts: LinkCounts) -> None:
+        nonlocal sent, due
+        if time.monotonic() < due:
+            return
+        now = asdict(counts)
+        grown = {name: n - sent.get(name, 0) for name, n in now.items()}
+        sent, due = now, time.monotonic() + every
         if any(grown.values()):
-            self._send(LinkCounts(**grown))
+            send(LinkCounts(**grown))
+
+    record = worker.run(shard, report)
+    due = 0.0
+    report(record.counts)
+    return record
 
 
+_STOP_SECONDS = 1.0  # until a worker that was asked to end is made to
+_OUT_OF_MEMORY = "; the system kills a process so when memory runs out: fewer --workers need less"
 _ORPHANED = 4  # exit code of a worker whose coordinator is gone; nobody is left to read it
 
 
@@ -97,19 +117,15 @@ def work(connection: Connection, job: LinkJob, open_worker: OpenWorker) -> None:
     `WorkerError` and nothing more.
     """
     threading.Thread(target=_end_with_the_coordinator, daemon=True).start()
-    threads = str(job.worker.num_threads or "")
-    for name in ("OMP_NUM_THREADS", "RAYON_NUM_THREADS"):
-        if threads:  # read when torch and the tokenizers are imported: several workers share the cores
-            os.environ.setdefault(name, threads)
+    if job.worker.num_threads:
+        for name in ("OMP_NUM_THREADS", "RAYON_NUM_THREADS"):  # read when torch and tokenizers are imported
+            os.environ.setdefault(name, str(job.worker.num_threads))
     try:
         worker = open_worker(job)
         try:
             connection.send(LinkCounts())
             while (shard := connection.recv()) is not None:
-                increments = Increments(connection.send)
-                record = worker.run(shard, increments.report)
-                increments.report(record.counts)
-                connection.send(record)
+                connection.send(linked(worker, shard, connection.send))
         finally:
             worker.close()
     except (EOFError, BrokenPipeError):  # the coordinator is gone
@@ -125,3 +141,131 @@ def _end_with_the_coordinator() -> None:
     if coordinator is not None:
         wait([coordinator.sentinel])
         os._exit(_ORPHANED)
+
+
+@dataclass(frozen=True, slots=True)
+class InProcessRunner:
+    """Links shards in this process, one after the other; `report` gets increments of the counts."""
+
+    report: Callable[[LinkCounts], None]
+    open_worker: OpenWorker
+
+    def run(self, job: LinkJob, shards: Sequence[Shard]) -> Messages:
+        """Yield the record of every shard, in order. See `Runner.run`."""
+        worker = self.open_worker(job)
+        try:
+            yield LinkCounts()
+            for shard in shards:
+                yield linked(worker, shard, self.report)
+        finally:
+            worker.close()
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRunner:
+    """Links shards in several processes of this machine, each with an index and a model of its own.
+
+    Every process has a pipe of its own, so that one that is killed breaks no queue of the others, and gets
+    one shard at a time. The processes end with this one, however that ends.
+    """
+
+    num_workers: int  # processes; no more are started than there are shards
+    open_worker: OpenWorker  # makes the worker, in its process; a function or class that can be sent there
+
+    def run(self, job: LinkJob, shards: Sequence[Shard]) -> Messages:
+        """Yield records and increments of counts as they come; see `Runner.run`. A dead worker is a
+        `LinkingRunError`.
+        """
+        waiting = deque(shards)
+        workers: dict[Connection, _Process] = {}
+        try:
+            for _ in range(min(self.num_workers, len(shards))):
+                process = _Process.start(job, self.open_worker)
+                workers[process.connection] = process
+            while workers:
+                for connection in wait(list(workers)):
+                    assert isinstance(connection, Connection)
+                    message = workers[connection].receive()
+                    if isinstance(message, ShardRecord | LinkCounts):
+                        yield message
+                    if workers[connection].is_free and not workers[connection].hand_out(waiting):
+                        workers.pop(connection).join()
+        finally:
+            _stop(workers.values())
+
+
+@dataclass(slots=True)
+class _Process:
+    """A worker process, its pipe (which ends with it) and the shard it is linking, if any."""
+
+    process: SpawnProcess
+    connection: Connection
+    shard: Shard | None = None
+    is_free: bool = False
+
+    @classmethod
+    def start(cls, job: LinkJob, open_worker: OpenWorker) -> _Process:
+        """Start a process that gets no Ctrl-C: only this process decides what that stops."""
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        process = context.Process(target=work, args=(theirs, job, open_worker), daemon=True)
+        # The mask is inherited, so that the process never has a moment in which it would be interrupted. The
+        # first process would start the tracker besides, which takes SIGINT out of the mask.
+        resource_tracker.ensure_running()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        theirs.close()
+        return cls(process, ours)
+
+    def receive(self) -> Any:
+        """Return the next message; raise a failure, or `LinkingRunError` where the process is gone."""
+        try:
+            message = self.connection.recv()
+        except (EOFError, ConnectionResetError):
+            raise self._death() from None
+        if isinstance(message, WorkerError):
+            raise message.error()
+        if isinstance(message, ShardRecord) or (self.shard is None and not self.is_free):
+            self.shard, self.is_free = None, True
+        return message
+
+    def hand_out(self, waiting: deque[Shard]) -> bool:
+        """Send the next shard, or None as the word that it may go; return whether there was one."""
+        self.is_free = False
+        self.shard = waiting.popleft() if waiting else None
+        try:
+            self.connection.send(self.shard)
+        except BrokenPipeError:
+            raise self._death() from None
+        return self.shard is not None
+
+    def join(self) -> None:
+        self.process.join(_STOP_SECONDS)
+        _stop([self])
+
+    def _death(self) -> LinkingRunError:
+        self.process.join(_STOP_SECONDS)
+        code = self.process.exitcode
+        how = f"exit code {code}" if code is None or code >= 0 else signal.Signals(-code).name
+        doing = "as it opened the index and the model"
+        if self.shard is not None:
+            doing = f"as it linked shard {self.shard.number} ({self.shard.stretch})"
+        hint = _OUT_OF_MEMORY if code == -signal.SIGKILL else ""
+        return LinkingRunError(f"a worker died ({how}) {doing}{hint}")
+
+
+def _stop(workers: Collection[_Process]) -> None:
+    """End processes at once; what they have recorded stays."""
+    processes = [worker.process for worker in workers]
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        process.join(_STOP_SECONDS)
+        if process.is_alive():
+            process.kill()
+            process.join()
+    for worker in workers:
+        worker.connection.close()

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from genret.decoding.beam_search import BeamResult, beam_search
-from genret.decoding.beam_search.beams import Written
-from genret.decoding.beam_search.candidates import Scoring, best_columns, top_tokens
+from genret.decoding.beam_search.beams import Scoring, best_columns, top_tokens
+from genret.decoding.beam_search.search_state import Written
 from genret.decoding.cancellation import CancelToken
 from genret.decoding.constraints import Hypothesis
 from genret.decoding.errors import DecodingCancelledError, InvalidLogitsError

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from genret.decoding.beam_search import BeamResult, FinishedRows, beam_search
-from genret.decoding.beam_search.certificate import Nodes, OpenNodes
+from genret.decoding.beam_search.search_state import Nodes, OpenNodes
 from genret.decoding.cancellation import CancelToken
 from genret.decoding.errors import DeadlineExceededError, DecodingCancelledError
 from genret.decoding.params import BeamParams

@@ -120,7 +120,7 @@ def watched(steps: Callable[..., None]) -> Callable[..., None]:
     def run(*arguments: object) -> None:
         with pytest.MonkeyPatch.context() as patch, no_sync():
             # On the CPU the trie compares widths with values, as it would not on a device.
-            patch.setattr("genret.decoding.trie.torch_kernels._can_look_at", lambda _: False)
+            patch.setattr("genret.decoding.trie.trie_kernels._can_look_at", lambda _: False)
             steps(*arguments)
 
     return run

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AutoModelForCausalLM
 
 import genret.decoding.model.hf_model
-from genret.decoding.conformance.difference import Difference, Tolerance, exactly
+import genret.decoding.model.tree_attention
 from genret.decoding.conformance.examination import (
     Examination,
     ExamineOptions,
@@ -29,7 +29,6 @@ from genret.decoding.conformance.examination import (
     make_plan,
     prompt_lengths,
 )
-from genret.decoding.conformance.plain_passes import RandomTree, random_tree
 from genret.decoding.conformance.scenarios import (
     COLLECTIONS,
     KEPT_LEVELS,
@@ -42,13 +41,13 @@ from genret.decoding.conformance.scenarios import (
     Scenario,
 )
 from genret.decoding.errors import UnsupportedModelError
-from genret.decoding.model import segment_attention
 from genret.decoding.model.hf_model import HFLanguageModel
 from genret.decoding.model.hf_session import TreeSession
 from genret.decoding.model.model_loading import load_config, load_weights
-from genret.decoding.model.prefill import PromptPass
-from genret.decoding.model.segment_attention import Rule, Segment
-from genret.decoding.model.token_tree import TreeStep
+from genret.decoding.model.self_check import Difference, RandomTree, Tolerance, exactly, random_tree
+from genret.decoding.model.token_tree import BranchStep
+from genret.decoding.model.tree_attention import PromptPass
+from genret.decoding.model.whole_trees import TreeBlock
 from tests.verified_architectures import ARCHITECTURES, COMMON, build
 
 SMALL = ExamineOptions(trees=2, depth=4, beams=3, prompt_tokens=16)
@@ -71,12 +70,12 @@ def first_different(report: Report) -> tuple[int, str]:
 
 
 def by_scenario(report: Report) -> dict[str, float]:
-    return {result.name: result.difference.largest for result in found_in(report).scenarios}
+    return {name: one.largest for name, one in found_in(report).scenarios.items()}
 
 
 def blind_to_windows(patch: pytest.MonkeyPatch) -> None:
-    plain = TreeStep.sights
-    patch.setattr(TreeStep, "sights", lambda self, window: plain(self, None))
+    plain = BranchStep.sights
+    patch.setattr(BranchStep, "sights", lambda self, window: plain(self, None))
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -86,8 +85,8 @@ def test_verified_architectures_are_exact(name: str) -> None:
     assert report.verdict == "exact", report.to_json()
     assert found.overall.largest < 1e-9
     assert report.facts.standing == "verified"
-    assert [result.name for result in found.scenarios] == [scenario.name for scenario in SCENARIOS]
-    branches = {result.name: result.difference.branches for result in found.scenarios}
+    assert list(found.scenarios) == [scenario.name for scenario in SCENARIOS]
+    branches = {name: one.branches for name, one in found.scenarios.items()}
     assert (branches.pop(SHARED_PREFIX.name) == 0) == build(name).config.is_encoder_decoder
     assert all(branches.values())
     assert len(found.layers) == 3
@@ -115,14 +114,15 @@ def test_windows_that_trees_ignore_are_found_in_the_first_layer_that_has_one(
     assert first_different(examine(build(name, torch.float64), SMALL)) == (layer, WINDOW)
 
 
-@pytest.mark.parametrize("module", ["genret.decoding.model.tree_attention", "genret.decoding.model.prefill"])
-def test_sinks_that_trees_ignore_are_found(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = segment_attention.attend
+@pytest.mark.parametrize("of", [BranchStep, genret.decoding.model.tree_attention])
+def test_sinks_that_trees_ignore_are_found(of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = of.attend
 
-    def without(query: Tensor, segments: tuple[Segment, ...], rule: Rule) -> Tensor:
-        return plain(query, segments, dataclasses.replace(rule, sinks=None))
+    def without(*arguments: Any) -> Tensor:
+        *others, rule = arguments
+        return plain(*others, dataclasses.replace(rule, sinks=None))
 
-    monkeypatch.setattr(f"{module}.attend", without)
+    monkeypatch.setattr(of, "attend", without)
     report = examine(build("gpt_oss", torch.float64), SMALL)
     assert first_different(report)[0] == 0
     assert found_in(report).overall.largest > 1e-2
@@ -201,8 +201,8 @@ def test_a_broken_collection_spoils_its_scenario_alone(monkeypatch: pytest.Monke
 
     def spoiling(self: TreeSession) -> None:
         plain(self)
-        for layer in self._cache.layers:
-            layer.tail_keys.add_(1.0)
+        for layer in self.cache.layers:
+            layer.tail[0].add_(1.0)
 
     monkeypatch.setattr(TreeSession, "collect", spoiling)
     report = examine(build("llama-gqa", torch.float64), SMALL)
@@ -214,7 +214,7 @@ def test_a_broken_collection_spoils_its_scenario_alone(monkeypatch: pytest.Monke
 
 def _prefix_without_its_first_token(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
-        "genret.decoding.model.prefill._seen_prefix",
+        "genret.decoding.model.tree_attention._seen_prefix",
         lambda segment, window: tuple(part[:, :, 1:] for part in segment),
     )
 
@@ -236,10 +236,11 @@ def _kept_levels_below_their_neighbours(patch: pytest.MonkeyPatch) -> None:
 
 
 def _whole_trees_scaled(patch: pytest.MonkeyPatch) -> None:
-    plain = segment_attention.attend
+    plain = TreeBlock.attend
     patch.setattr(
-        "genret.decoding.model.whole_trees.attend",
-        lambda query, segments, rule: plain(query * 1.01, segments, rule),
+        TreeBlock,
+        "attend",
+        lambda self, query, stretches, rule: plain(self, query * 1.01, stretches, rule),
     )
 
 
@@ -375,7 +376,7 @@ def test_a_plain_pass_that_fails_is_named() -> None:
 
 def test_every_scenario_writes_every_branch() -> None:
     found = found_in(examine(build("llama-gqa"), SMALL))
-    branches = {result.name: result.difference.branches for result in found.scenarios}
+    branches = {name: one.branches for name, one in found.scenarios.items()}
     written = branches[MIXED_LENGTHS.name]
     assert {branches[name.name] for name in (ONE_PROMPT, COLLECTIONS, SHARED_PREFIX, KEPT_LEVELS)} == {
         written

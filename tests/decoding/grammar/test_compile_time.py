@@ -18,7 +18,7 @@ from genret.decoding.grammar.regular.byte_dfa import ByteDfa
 from genret.decoding.grammar.regular.dfa import Dfa
 from genret.decoding.grammar.regular.dfa_texts import count_texts, distances, longest_length, shortest_text
 from genret.decoding.grammar.regular.json_spelling import spell_texts
-from genret.decoding.grammar.regular.minimise import canonical, renumbered, turned
+from genret.decoding.grammar.regular.minimise import canonical, renumbered
 from genret.decoding.grammar.regular.number_set import NumberSet
 from genret.decoding.grammar.schema.formula import Place
 from genret.decoding.grammar.schema.scalar_keywords import one_of
@@ -29,21 +29,20 @@ STATES = 10_000
 ROWS = [((97, 97, n + 1), (98, 99, n + 1)) for n in range(STATES)] + [()]
 ENDS = [False] * STATES + [True]
 LABELS = [-1] * STATES + [0]
-LONG = Dfa.from_rows(ROWS, ENDS)
+LONG = Dfa.from_rows(ROWS, LABELS)
 LONG_SPELLED = spell_texts(LONG)
 PLACE = Place("enum", "#/enum")
 # By what is done, and how much of it is to be between two looks at most.
 READ_WHOLE: dict[str, tuple[Callable[[], object], int]] = {
     "canonical": (lambda: canonical(ROWS, LABELS), 256),
     "renumbered": (lambda: renumbered(ROWS, LABELS), 256),
-    "turned": (lambda: turned(ROWS), 256),
     "distances": (lambda: distances(ROWS, ENDS), 256),
     "shortest": (lambda: shortest_text(ROWS, ENDS, 0), 256),
     "longest": (lambda: longest_length(ROWS), 256),
     "count": (lambda: count_texts(ROWS, ENDS, 1000), 256),
     "spelled": (lambda: spell_texts(LONG), 256),
     "shortest spelled": (lambda: LONG_SPELLED.shortest(), 256),
-    "from rows": (lambda: ByteDfa.from_minimal_rows(ROWS, LABELS, trimmed=True), 1024),
+    "from rows": (lambda: ByteDfa.from_minimal_rows(ROWS, LABELS), 1024),
     "texts": (lambda: Dfa.of_texts(f"{n:05}" for n in range(STATES)), 256),
     "literals": (lambda: ByteDfa.literals((b"%05d" % n, 0) for n in range(STATES)), 256),
     "numbers": (lambda: NumberSet.of_values(Decimal(n) for n in range(STATES)), 1024),

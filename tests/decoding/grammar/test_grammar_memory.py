@@ -89,15 +89,6 @@ def test_states_are_the_same_after_forgetting() -> None:
     assert explore(grammar, 300, seed=5) == before
 
 
-def test_a_fresh_grammar_shares_nothing_that_grows() -> None:
-    grammar = grammar_of("any of", COMPACT)
-    empty = grammar.num_bytes
-    states = explore(grammar, 200)
-    fresh = grammar.fresh()
-    assert fresh.num_bytes == empty < grammar.num_bytes
-    assert [unpacked(fresh, s) for s in explore(fresh, 200)] == [unpacked(grammar, s) for s in states]
-
-
 def test_counting_does_not_go_down_on_its_own() -> None:
     grammar = grammar_of("tree", COMPACT)
     counted = [grammar.num_bytes]

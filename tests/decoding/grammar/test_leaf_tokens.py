@@ -20,6 +20,7 @@ from genret.decoding.grammar.regular.dfa import Dfa
 from genret.decoding.grammar.regular.json_spelling import spell_any_text, spell_texts
 from genret.decoding.grammar.regular.minimise import Row
 from genret.decoding.grammar.regular.number_set import NumberSet
+from genret.decoding.grammar.regular.regex_compiler import compile_pattern
 from genret.decoding.grammar.vocabulary import Vocabulary
 from tests.leaf_oracle import (
     after,
@@ -129,7 +130,7 @@ def test_real_tokenizers(name: str, is_warm: bool) -> None:
     if is_warm:
         walker.warm_up()
     months = spell_texts(Dfa.of_texts(["January", "Février", "三月", "may", 'a"b', "tab\t", "\x01"]))
-    letters = spell_texts(Dfa.of_chars([(97, 122), (0x20, 0x20)]).repeated(3, 12))
+    letters = spell_texts(compile_pattern("^[a-z ]{3,12}$"))
     for automaton in (spell_any_text(), months, letters, NumberSet.of().spelled()):
         leaf = DfaLeaf(automaton, walker)
         for state in range(0, automaton.num_states, max(1, automaton.num_states // 6)):

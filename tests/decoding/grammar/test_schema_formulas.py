@@ -17,16 +17,16 @@ from genret.decoding.grammar.regular.text_set import TextSet
 from genret.decoding.grammar.schema.formula import (
     ANYTHING,
     NOTHING,
-    And,
+    AllOf,
+    AnyOf,
     Contains,
     ExactlyOne,
     Formula,
     ItemCount,
     Items,
     JsonType,
-    Not,
+    NotOf,
     NumberIn,
-    Or,
     Place,
     Properties,
     PropertyCount,
@@ -63,7 +63,9 @@ def at(pointer: str) -> Place:
         (["integer", "number"], NUMBER),
         (
             ["integer", "null"],
-            And((TypeIs(JsonType.NUMBER | JsonType.NULL), NumberIn(NumberSet.of(integers=True), at("type")))),
+            AllOf(
+                (TypeIs(JsonType.NUMBER | JsonType.NULL), NumberIn(NumberSet.of(integers=True), at("type")))
+            ),
         ),
     ],
 )
@@ -80,14 +82,14 @@ def test_schemas_that_allow_everything_or_nothing() -> None:
 def test_keywords_on_numbers_are_one_set() -> None:
     got = formula({"minimum": 1, "type": "integer", "exclusiveMaximum": 7.5, "multipleOf": 2})
     numbers = NumberSet.of(integers=True, least=Decimal(1), below=Decimal("7.5"), multiple_of=Decimal(2))
-    assert got == And((NumberIn(numbers, at("minimum")), NUMBER))
+    assert got == AllOf((NumberIn(numbers, at("minimum")), NUMBER))
     # Draft 4 says with a boolean whether the bound itself is allowed.
     above = NumberIn(NumberSet.of(above=Decimal(1)), at("minimum"))
     assert formula({"minimum": 1, "exclusiveMinimum": True}) == above
     assert formula({"$schema": DRAFT_4, "minimum": 1, "exclusiveMinimum": True}) == above
     least = NumberIn(NumberSet.of(least=Decimal(1)), at("minimum"))
     assert formula({"minimum": 1, "exclusiveMinimum": False}) == least
-    integers = And((NumberIn(NumberSet.of(integers=True), at("type")), NUMBER))
+    integers = AllOf((NumberIn(NumberSet.of(integers=True), at("type")), NUMBER))
     assert formula({"exclusiveMinimum": True, "type": "integer"}) == integers
 
 
@@ -135,27 +137,31 @@ def test_listed_scalars_are_one_condition() -> None:
     texts = TextIn(TextSet.of(automaton=Dfa.of_texts(["a", "b"])), place)
     numbers = NumberIn(NumberSet.of_values([1, Decimal("2.5")]), place)
     types = TypeIs(JsonType.STRING | JsonType.NUMBER | JsonType.NULL | JsonType.FALSE)
-    assert formula({"enum": ["b", 1, None, "a", False, 2.5, 1.0]}) == And((types, texts, numbers))
+    assert formula({"enum": ["b", 1, None, "a", False, 2.5, 1.0]}) == AllOf((types, texts, numbers))
     assert formula({"enum": [None, True]}) == TypeIs(JsonType.NULL | JsonType.TRUE)
     assert formula({"enum": []}) == NOTHING
     many = [f"text {n}" for n in range(5_000)]
     got = formula({"enum": many})
-    assert isinstance(got, And)
+    assert isinstance(got, AllOf)
     assert len(got.parts) == 2
 
 
 def test_listed_containers_are_spelled_out() -> None:
     place = at("const")
     true = TypeIs(JsonType.TRUE)
-    items = And(
-        (ARRAY, Items((true, And((ARRAY, ItemCount(0, 0, place)))), NOTHING, place), ItemCount(2, 2, place))
+    items = AllOf(
+        (ARRAY, Items((true, AllOf((ARRAY, ItemCount(0, 0, place)))), NOTHING, place), ItemCount(2, 2, place))
     )
     assert formula({"const": [True, []]}) == items
     members = Properties((("a", true),), (), NOTHING, True, place)
-    assert formula({"const": {"a": True}}) == And((TypeIs(JsonType.OBJECT), members, Required(("a",), place)))
-    assert formula({"const": {}}) == And((TypeIs(JsonType.OBJECT), Properties((), (), NOTHING, True, place)))
+    assert formula({"const": {"a": True}}) == AllOf(
+        (TypeIs(JsonType.OBJECT), members, Required(("a",), place))
+    )
+    assert formula({"const": {}}) == AllOf(
+        (TypeIs(JsonType.OBJECT), Properties((), (), NOTHING, True, place))
+    )
     twice = formula({"enum": [{"a": 1}, [2], {"a": 1.0}, None]})
-    assert isinstance(twice, Or)
+    assert isinstance(twice, AnyOf)
     assert len(twice.parts) == 3
 
 
@@ -172,7 +178,7 @@ def test_objects() -> None:
     )
     named = (("b", STRING), ("a", ANYTHING))
     patterns = ((Dfa.of_texts(["x"]), NOTHING),)
-    assert got == And(
+    assert got == AllOf(
         (
             Required(("b",), at("required")),
             Properties(named, patterns, NUMBER, True, at("properties")),
@@ -203,8 +209,8 @@ def test_names_of_properties_are_a_set() -> None:
 
 def test_dependencies() -> None:
     place = Place("dependentRequired", "#/dependentRequired/a")
-    absent = Not(Required(("a",), place), place)
-    needs = Or((absent, Required(("b", "c"), place)), place)
+    absent = NotOf(Required(("a",), place), place)
+    needs = AnyOf((absent, Required(("b", "c"), place)), place)
     assert formula({"dependentRequired": {"a": ["b", "c"], "d": []}}) == needs
     for draft in (DRAFT_7, "https://json-schema.org/draft/2020-12/schema"):
         old = FormulaTable({"$schema": draft, "dependencies": {"a": ["b"], "c": {"type": "object"}}})
@@ -215,8 +221,8 @@ def test_dependencies() -> None:
     only_objects = formula({"type": "object", "dependentSchemas": {"a": {"minProperties": 2}, "b": True}})
     place = Place("dependentSchemas", "#/dependentSchemas/a")
     count = PropertyCount(2, None, Place("minProperties", "#/dependentSchemas/a/minProperties"))
-    assert only_objects == And(
-        (TypeIs(JsonType.OBJECT), Or((Not(Required(("a",), place), place), count), place))
+    assert only_objects == AllOf(
+        (TypeIs(JsonType.OBJECT), AnyOf((NotOf(Required(("a",), place), place), count), place))
     )
 
 
@@ -243,24 +249,24 @@ def test_arrays() -> None:
 
 def test_combinations() -> None:
     string, number = {"type": "string"}, {"type": "number"}
-    assert formula({"allOf": [string, {"allOf": [number, True]}]}) == And((STRING, NUMBER))
-    assert formula({"anyOf": [string, False, number]}) == Or((STRING, NUMBER), at("anyOf"))
+    assert formula({"allOf": [string, {"allOf": [number, True]}]}) == AllOf((STRING, NUMBER))
+    assert formula({"anyOf": [string, False, number]}) == AnyOf((STRING, NUMBER), at("anyOf"))
     assert formula({"anyOf": [string, True]}) == ANYTHING
     assert formula({"oneOf": [string, number]}) == ExactlyOne((STRING, NUMBER), at("oneOf"))
     assert formula({"oneOf": [string, False]}) == STRING
-    assert formula({"not": string}) == Not(STRING, at("not"))
+    assert formula({"not": string}) == NotOf(STRING, at("not"))
     assert formula({"not": {"not": string}}) == STRING
-    cases = Or((And((STRING, NUMBER)), And((Not(STRING, at("if")), ARRAY))), at("if"))
+    cases = AnyOf((AllOf((STRING, NUMBER)), AllOf((NotOf(STRING, at("if")), ARRAY))), at("if"))
     assert formula({"if": string, "then": number, "else": {"type": "array"}}) == cases
     assert formula({"if": string}) == formula({"then": string, "else": string}) == ANYTHING
-    assert formula({"if": string, "then": False}) == Not(STRING, at("if"))
+    assert formula({"if": string, "then": False}) == NotOf(STRING, at("if"))
 
 
 @pytest.mark.parametrize("types", ["string", ["null", "string"]])
 def test_strings_out_of_an_index(types: Any) -> None:
     schema = {"type": types, "x-genret-index": "titles", "x-genret-filter": "kind = 'person'"}
     got = formula(schema)
-    assert isinstance(got, And)
+    assert isinstance(got, AllOf)
     assert got.parts[1] == TextFromSlot(TitleSlotName("titles", "kind = 'person'"), at("x-genret-index"))
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from genret.decoding.grammar.regular.byte_dfa import ByteDfa
 from genret.decoding.grammar.regular.dfa import Dfa
 from genret.decoding.grammar.regular.json_spelling import spell_any_text, spell_labelled, spell_texts
-from genret.decoding.grammar.regular.ranges import SCALAR_VALUES
+from genret.decoding.grammar.regular.ranges import SCALAR_VALUES, scalar
 from genret.decoding.grammar.regular.regex_compiler import compile_pattern
 from tests.regex_texts import random_member
 
@@ -39,9 +39,10 @@ def test_a_finite_set_is_spelled_as_json_writes_it(texts: set[str], others: set[
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 0x10FFFF), st.integers(0, 0x10FFFF)), max_size=4), TEXTS)
 def test_ranges_of_code_points(pairs: list[tuple[int, int]], text: str) -> None:
-    chars = Dfa.of_chars((min(pair), max(pair)) for pair in pairs)
-    found = spell_texts(chars.repeated())
-    assert found.accepts(spelled(text)) == chars.repeated().accepts(text)
+    ranges = scalar([(min(pair), max(pair)) for pair in pairs])
+    chars = Dfa.from_rows([[(*each, 1) for each in ranges], []], [-1, 0])
+    repeated = Dfa.from_rows([[(*each, 0) for each in ranges]], [0])
+    assert spell_texts(repeated).accepts(spelled(text)) == repeated.accepts(text)
     single = spell_texts(chars)
     assert single.count() == chars.count()
     edges = {code for pair in pairs for end in pair for code in (end - 1, end, end + 1)}
@@ -51,7 +52,7 @@ def test_ranges_of_code_points(pairs: list[tuple[int, int]], text: str) -> None:
 
 
 def test_every_code_point_once() -> None:
-    any_char = spell_texts(Dfa.of_lengths(1, 1))
+    any_char = spell_texts(Dfa.of_lengths(((1, 1),)))
     assert any_char.count() == 0x110000 - 0x800
     for low, high in SCALAR_VALUES:
         for code in {low, high, *range(low, high, 37)}:

@@ -65,8 +65,9 @@ def test_names_laid_over_other_keys_are_an_automaton_like_any_other(seed: int) -
     assert (same.rows, same.ends, same.digest) == (keys.rows, keys.ends, keys.digest)
     assert [keys.label_of(text) for text in spelled_names(names)] == list(range(len(names)))
     vocabulary = Vocabulary([None, b"a"], 0, 2)
-    rows = (keys.rows, keys.ends.__getitem__, lambda _: True, vocabulary)
-    compared, known = StateModels(*rows), StateModels(*rows, overlay=keys.overlay)
+    compared, known = (
+        StateModels(each, each.ends.__getitem__, lambda _: True, vocabulary) for each in (same, keys)
+    )
     assert keys.overlay is not None
     assert same.overlay is None
     for state, below in keys.overlay.below.items():

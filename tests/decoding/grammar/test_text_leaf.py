@@ -16,7 +16,7 @@ from genret.decoding.grammar.holes.text_places import START, TextRange, TextSear
 from genret.decoding.grammar.leaves.leaf import FEW_TOKENS, LeafTokens, TitleSlotLeaf, TitleSlotName
 from genret.decoding.grammar.vocabulary import Vocabulary
 from genret.decoding.sorted_texts import SortedTexts, TextBatches
-from genret.index_builder.title_sorting import title_order
+from genret.index_builder.merge import title_order
 from tests import leaf_oracle
 from tests.leaf_oracle import after, in_threads
 

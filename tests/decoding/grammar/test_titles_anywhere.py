@@ -61,7 +61,7 @@ def members(**keywords: Json) -> dict[str, Json]:
 ANY, FEW, ONE, NONE = title("odd"), title("few"), title("odd", "one"), title("odd", "none")
 PEOPLE, PLACES = title("people"), title("places")
 TREE = record(["t"], t=ANY, c=array({"$ref": "#/$defs/tree"}, maxItems=2))
-UNIQUE = {"uniqueItems": True}
+UNIQUE, ITSELF = {"uniqueItems": True}, {"$ref": "#"}
 # Every string of these documents is a title.
 SCHEMAS: dict[str, Json] = {
     "alone": ANY,
@@ -322,10 +322,30 @@ def test_alternatives_that_both_live_both_claim() -> None:
 
 
 def test_titles_in_recursion() -> None:
-    tree = {"anyOf": [PEOPLE, array({"$ref": "#"})]}
+    tree = {"anyOf": [PEOPLE, array(ITSELF)]}
     assert [pointer for pointer, *_ in found_in(tree, '[[["Ada"]],"Alan",[]]')] == ["/0/0/0", "/1"]
     deep = "[" * 10_000 + '"Ada"' + "]" * 10_000
     assert [pointer for pointer, *_ in found_in(tree, deep)] == ["/0" * 10_000]
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ('{"a/b":"Ada","m~n":"Alan"}', ["/a~1b", "/m~0n"]),
+        ('{"u":"Ada","u":"Alan"}', ["/u"]),
+        ('{"u":"Ada","v":"Alan","u":5}', ["/v"]),
+        ('{"u":{"t":"Ada"},"u":{"s":"Alan"},"ut":"Ada"}', ["/u/s", "/ut"]),
+        ('{"u":["Ada","Alan"],"u":["Ada"]}', ["/u/0"]),
+        ('[{"u":"Ada"},{"u":"Alan"}]', ["/0/u", "/1/u"]),
+        ('{"u":{"u":"Ada"},"v":{"u":"Alan"}}', ["/u/u", "/v/u"]),
+    ],
+)
+def test_what_a_parser_drops_is_not_reported(text: str, left: list[str]) -> None:
+    anything = {"anyOf": [PEOPLE, {"type": "integer"}, array(ITSELF), members(additionalProperties=ITSELF)]}
+    found = found_in(anything, text)
+    assert [pointer for pointer, *_ in found] == left
+    document = dict(strings(json.loads(text)))
+    assert [json.loads(spelled) for *_, spelled in found] == [document[pointer] for pointer in left]
 
 
 @pytest.mark.parametrize(

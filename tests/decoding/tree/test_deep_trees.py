@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from genret.decoding.conformance.difference import exactly
 from genret.decoding.language_model import KvUsage
 from genret.decoding.model.hf_model import HFLanguageModel
+from genret.decoding.model.self_check import exactly
 from genret.decoding.model.token_tree import CollectionPolicy
 from tests.tree_oracles import Answer, PlainPasses
 from tests.tree_scripts import Branch, BranchTruth, Grow, Row

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from genret.decoding.cancellation import CancelToken
-from genret.decoding.conformance.difference import exactly
 from genret.decoding.errors import DecodingCancelledError, InvalidLogitsError, PromptTooLongError
 from genret.decoding.model.hf_model import HFLanguageModel
+from genret.decoding.model.self_check import exactly
 from genret.decoding.row_scores import RowScores, score_rows
 from genret.decoding.row_trees import NodeSpan, RowLayout, RowTrees
 from tests.fakes import TableModel

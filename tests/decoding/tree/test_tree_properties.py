@@ -25,7 +25,6 @@ from transformers import PreTrainedModel
 
 from genret.decoding.beam_search import BeamResult, beam_search
 from genret.decoding.cancellation import CancelToken
-from genret.decoding.conformance.difference import exactly
 from genret.decoding.constraints import log_normalisers
 from genret.decoding.disc import disc
 from genret.decoding.errors import DecodingCancelledError
@@ -33,6 +32,7 @@ from genret.decoding.language_model import KvUsage
 from genret.decoding.model import token_tree
 from genret.decoding.model.hf_model import HFLanguageModel
 from genret.decoding.model.hf_session import TreeSession
+from genret.decoding.model.self_check import exactly
 from genret.decoding.model.token_tree import CollectionPolicy, LiveSlots, survivors
 from genret.decoding.model.tree_cache import PackedFrontier
 from genret.decoding.params import BeamParams, DiscParams
@@ -156,7 +156,7 @@ def test_more_slots_than_positions(name: str) -> None:
 def test_prompts_whose_scores_are_materialised_in_pieces(
     name: str, rows_at_once: int, prefix: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("genret.decoding.model.prefill.ROWS_AT_ONCE", rows_at_once)
+    monkeypatch.setattr("genret.decoding.model.tree_attention.ROWS_AT_ONCE", rows_at_once)
     assert error_of(name, torch.float64, shaped((18, 7), (3, 3), prefix)) < 1e-9
 
 
@@ -465,12 +465,12 @@ class LargeResults(TorchDispatchMode):
 
 
 def prompts_of(session: TreeSession) -> list[Tensor]:
-    layers = range(len(session._cache.layers))
-    return [part for index in layers for part in session._cache.tree_layer(index).prompt]
+    layers = range(len(session.cache.layers))
+    return [part for index in layers for part in session.cache.tree_layer(index).prompt]
 
 
 def prefix_of(session: TreeSession) -> list[Tensor]:
-    return [part for segment in session._cache.prefix for part in segment]
+    return [part for segment in session.cache.prefix for part in segment]
 
 
 def wander(session: TreeSession, count: int, queries: int = Q, seed: int = 0) -> None:
@@ -560,8 +560,8 @@ def test_nothing_keeps_another_sessions_buffers_alive(name: str) -> None:
     model = HFLanguageModel(build(name), collection=EAGER)
     session = model.prefill([[5, 6, 7, 8], [9, 10]])
     wander(session, 4)
-    layer = session._cache.tree_layer(0)
-    watched = [weakref.ref(part.untyped_storage()) for part in (*layer.prompt, layer.tail_keys)]
+    layer = session.cache.tree_layer(0)
+    watched = [weakref.ref(part.untyped_storage()) for part in (*layer.prompt, layer.tail[0])]
     parts = [select(session) for select in (_bare, _full)]
     assert None not in [storage() for storage in watched]
     alone = model.prefill([[9, 10]]).usage.held_bytes

@@ -250,7 +250,7 @@ def test_loops_are_compiled_once_many_queries_are_asked(
 
 
 def test_what_there_is_none_of_is_0(world: World, tmp_path: Path) -> None:
-    only_names = Evidence(world.index, names=world.evidence.fields["names"])
+    only_names = Evidence(world.index, {"names": world.evidence.fields["names"]})
     (asked,) = only_names.ask(["old town"])
     found = only_names.features(asked, np.arange(NUM_ENTITIES))
     for number, feature in enumerate(FEATURES):

@@ -356,9 +356,8 @@ def test_numba_and_numpy_give_the_same_sums(sizes: tuple[int, ...]) -> None:
             kept = totals.copy()
             place, score = np.empty(1 << 16, np.int32), np.empty(1 << 16, np.float32)
             bounds = (np.float32(least[0]), np.float32(least[1]))
-            count = used["best_of_block"](
-                text, begin, end, totals, length, factor, weight, weight_factor, *bounds, place, score
-            )
+            factors = (length, factor, weight, weight_factor)
+            count = used["best_of_block"]((text, begin, end, totals), factors, bounds, (place, score))
             order = np.argsort(place[:count])
             assert not totals.any()
             outcomes.append([kept, sums, place[:count][order], score[:count][order]])

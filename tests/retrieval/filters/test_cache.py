@@ -8,10 +8,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from genret.decoding.bounded_cache import BoundedCache
 from genret.decoding.trie.row_filter import RowFilter
+from genret.retrieval.arguments import FilterKey
 from genret.retrieval.errors import InputError
-from genret.retrieval.filters.entity_filter import EntityFilter, FilterCache, FilterCacheStats, kept_bytes
-from genret.retrieval.filters.restriction import FilterKey
+from genret.retrieval.filters.entity_filter import EntityFilter, FilterStore, kept_bytes
 from tests.own_process import TracedMemory, alone
 
 ROWS = 9
@@ -29,6 +30,10 @@ def key(name: str) -> FilterKey:
 SIZE = kept_bytes(key("a"), some_filter())
 
 
+def cache_of(max_bytes: int) -> BoundedCache[FilterKey, EntityFilter]:
+    return BoundedCache(max_bytes, kept_bytes)
+
+
 def refuse() -> EntityFilter:
     raise AssertionError("made again")
 
@@ -39,31 +44,30 @@ def test_bytes_are_those_of_mask_and_counts() -> None:
 
 def test_over_a_small_index_the_bound_holds_for_what_is_around_the_counts() -> None:
     """A predicate may be a thousand times as long as its counts."""
-    held, stats = alone(held_by_many_predicates)
-    assert held < stats.num_bytes <= 2**20
-    assert stats.evictions + stats.num_filters == 2000
+    held, size, num_dropped, num_kept = alone(held_by_many_predicates)
+    assert held < size <= 2**20
+    assert num_dropped + num_kept == 2000
 
 
-def held_by_many_predicates() -> tuple[int, FilterCacheStats]:
-    cache = FilterCache(2**20)
+def held_by_many_predicates() -> tuple[int, int, int, int]:
+    cache = cache_of(2**20)
     with TracedMemory() as memory:
         for number in range(2000):
             cache.get_or_make(key(f"{number} " + "x" * 10_000), some_filter)
-    return memory.held, cache.stats
+    return memory.held, cache.size, cache.evictions, len(cache)
 
 
 def test_what_is_kept_is_not_made_again() -> None:
-    cache = FilterCache()
+    cache = cache_of(2**20)
     made = cache.get_or_make(key("a"), some_filter)
     assert cache.get_or_make(key("a"), refuse) is made
     assert cache.get_or_make(FilterKey("a", "x", ""), some_filter) is not made
-    stats = cache.stats
-    assert (stats.hits, stats.misses, stats.evictions) == (1, 2, 0)
-    assert (stats.num_filters, stats.num_bytes, stats.max_bytes) == (2, 2 * SIZE, 256 * 2**20)
+    assert (cache.hits, cache.misses, cache.evictions) == (1, 2, 0)
+    assert (len(cache), cache.size) == (2, 2 * SIZE)
 
 
 def test_the_least_recently_used_goes_first() -> None:
-    cache = FilterCache(2 * SIZE)
+    cache = cache_of(2 * SIZE)
     a = cache.get_or_make(key("a"), some_filter)
     cache.get_or_make(key("b"), some_filter)
     cache.get_or_make(key("a"), refuse)
@@ -72,46 +76,42 @@ def test_the_least_recently_used_goes_first() -> None:
     cache.get_or_make(key("c"), refuse)
     b = cache.get_or_make(key("b"), some_filter)
     assert cache.get_or_make(key("b"), refuse) is b
-    assert (cache.stats.num_filters, cache.stats.num_bytes, cache.stats.evictions) == (2, 2 * SIZE, 2)
+    assert (len(cache), cache.size, cache.evictions) == (2, 2 * SIZE, 2)
 
 
-@pytest.mark.parametrize("bound", [0, SIZE - 1])
-def test_a_filter_beyond_the_bound_is_used_and_not_kept(bound: int) -> None:
-    cache = FilterCache(bound)
-    assert cache.get_or_make(key("a"), some_filter) is not cache.get_or_make(key("a"), some_filter)
-    assert (cache.stats.misses, cache.stats.num_filters, cache.stats.num_bytes) == (2, 0, 0)
-
-
-def test_a_large_filter_displaces_nothing_when_it_does_not_fit() -> None:
-    cache = FilterCache(SIZE)
-    a = cache.get_or_make(key("a"), some_filter)
-    cache.get_or_make(key("large"), lambda: some_filter(10 * ROWS))
-    assert cache.get_or_make(key("a"), refuse) is a
+@pytest.mark.parametrize("bound", [0, SIZE - 1, SIZE])
+def test_a_filter_beyond_the_bound_is_used_not_kept_and_displaces_nothing(bound: int) -> None:
+    cache = cache_of(bound)
+    kept = [cache.get_or_make(key("a"), some_filter)] * (bound == SIZE)
+    one, other = (cache.get_or_make(key("large"), lambda: some_filter(10 * ROWS)) for _ in range(2))
+    assert one is not other
+    assert (cache.misses, len(cache), cache.size) == (3, len(kept), SIZE * len(kept))
+    assert [cache.get_or_make(key("a"), refuse) for _ in kept] == kept
 
 
 def test_what_cannot_be_made_leaves_no_trace() -> None:
-    cache = FilterCache()
+    cache = cache_of(2**20)
 
     def fail() -> EntityFilter:
         raise InputError("filter", "no")
 
     with pytest.raises(InputError):
         cache.get_or_make(key("a"), fail)
-    assert cache.stats.num_filters == 0
+    assert len(cache) == 0
     cache.get_or_make(key("a"), some_filter)
 
 
 def test_clearing_keeps_the_counts() -> None:
-    cache = FilterCache()
+    cache = cache_of(2**20)
     cache.get_or_make(key("a"), some_filter)
     cache.clear()
-    assert (cache.stats.num_filters, cache.stats.num_bytes, cache.stats.misses) == (0, 0, 1)
+    assert (len(cache), cache.size, cache.misses) == (0, 0, 1)
     cache.get_or_make(key("a"), some_filter)
-    assert cache.stats.num_bytes == SIZE
+    assert cache.size == SIZE
 
 
 def test_several_threads() -> None:
-    cache = FilterCache(3 * SIZE)
+    cache = cache_of(3 * SIZE)
 
     def work(seed: int) -> Callable[[], None]:
         def run() -> None:
@@ -125,12 +125,11 @@ def test_several_threads() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    stats = cache.stats
-    assert stats.hits + stats.misses == 1200
-    assert stats.num_bytes == stats.num_filters * SIZE <= 3 * SIZE
+    assert cache.hits + cache.misses == 1200
+    assert cache.size == len(cache) * SIZE <= 3 * SIZE
 
 
 @pytest.mark.parametrize("bound", [-1, 1.5, True, None])
 def test_bounds_that_are_none(bound: object) -> None:
     with pytest.raises(InputError, match="filter_cache_bytes: must be an integer of at least 0"):
-        FilterCache(bound)  # type: ignore[arg-type]
+        FilterStore(None, "cpu", bound)  # type: ignore[arg-type]

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from genret.retrieval.filters.check import check
-from genret.retrieval.filters.evaluate import evaluate
+from genret.retrieval.filters.evaluate import check, evaluate
 from genret.retrieval.filters.predicate import (
     COMPARISONS,
     And,

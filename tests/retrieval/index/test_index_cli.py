@@ -21,7 +21,7 @@ from genret.retrieval.index.manifest import Bucket
 from genret.retrieval.index.plots import IndexShape, TrieDepth, draw, human, paddings, plot_files, trie_levels
 from genret.retrieval.index.reader import Index
 from genret.retrieval.index.summary import MAX_LINES, length_lines
-from tests.index_fixtures import build, character_tokenizer
+from tests.index_fixtures import build, character_tokenizer, flip
 
 
 def test_inspect_for_people_and_for_machines(tmp_path: Path) -> None:
@@ -56,9 +56,7 @@ def test_verify_names_every_damaged_file_and_fails(tmp_path: Path) -> None:
     summary = build(tmp_path, ["a", "b"], TOKENIZER)
     folder = summary.index / "versions" / summary.version
     for name in ("trie.arrow", "entities.arrow"):
-        data = bytearray((folder / name).read_bytes())
-        data[len(data) // 2] ^= 1
-        (folder / name).write_bytes(data)
+        flip(folder / name)
     result = CliRunner().invoke(verify_command, [str(summary.index)])
     assert (result.exit_code, result.stdout) == (1, "")
     assert f"{folder / 'trie.arrow'}: the manifest says digest" in result.stderr

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,6 @@ from scipy import stats
 from scipy.optimize import check_grad
 
 from genret.retrieval.errors import InputError, SourceError
-from genret.retrieval.evaluation.datasets.labels import SetSpec
-from genret.retrieval.evaluation.datasets.readers import read_query_file
 from genret.retrieval.evidence.evidence import FEATURE_NUMBER, FEATURES, Evidence
 from genret.retrieval.index.reader import Index
 from genret.retrieval.ranking import fitting
@@ -240,7 +239,7 @@ def test_sources_and_recipes_have_their_shares(world: Made) -> None:
 
 def test_without_texts_and_past_queries_all_come_from_names(world: Made) -> None:
     index, evidence = world
-    made = make_queries(index, Evidence(index, names=evidence.fields["names"]), (), 100)
+    made = make_queries(index, Evidence(index, {"names": evidence.fields["names"]}), (), 100)
     assert _sources(made) == {"names": 100}
 
 
@@ -251,7 +250,7 @@ def test_what_is_meant_more_often_is_drawn_more_often(world: Made) -> None:
     Of 500 queries the standard deviation is 11; alpha < 1e-6.
     """
     index, evidence = world
-    made = make_queries(index, Evidence(index, names=evidence.fields["names"]), (), 500)
+    made = make_queries(index, Evidence(index, {"names": evidence.fields["names"]}), (), 500)
     heavy = {number for number in range(300) if index.entity(number).entity_id in ("E0", "E1", "E2")}
     drawn = sum(one.entity in heavy for one in made)
     if index.weights is None:
@@ -320,11 +319,6 @@ def test_answers_are_found_by_id_and_by_title(tmp_path: Path, index: Index) -> N
     assert one.num_unknown == 0
 
 
-def test_lines_of_one_query_are_one_query(tmp_path: Path, index: Index) -> None:
-    (one,) = _read(tmp_path, index, ["query\tentity_id", "bright\tA", "bright\tC"])
-    assert _ids(index, one) == [("bright", ["A", "C"])]
-
-
 def test_splits_are_sets(tmp_path: Path, index: Index) -> None:
     lines = ["query\tentity_id\tsplit", "a\tA\tdev", "b\tB\ttest"]
     first, second = _read(tmp_path, index, lines, "#dev", "#test")
@@ -368,35 +362,17 @@ def test_of_many_queries_some_are_drawn(tmp_path: Path, index: Index) -> None:
     assert others.queries != some.queries
 
 
-@pytest.mark.parametrize(
-    ("lines", "said"),
-    [
-        (["query\tcolour", "a\tred"], "line 1: expected JSON objects, or a header with query"),
-        (["query\tentity_id", "a"], "line 2: expected 2 fields"),
-        (["query\tentity_id", "\tA"], "line 2, field 'query'"),
-        (["query\tentity_id", "a\tA", "a\t"], "line 3, field 'entity_id': expected one label: line 2 has"),
-        ([""], "the file is empty"),
-    ],
-)
-def test_malformed_files_are_named(tmp_path: Path, index: Index, lines: list[str], said: str) -> None:
-    with pytest.raises(SourceError, match=r"labels\.tsv") as raised:
-        _read(tmp_path, index, lines)
-    assert said in str(raised.value)
-
-
 def test_what_names_no_file_is_an_error(tmp_path: Path, index: Index) -> None:
     for text in ("", "#dev", f"{tmp_path}/labels.tsv#"):
         with pytest.raises(InputError, match=r"FILE or FILE#SPLIT"):
             read_query_sets([text], index)
     with pytest.raises(SourceError, match="no such file"):
         read_query_sets([str(tmp_path / "gone.tsv")], index)
-
-
-def test_evaluation_still_refuses_lines_without_a_label(tmp_path: Path) -> None:
-    file = tmp_path / "labels.tsv"
-    file.write_text("query\tentity_id\na\t\n")
-    with pytest.raises(SourceError, match="line 2, field 'entity_id'"):
-        read_query_file(SetSpec("labels", "queries", str(file)))
+    # A line that says that there is no answer goes with no other line of the query.
+    with pytest.raises(
+        SourceError, match=r"labels\.tsv, line 3, field 'entity_id': expected one label: line 2"
+    ):
+        _read(tmp_path, index, ["query\tentity_id", "a\tA", "a\t"])
 
 
 @pytest.fixture(scope="module")
@@ -406,46 +382,33 @@ def evidence(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
     return evidence_of(index, folder / "fields")
 
 
-def _tuned(
-    monkeypatch: pytest.MonkeyPatch,
-    evidence: Evidence,
-    sets: list[tuple[str, list[RankedExample]]],
-    folds: int = 5,
-    labelled_share: float = 0.5,
-    seed: int = 0,
-) -> Tuned:
-    """Tune to made-up examples."""
-    examples = [example for _, some in sets for example in some]
-    queries = [Labelled(f"query {number}", (1,)) for number in range(len(examples))]
-    of_text = dict(zip([query.text for query in queries], examples, strict=True))
-
-    def made_up(query: Labelled, _: Evidence, scored: object) -> RankedExample:
-        assert scored is None
-        found = of_text[query.text]
-        return RankedExample(found.features, found.right, found.logprobs, query.weight, found.is_nothing)
-
-    monkeypatch.setattr(tune_module, "example_of", made_up)
-    named, begin = [], 0
-    for name, some in sets:
-        part = tuple(queries[begin : begin + len(some)])
-        begin += len(some)
-        path = None if name == MADE_QUERIES else Path(name)
-        named.append(QuerySet(name, part, path, "" if path is None else "0" * 32))
-    return tune(
-        named,
-        evidence,
-        None,
-        DEFAULT_RANKING,
-        NoProgress(),
-        folds=folds,
-        labelled_share=labelled_share,
-        seed=seed,
-    )
+Tuning = Callable[..., Tuned]
 
 
-def test_figures_are_of_queries_that_were_held_out(
-    monkeypatch: pytest.MonkeyPatch, evidence: Evidence
-) -> None:
+@pytest.fixture
+def tuned(monkeypatch: pytest.MonkeyPatch, evidence: Evidence) -> Tuning:
+    """Return a function that tunes to made-up examples, by the name of their set."""
+
+    def tuned(sets: dict[str, list[RankedExample]], folds: int = 5, **options: Any) -> Tuned:
+        examples = [example for some in sets.values() for example in some]
+        queries = iter([Labelled(f"query {number}", (1,)) for number in range(len(examples))])
+
+        def made_up(query: Labelled, _: Evidence, scored: object) -> RankedExample:
+            assert scored is None
+            return replace(examples[int(query.text.split()[1])], weight=query.weight)
+
+        monkeypatch.setattr(tune_module, "example_of", made_up)
+        named = []
+        for name, some in sets.items():
+            path = None if name == MADE_QUERIES else Path(name)
+            part = tuple(islice(queries, len(some)))
+            named.append(QuerySet(name, part, path, "" if path is None else "0" * 32))
+        return tune(named, evidence, None, DEFAULT_RANKING, NoProgress(), folds=folds, **options)
+
+    return tuned
+
+
+def test_figures_are_of_queries_that_were_held_out(tuned: Tuning) -> None:
     """Each query's right candidates have a feature that no other query shows.
 
     A ranking that had seen a query would have it first. Held out, none is better than chance.
@@ -455,19 +418,17 @@ def test_figures_are_of_queries_that_were_held_out(
     for example in examples:
         example.right[:] = False
         example.right[rng.integers(8)] = True
-    tuned = _tuned(monkeypatch, evidence, [("labels.tsv", examples)])
-    (report,) = tuned.reports
+    (report,) = tuned({"labels.tsv": examples}).reports
     assert report.num_queries == report.num_found == 120
     # One of eight at random: 0.125 with a standard deviation of 0.03.
     assert report.figures["hits@1"].after.value < 0.125 + 4 * 0.03
     assert report.figures["loss"].after.value > math.log(8) - 0.1
 
 
-def test_a_ranking_that_helps_is_shown_to(monkeypatch: pytest.MonkeyPatch, evidence: Evidence) -> None:
-    sets = [("one.tsv", drawn_examples(150, seed=1)), (MADE_QUERIES, drawn_examples(150, seed=2))]
-    tuned = _tuned(monkeypatch, evidence, sets)
-    assert [report.name for report in tuned.reports] == ["one.tsv", MADE_QUERIES, ALL]
-    for report in tuned.reports:
+def test_a_ranking_that_helps_is_shown_to(tuned: Tuning) -> None:
+    done = tuned({"one.tsv": drawn_examples(150, seed=1), MADE_QUERIES: drawn_examples(150, seed=2)})
+    assert [report.name for report in done.reports] == ["one.tsv", MADE_QUERIES, ALL]
+    for report in done.reports:
         assert tuple(report.figures) == METRICS
         for name, figure in report.figures.items():
             for told in (figure.before, figure.after):
@@ -476,31 +437,30 @@ def test_a_ranking_that_helps_is_shown_to(monkeypatch: pytest.MonkeyPatch, evide
         # By chance alone the interval of the difference would hold 0.
         assert report.figures["hits@1"].difference.low > 0
         assert report.figures["loss"].difference.high < 0
-    whole = tuned.reports[-1].figures
-    metrics = tuned.ranking.provenance.metrics if tuned.ranking.provenance else {}
+    whole = done.reports[-1].figures
+    metrics = done.ranking.provenance.metrics if done.ranking.provenance else {}
     assert metrics["hits@1 after"] == pytest.approx(whole["hits@1"].after.value, abs=1e-4)
     assert set(metrics) == {f"{name} {when}" for name in METRICS for when in ("before", "after")}
 
 
-def test_the_same_seed_gives_the_same(monkeypatch: pytest.MonkeyPatch, evidence: Evidence) -> None:
-    sets = [("one.tsv", drawn_examples(60))]
-    first = _tuned(monkeypatch, evidence, sets).to_json()
-    assert _tuned(monkeypatch, evidence, sets).to_json() == first
-    assert _tuned(monkeypatch, evidence, sets, seed=1).to_json()["sets"] != first["sets"]
+def test_the_same_seed_gives_the_same(tuned: Tuning) -> None:
+    sets = {"one.tsv": drawn_examples(60)}
+    first = tuned(sets).to_json()
+    assert tuned(sets).to_json() == first
+    assert tuned(sets, seed=1).to_json()["sets"] != first["sets"]
 
 
-def test_provenance_names_files_and_their_digests(
-    monkeypatch: pytest.MonkeyPatch, evidence: Evidence
-) -> None:
-    sets = [("one.tsv", drawn_examples(30)), (MADE_QUERIES, drawn_examples(20, seed=1))]
-    told = _tuned(monkeypatch, evidence, sets, seed=3).ranking.provenance
+def test_provenance_names_files_and_their_digests(tuned: Tuning, evidence: Evidence) -> None:
+    sets = {"one.tsv": drawn_examples(30), MADE_QUERIES: drawn_examples(20, seed=1)}
+    told = tuned(sets, seed=3).ranking.provenance
+    assert told is not None
     assert told.queries == f"30 of one.tsv (xxh3_128 {'0' * 32}); 20 of made from the catalogue"
     assert (told.num_queries, told.seed, told.kinds) == (50, 3, evidence.kinds)
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.5, 2.5), (0.8, 4.0)])
 def test_labelled_queries_count_their_share(
-    monkeypatch: pytest.MonkeyPatch, evidence: Evidence, share: float, expected: float
+    monkeypatch: pytest.MonkeyPatch, tuned: Tuning, share: float, expected: float
 ) -> None:
     seen: list[list[float]] = []
     fit = tune_module.fit
@@ -510,22 +470,22 @@ def test_labelled_queries_count_their_share(
         return fit(examples, told)
 
     monkeypatch.setattr(tune_module, "fit", watched)
-    sets = [("one.tsv", drawn_examples(20)), (MADE_QUERIES, drawn_examples(80, seed=1))]
-    _tuned(monkeypatch, evidence, sets, labelled_share=share)
+    sets = {"one.tsv": drawn_examples(20), MADE_QUERIES: drawn_examples(80, seed=1)}
+    tuned(sets, labelled_share=share)
     assert seen[0][:20] == pytest.approx([expected] * 20)
     assert sum(seen[0]) == pytest.approx(100)
     seen.clear()
-    _tuned(monkeypatch, evidence, [("one.tsv", drawn_examples(60))], labelled_share=share)
+    tuned({"one.tsv": drawn_examples(60)}, labelled_share=share)
     assert set(seen[0]) == {1.0}
 
 
-def test_queries_for_nothing_are_no_misses(monkeypatch: pytest.MonkeyPatch, evidence: Evidence) -> None:
+def test_queries_for_nothing_are_no_misses(tuned: Tuning) -> None:
     answered = drawn_examples(80)
     nothing = [
         RankedExample(one.features - 5, np.zeros_like(one.right), None, is_nothing=True)
         for one in drawn_examples(40, seed=1)
     ]
-    (report,) = _tuned(monkeypatch, evidence, [("one.tsv", answered + nothing)]).reports
+    (report,) = tuned({"one.tsv": answered + nothing}).reports
     assert (report.num_queries, report.num_nothing, report.num_found) == (120, 40, 80)
     assert report.figures["hits@10"].after.value > 0.9
     # What is for nothing differs by far from what is for something.
@@ -549,18 +509,14 @@ def test_an_area_by_hand() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "field"), [({"folds": 1}, "folds"), ({"labelled_share": 1.0}, "labelled_share")]
+    ("options", "message"), [({"folds": 1}, "folds"), ({"labelled_share": 1.0}, "labelled_share")]
 )
-def test_options_out_of_range_are_errors(
-    monkeypatch: pytest.MonkeyPatch, evidence: Evidence, options: dict[str, float], field: str
-) -> None:
-    with pytest.raises(InputError, match=field):
-        _tuned(monkeypatch, evidence, [("one.tsv", drawn_examples(30))], **options)  # type: ignore[arg-type]
+def test_options_out_of_range_are_errors(tuned: Tuning, options: dict[str, float], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        tuned({"one.tsv": drawn_examples(30)}, **options)
 
 
-def test_too_few_queries_to_hold_any_out_are_an_error(
-    monkeypatch: pytest.MonkeyPatch, evidence: Evidence
-) -> None:
-    for count in (0, 10, 21):
-        with pytest.raises(InputError, match="expected at least 20"):
-            _tuned(monkeypatch, evidence, [("one.tsv", drawn_examples(count))])
+@pytest.mark.parametrize("count", [0, 10, 21])
+def test_too_few_queries_to_hold_any_out_are_an_error(tuned: Tuning, count: int) -> None:
+    with pytest.raises(InputError, match="expected at least 20"):
+        tuned({"one.tsv": drawn_examples(count)})

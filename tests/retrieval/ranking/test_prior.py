@@ -23,8 +23,7 @@ from genret.retrieval.index.layout import PRIOR_FILE
 from genret.retrieval.index.priors import Prior, priors_to_bytes, read_priors
 from genret.retrieval.index.reader import Index
 from genret.retrieval.methods.decoded_methods import Decoded
-from genret.retrieval.methods.scored_methods import FeatureTable, Proposed, entities_to_score
-from genret.retrieval.methods.scoring import EntityScorer
+from genret.retrieval.methods.scored_methods import EntityScorer, FeatureTable, Proposed, entities_to_score
 from genret.retrieval.ranking import prior as prior_module
 from genret.retrieval.ranking.fitting import Labelled
 from genret.retrieval.ranking.prior import (
@@ -137,7 +136,7 @@ def test_what_is_done_is_not_done_again(
     score = EntityScorer.score
 
     def watched(self: EntityScorer, *arguments: object) -> object:
-        asked.extend(arguments[3][0])  # type: ignore[index]
+        asked.extend(arguments[2][0])  # type: ignore[index]
         return score(self, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(EntityScorer, "score", watched)
@@ -252,38 +251,31 @@ def test_files_hold_the_priors_of_several_models(index: Index, monkeypatch: pyte
         assert read.num_missing == 1
 
 
+def _field(metadata: dict[str, str] | None = None) -> pa.Field:
+    return pa.field("m", pa.float32(), nullable=False, metadata=metadata)
+
+
 @pytest.mark.parametrize(
-    ("fields", "values", "said"),
+    ("field", "values", "said"),
     [
-        ([pa.field("m", pa.float32(), nullable=False)], [-1.0] * 12, "column 'm': not a prior"),
+        (_field(), [-1.0] * 12, "column 'm': not a prior"),
+        (_field({"prior": "{}"}), [-1.0] * 12, "column 'm': not a prior: KeyError"),
+        (pa.field("m", pa.float64(), nullable=False), [-1.0] * 12, "expected the columns m: float"),
+        (_field(), [-1.0] * 11, "expected 12 rows, got 11"),
         (
-            [pa.field("m", pa.float32(), nullable=False, metadata={"prior": "{}"})],
-            [-1.0] * 12,
-            "column 'm': not a prior: KeyError",
-        ),
-        ([pa.field("m", pa.float64(), nullable=False)], [-1.0] * 12, "expected the columns m: float"),
-        ([pa.field("m", pa.float32(), nullable=False)], [-1.0] * 11, "expected 12 rows, got 11"),
-        (
-            [
-                pa.field(
-                    "m",
-                    pa.float32(),
-                    nullable=False,
-                    metadata={"prior": '{"queries": ["a"], "prompts": "b", "title_weight": 1}'},
-                )
-            ],
+            _field({"prior": '{"queries": ["a"], "prompts": "b", "title_weight": 1}'}),
             [-1.0, 2.0] + [-1.0] * 10,
             "column 'm': entity 1: expected a log-probability, at most 0, got 2.0",
         ),
     ],
 )
 def test_files_of_something_else_are_named(
-    index: Index, fields: list[pa.Field], values: list[float], said: str, monkeypatch: pytest.MonkeyPatch
+    index: Index, field: pa.Field, values: list[float], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    schema = pa.schema(fields)
+    schema = pa.schema([field])
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, schema) as writer:
-        writer.write_batch(pa.record_batch([pa.array(values, fields[0].type)], schema=schema))
+        writer.write_batch(pa.record_batch([pa.array(values, field.type)], schema=schema))
     with pytest.raises(IndexFormatError) as raised:
         stored(index, sink.getvalue().to_pybytes(), monkeypatch)
     assert str(raised.value).startswith(f"{PRIOR_FILE}: ")

@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from genret.retrieval.errors import SourceError
-from genret.retrieval.sources import AliasFile, alias_file, key_hash, open_source
-from genret.retrieval.sources.rejects import Rejects
+from genret.retrieval.sources import alias_file
+from genret.retrieval.sources.alias_file import AliasFile, key_hash
+from genret.retrieval.sources.records import Rejects
+from genret.retrieval.sources.title_source import open_source
 from tests.catalogue_files import lenient, read_all
 
 names = st.sampled_from(["a", "b", "c", "d", "é", "x y"])

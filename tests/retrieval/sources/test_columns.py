@@ -6,6 +6,7 @@ import json
 import math
 from functools import reduce
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,20 +15,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from genret.retrieval.errors import InputError, SourceError
+from genret.retrieval.index.layout import METADATA_TYPES
 from genret.retrieval.normalize import normalize
-from genret.retrieval.sources import (
+from genret.retrieval.sources.columns import (
     ColumnMapping,
     ColumnType,
     Kinds,
-    Record,
     cast,
     classify,
     fit,
-    open_source,
+    kind_of_text,
     resolve,
 )
-from genret.retrieval.sources.columns import kind_of_text
-from genret.retrieval.sources.rejects import Rejects
+from genret.retrieval.sources.records import Record, Rejects
+from genret.retrieval.sources.title_source import open_source
 from tests.catalogue_files import lenient, read_all
 
 
@@ -37,29 +38,33 @@ def write(folder: Path, text: str, name: str = "c.tsv") -> Path:
     return file
 
 
-def test_columns_by_other_names(tmp_path: Path) -> None:
-    file = write(tmp_path, "QID\tlabel\talso\tyear\tkind\nq1\tA\tb;c|d\t1990\tfilm\n")
-    mapping = ColumnMapping("label", "qid", "also", ";", metadata=("kind",))
-    with open_source(file, mapping) as source:
-        assert source.columns.names == ("kind",)
-        assert read_all(source)[0] == [Record(0, 2, "q1", "A", ("b", "c|d"), ("film",))]
-
-
-def test_a_header_is_known_by_the_title_column_that_is_named(tmp_path: Path) -> None:
-    with open_source(write(tmp_path, "label\nA\n"), ColumnMapping("Label")) as source:
-        assert [record.title for record in read_all(source)[0]] == ["A"]
-
-
-def test_the_exact_name_goes_before_another_case(tmp_path: Path) -> None:
-    file = write(tmp_path, "title\tname\tName\nt\ta\tb\n")
-    with open_source(file, ColumnMapping("Name", metadata=("name",))) as source:
-        assert read_all(source)[0] == [Record(0, 2, None, "b", (), ("a",))]
-
-
-def test_metadata_may_be_none_of_the_columns(tmp_path: Path) -> None:
-    with open_source(write(tmp_path, "title\tkind\na\tb\n"), ColumnMapping(metadata=())) as source:
-        assert source.columns.names == ()
-        assert read_all(source)[0] == [Record(0, 2, None, "a", (), ())]
+@pytest.mark.parametrize(
+    ("text", "mapping", "names", "record"),
+    [
+        (
+            "QID\tlabel\talso\tyear\tkind\nq1\tA\tb;c|d\t1990\tfilm\n",
+            ColumnMapping("label", "qid", "also", ";", metadata=("kind",)),
+            ("kind",),
+            ("q1", "A", ("b", "c|d"), ("film",)),
+        ),
+        ("label\nA\n", ColumnMapping("Label"), (), (None, "A", (), ())),  # which makes it a header
+        # The exact name goes before another case.
+        (
+            "title\tname\tName\nt\ta\tb\n",
+            ColumnMapping("Name", metadata=("name",)),
+            ("name",),
+            (None, "b", (), ("a",)),
+        ),
+        ("title\tkind\na\tb\n", ColumnMapping(metadata=()), (), (None, "a", (), ())),
+    ],
+    ids=["other names", "a header", "another case", "no metadata"],
+)
+def test_columns_are_found_by_their_names(
+    tmp_path: Path, text: str, mapping: ColumnMapping, names: tuple[str, ...], record: tuple[Any, ...]
+) -> None:
+    with open_source(write(tmp_path, text), mapping) as source:
+        assert source.columns.names == names
+        assert read_all(source)[0] == [Record(0, 2, *record)]
 
 
 @pytest.mark.parametrize(
@@ -234,7 +239,7 @@ numbers = st.one_of(st.integers(-(1 << 63), (1 << 63) - 1), st.floats(allow_nan=
 def test_nothing_is_lost_by_a_type(cells: list[str | None]) -> None:
     column_type = resolve(classify(cells))
     values = cast(pa.array(cells, pa.string()), column_type)
-    assert values.type == column_type.arrow
+    assert values.type == METADATA_TYPES[column_type]
     for text, value in zip(cells, values.to_pylist(), strict=True):
         if text is None:
             assert value is None

@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 
 from genret.retrieval.errors import SourceError
 from genret.retrieval.normalize import normalize
-from genret.retrieval.sources import ColumnMapping, ColumnType, Kinds, Position, Record, open_source, resolve
 from genret.retrieval.sources import row_readers as json_lines
 from genret.retrieval.sources import source_files as opening
-from genret.retrieval.sources.rejects import Rejects
+from genret.retrieval.sources.columns import ColumnMapping, ColumnType, Kinds, resolve
+from genret.retrieval.sources.records import Position, Record, Rejects
+from genret.retrieval.sources.title_source import open_source
 from tests.catalogue_files import (
     COMPRESSIONS,
     FORMATS,
@@ -121,7 +122,7 @@ def test_reading_goes_on_at_every_position(
         assert batches[-1].position.records_read == total
         for number, batch in enumerate(batches):
             with open_source(files) as source:
-                source.skip_to(Position.from_json(batch.position.to_json()))
+                source.skip_to(batch.position)
                 following, later = read_batches(source, size)
                 assert source.records_read == total
                 assert source.bytes_read == source.num_bytes

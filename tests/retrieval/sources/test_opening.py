@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from genret.retrieval.errors import InputError, SourceError
-from genret.retrieval.sources import digest_files, open_source
-from genret.retrieval.sources.source_files import ByteStream
+from genret.retrieval.sources.source_files import ByteStream, digest_files
+from genret.retrieval.sources.title_source import open_source
 from tests.catalogue_files import (
     COMPRESSIONS,
     Entity,

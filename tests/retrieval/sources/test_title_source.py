@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import io
-import json
-import sys
 from pathlib import Path
 
 import pytest
-import xxhash
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from genret.retrieval.errors import SourceError
-from genret.retrieval.index.manifest import FileEntry
 from genret.retrieval.normalize import (
     NormalizationReport,
     find_control,
@@ -22,8 +17,9 @@ from genret.retrieval.normalize import (
     normalize,
     resolve_html,
 )
-from genret.retrieval.sources import Record, TitleSource, open_source, source_files
-from genret.retrieval.sources.rejects import Reject, RejectReason, Rejects
+from genret.retrieval.sources import source_files
+from genret.retrieval.sources.records import Record, RejectReason, Rejects
+from genret.retrieval.sources.title_source import TitleSource, open_source
 from tests.catalogue_files import read_batches
 
 
@@ -139,14 +135,6 @@ def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
         read(tmp_path, b"A" * 100)
 
 
-def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"title\nA\n")))
-    with open_source("-") as source:
-        records = [r for batch in source.batches(10, Rejects("-", 0)) for r in batch.records]
-    assert [r.title for r in records] == ["A"]
-    assert source.entries()[0] == FileEntry("-", 8, xxhash.xxh3_128(b"title\nA\n").hexdigest())
-
-
 def test_reading_stops_when_nearly_everything_is_bad(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="reading stopped here"):
         read(tmp_path, b"title\tkind\n" + b"x\n" * 10_102)
@@ -230,7 +218,6 @@ def test_what_was_changed_and_found_is_counted_in_titles_of_good_rows(tmp_path: 
     assert titles == ["é", "two words", "AT&amp;T", "plain", "\u0301é"]
     assert report == NormalizationReport(composed=2, respaced=2, html_entities=1)
     assert rejected == 1
-    assert NormalizationReport.from_json(report.to_json()) == report
 
 
 def test_html_entities_are_resolved_on_request(tmp_path: Path) -> None:
@@ -288,16 +275,6 @@ def test_one_file_is_not_named_again_and_several_are() -> None:
         "  a.tsv, line 9: no title: ''",
         "  b.tsv, line 2: bad JSON (an end): '{\\xff'",
     ]
-
-
-def test_rejects_survive_a_journal() -> None:
-    rejects = Rejects("c", 10)
-    rejects.add(4, RejectReason.UNKNOWN_ENTITY, "é", "title 'x'", file=2)
-    rejects.add(5, RejectReason.BAD_VALUE, "y")
-    again = [Reject.from_json(json.loads(json.dumps(row.to_json()))) for row in rejects.rows]
-    assert again == rejects.rows
-    with pytest.raises(ValueError, match="no such reason"):
-        Reject.from_json([0, 1, "no such reason", "", ""])
 
 
 def test_the_file_of_bad_rows_is_a_table(tmp_path: Path) -> None:

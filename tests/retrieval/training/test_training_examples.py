@@ -30,7 +30,6 @@ from genret.retrieval.training.examples import (
     ExampleGenerator,
     ExampleOptions,
     LinkedText,
-    Mixture,
     TextLink,
     damage_name,
     linked_texts,
@@ -62,7 +61,7 @@ QUERIES = [
     TrainingQuery("forbidden devword question", "3", "dev"),
     TrainingQuery("forbidden testword question", "3", "test"),
 ]
-ONLY = {recipe: Mixture(**{name: float(name == recipe) for name in RECIPES}) for recipe in RECIPES}
+ONLY = {recipe: {name: float(name == recipe) for name in RECIPES} for recipe in RECIPES}
 
 
 def draw(options: ExampleOptions, count: int = 400, start: int = 0, queries: bool = True) -> list:
@@ -100,11 +99,6 @@ def test_dev_and_test_queries_are_never_seen() -> None:
         assert "forbidden" not in text_of(example).lower()
 
 
-def test_alias_targets_can_be_switched_off() -> None:
-    options = ExampleOptions(first=ONLY["name"], later=ONLY["name"], alias_target=0.0)
-    assert {example.title for example in draw(options)} == {entity.title for entity in ENTITIES}
-
-
 def test_names_come_first_and_meaning_later() -> None:
     options = ExampleOptions(ramp_examples=1000)
     early = Counter(example.recipe for example in draw(options, count=600, start=0))
@@ -127,19 +121,6 @@ def test_damaged_names_keep_something() -> None:
     random = Random(2)
     for name in ("Nile", "Mercury (planet)", "Johann Sebastian Bach", "C"):
         assert all(damage_name(name, random).strip() for _ in range(200))
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        lambda: ExampleOptions(alias_target=1.5),
-        lambda: ExampleOptions(ramp_examples=-1),
-        lambda: Mixture(name=-1),
-    ],
-)
-def test_impossible_options_are_refused(wrong) -> None:  # type: ignore[no-untyped-def]
-    with pytest.raises(ValueError, match="got"):
-        wrong()
 
 
 def test_an_empty_catalogue_is_refused() -> None:
@@ -211,16 +192,9 @@ def test_mentions_use_the_mention_template(tokenizer: TextTokenizer) -> None:
     assert list(got.prompt_ids) == template.encode(tokenizer, template.mention_query(mention))
 
 
-def test_long_prompts_lose_the_end_of_the_query_not_the_markup(tokenizer: TextTokenizer) -> None:
-    got = ExampleEncoder(tokenizer, scratch_config(), 10).encode(Example("K2", "name", query="word " * 50))
-    assert got is not None
-    assert len(got.prompt_ids) == 10
-    assert got.prompt_ids[-1] == tokenizer.token_id(TITLE)
-
-
 def dataset(tokenizer: TextTokenizer, seed: int) -> ExampleDataset:
     encoder = ExampleEncoder(tokenizer, scratch_config(), 96)
-    return ExampleDataset(ExampleGenerator(PLACES), encoder, length=500, batch_size=4, seed=seed)
+    return ExampleDataset(ExampleGenerator(PLACES), encoder.encode, length=500, batch_size=4, seed=seed)
 
 
 def test_an_item_depends_on_the_seed_and_its_number_alone(tokenizer: TextTokenizer) -> None:
@@ -249,25 +223,18 @@ def test_causal_batches_align_the_titles() -> None:
 
 
 def test_seq2seq_batches_keep_prompt_and_title_apart() -> None:
-    batch = Seq2SeqCollator(pad_id=0, decoder_prompt=(2,))(PAIR)
+    batch = Seq2SeqCollator(pad_id=0, decoder_prompt=(2, 5))(PAIR)
     assert batch["input_ids"].tolist() == [[3, 9, 4], [3, 4, 0]]
     assert batch["attention_mask"].tolist() == [[1, 1, 1], [1, 1, 0]]
     assert batch["labels"].tolist() == [[7, 8, 1], [6, 1, IGNORED_LABEL]]
-    assert batch["decoder_input_ids"].tolist() == [[2, 7, 8], [2, 6, 0]]
-    assert batch["labels"].dtype == torch.int64
-
-
-def test_seq2seq_titles_stand_behind_the_whole_decoder_prompt() -> None:
-    batch = Seq2SeqCollator(pad_id=0, decoder_prompt=(2, 5))(PAIR)
     assert batch["decoder_input_ids"].tolist() == [[2, 5, 7, 8], [2, 5, 6, 0]]
-    assert batch["labels"].tolist() == [[7, 8, 1], [6, 1, IGNORED_LABEL]]
+    assert batch["labels"].dtype == torch.int64
     with pytest.raises(ValueError, match="decoder_prompt must not be empty"):
         Seq2SeqCollator(pad_id=0, decoder_prompt=())
 
 
 NILE = LabelledMention(Mention("Nile", "The ", " and the Rhine [1]."), "Nile")
 RHINE = LabelledMention(Mention("Rhine", "The Nile and the ", " [1]."), "Rhine (river")
-ONLY_MENTIONS = Mixture(0, 0, 0, 0, 1, 0)
 
 
 def test_mentions_of_one_text_are_put_together() -> None:
@@ -297,7 +264,7 @@ def test_windows_are_whole_words_around_the_chosen_link_and_cut_no_other() -> No
 
 def test_the_share_of_texts_is_drawn_and_nothing_else_changes() -> None:
     entities = [TrainingEntity("1", "Nile"), TrainingEntity("2", "Rhine (river")]
-    options = ExampleOptions(first=ONLY_MENTIONS, later=ONLY_MENTIONS, annotations=0.5)
+    options = ExampleOptions(first=ONLY["mention"], later=ONLY["mention"], annotations=0.5)
     drawn = ExampleGenerator(entities, (), options, [NILE, RHINE])
     examples = [drawn.draw(i, Random(i)) for i in range(800)]
     labelled = [example for example in examples if example.mention in (NILE.mention, RHINE.mention)]
@@ -305,8 +272,6 @@ def test_the_share_of_texts_is_drawn_and_nothing_else_changes() -> None:
     assert 0.4 < len(texts) / len(labelled) < 0.6
     plain = ExampleGenerator(entities, (), replace(options, annotations=0.0), [NILE, RHINE])
     assert all(plain.draw(i, Random(i)).linked is None for i in range(100))
-    with pytest.raises(ValueError, match=r"annotations must be in \[0, 1\]"):
-        ExampleOptions(annotations=1.5)
 
 
 def test_what_is_taught_is_what_the_constraint_lets_through(tokenizer: TextTokenizer) -> None:

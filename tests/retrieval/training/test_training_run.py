@@ -76,9 +76,15 @@ def data(tmp_path: Path) -> Path:
 
 
 def train(data: Path, out: str, *more: str) -> Result:
-    arguments = ["--catalogue", str(data / "catalogue.tsv"), "--queries", str(data / "queries.tsv")]
-    fixed = ["--batch-size", "8", "--log-steps", "2", "--cpu"]
-    return CliRunner().invoke(train_command, [*arguments, "--out", str(data / out), *fixed, *more])
+    return run(data / "catalogue.tsv", data / out, "--queries", str(data / "queries.tsv"), *FIXED, *more)
+
+
+FIXED = ("--batch-size", "8", "--log-steps", "2")
+
+
+def run(catalogue: Path, out: Path, *more: str) -> Result:
+    files = ["--catalogue", str(catalogue), "--out", str(out)]
+    return CliRunner().invoke(train_command, [*files, "--cpu", *more])
 
 
 def trained(data: Path, out: str, *more: str) -> Result:
@@ -168,11 +174,8 @@ def test_a_model_is_fine_tuned_on_the_prompt_that_is_named(data: Path) -> None:
         ((), 2, "either a model to fine-tune or a preset"),
         (("--preset", "tiny", "--minutes", "-1"), 2, "Invalid value for '--minutes'"),
         (("--preset", "tiny", "--minutes", "nan"), 2, "'nan' is not a finite number"),
-        (("--preset", "tiny", "--epochs", "nan"), 2, "'nan' is not a finite number"),
         (("--preset", "tiny", "--epochs", "inf"), 2, "'inf' is not a finite number"),
-        (("--preset", "tiny", "--learning-rate", "-1"), 2, "Invalid value for '--learning-rate'"),
         (("--preset", "tiny", "--learning-rate", "0"), 2, "Invalid value for '--learning-rate'"),
-        (("--preset", "tiny", "--learning-rate", "nan"), 2, "'nan' is not a finite number"),
         (("--preset", "tiny", "--weight-decay", "inf"), 2, "'inf' is not a finite number"),
         (("--preset", "tiny", "--label-smoothing", "nan"), 2, "'nan' is not a finite number"),
         (("--preset", "tiny", "--max-prompt-tokens", "7"), 2, "Invalid value for '--max-prompt-tokens'"),
@@ -235,9 +238,8 @@ _TITLES = ["Nile", "Rhine", "Mount Everest", "K2", "Lake Victoria", "Danube"]
 
 def train_titles(folder: Path, out: str, *more: str) -> Result:
     (folder / "titles.txt").write_text("\n".join(_TITLES) + "\n", encoding="utf-8")
-    arguments = ["--catalogue", str(folder / "titles.txt"), "--out", str(folder / out), "--cpu"]
-    arguments += ["--preset", "tiny", "--vocab-size", "300", "--max-steps", str(_STEPS), "--batch-size", "4"]
-    return CliRunner().invoke(train_command, [*arguments, *more])
+    fixed = ("--preset", "tiny", "--vocab-size", "300", "--max-steps", str(_STEPS), "--batch-size", "4")
+    return run(folder / "titles.txt", folder / out, *fixed, *more)
 
 
 @pytest.fixture
@@ -388,9 +390,8 @@ def checkpoint(folder: Path, architecture: str, positions: int = POSITIONS) -> P
 def train_limited(folder: Path, *more: str, catalogue: str = SHORT_CATALOGUE) -> Result:
     (folder / "catalogue.tsv").write_text(catalogue, encoding="utf-8")
     (folder / "queries.tsv").write_text(LONG_QUERIES, encoding="utf-8")
-    files = ["--catalogue", str(folder / "catalogue.tsv"), "--out", str(folder / "out")]
-    fixed = ["--model", str(folder / "base"), "--batch-size", "4", "--max-steps", "3", "--cpu"]
-    return CliRunner().invoke(train_command, [*files, *fixed, *more])
+    fixed = ("--model", str(folder / "base"), "--batch-size", "4", "--max-steps", "3")
+    return run(folder / "catalogue.tsv", folder / "out", *fixed, *more)
 
 
 @pytest.mark.parametrize("architecture", ["llama", "bart"])

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from genret.retrieval.errors import InputError
-from genret.retrieval.index import entity_texts as views
-from genret.retrieval.index.entity_texts import EntityTexts
-from genret.retrieval.index.reader import Index
+from genret.retrieval.index import reader as views
+from genret.retrieval.index.reader import EntityTexts, Index
 from genret.retrieval.sources.columns import ColumnMapping, ColumnType
 from tests.index_fixtures import build, character_tokenizer
 

@@ -24,7 +24,6 @@ from genret.retrieval.vectors import vector_search as searching
 from genret.retrieval.vectors.embedder import VectorMethod
 from genret.retrieval.vectors.faiss_index import faiss_threads, kind_of, load_faiss, new_index, train
 from genret.retrieval.vectors.vector_search import (
-    VECTORS_PER_THREAD,
     VectorProposer,
     VectorSearcher,
     num_parts,
@@ -123,6 +122,10 @@ def test_a_query_of_nothing_takes_the_first_entities(wish: str) -> None:
     found = case.searcher.search(zero, 4, allowed)
     assert found.entities.tolist() == [1, 4, 7, 10]
     assert not found.similarities.any()
+    assert not case.searcher.similarities(zero, np.arange(40)).any()
+    for number in (-1, 40):
+        with pytest.raises(ValueError, match=f"entity number: expected 0 <= number < 40, got {number}$"):
+            case.searcher.similarities(case.query, np.array([3, number]))
 
 
 @pytest.mark.parametrize("wish", ["flat", "hnsw"])
@@ -161,13 +164,6 @@ def test_similarities_of_given_entities_are_those_of_a_search_of_everything(
     if wish in (*UNCHANGED, "hnsw"):
         np.testing.assert_allclose(values, case.exact(entities), atol=1e-5)
     assert not values[~np.isin(entities, case.numbers)].any()
-
-
-def test_entities_that_are_not_there_are_refused() -> None:
-    case = Case("flat", 0, 50, 40)
-    for number in (-1, 40):
-        with pytest.raises(ValueError, match=f"entity number: expected 0 <= number < 40, got {number}$"):
-            case.searcher.similarities(case.query, np.array([3, number]))
 
 
 D, N = 8, 2000
@@ -213,12 +209,6 @@ def test_threads_find_what_one_finds(
     assert sorted(ids[surely].tolist()) == sorted(found_ids[surely].tolist())
 
 
-def test_few_vectors_are_not_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(searching, "_num_threads", lambda: 3)
-    assert [num_parts(n * VECTORS_PER_THREAD) for n in (0, 1, 2, 3, 9)] == [1, 1, 2, 3, 3]
-    assert num_parts(2 * VECTORS_PER_THREAD - 1) == 1
-
-
 def test_a_searcher_shares_out_what_is_large(index: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     query = np.random.default_rng(5).standard_normal(D).astype(np.float32)
     searcher = VectorSearcher(index, 700, int(index.nlist))
@@ -230,6 +220,9 @@ def test_a_searcher_shares_out_what_is_large(index: Any, monkeypatch: pytest.Mon
         return search_cells(*given)
 
     monkeypatch.setattr(searching, "VECTORS_PER_THREAD", 500)
+    monkeypatch.setattr(searching, "_num_threads", lambda: 3)
+    assert [num_parts(n * 500) for n in (0, 1, 2, 3, 9)] == [1, 1, 2, 3, 3]
+    assert num_parts(999) == 1
     monkeypatch.setattr(searching, "_num_threads", lambda: 2)
     monkeypatch.setattr(searching, "search_cells", counted)
     shared = searcher.search(query, 50)
@@ -280,8 +273,6 @@ def test_a_search_leaves_the_threads_as_they_were(folder: Path) -> None:
         (vector,) = shortlister.embed(["a river"])
         assert in_a_thread_with_three(lambda: shortlister.search(vector, 2, None)) == 3
 
-
-def test_a_search_that_fails_does_too() -> None:
     def fail_with_two() -> None:
         with faiss_threads(2):
             assert faiss.omp_get_max_threads() == 2
@@ -296,27 +287,5 @@ def test_a_search_that_fails_does_too() -> None:
 
 def test_a_model_keeps_its_threads(folder: Path) -> None:
     command = [sys.executable, "-c", _ASKED_BESIDE_A_MODEL, str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=1200)
     assert done.stdout.strip() == "3"
-
-
-@pytest.fixture(scope="module")
-def shortlister(tmp_path_factory: pytest.TempPathFactory, trigrams: VectorMethod) -> VectorProposer:
-    tokenizer = TextTokenizer(train_tokenizer(), END, "tiny")
-    wish = VectorBuildOptions(trigrams)
-    return VectorProposer.open(
-        Index.open(make_index(tmp_path_factory.mktemp("i"), tokenizer, vectors=wish, evidence=None))
-    )
-
-
-@pytest.mark.parametrize("query", ["\u0301", "\u200b\u200d", " \t ", "\x00"])
-def test_of_a_query_that_says_nothing_the_first_entities_come(
-    shortlister: VectorProposer, query: str
-) -> None:
-    (vector,) = shortlister.embed([query])
-    allowed = np.arange(12) % 2 == 1
-    for mask, wanted in ((None, [0, 1, 2]), (allowed, [1, 3, 5])):
-        found = shortlister.search(vector, 3, mask)
-        assert found.entities.tolist() == wanted
-        assert not found.similarities.any()
-    assert not shortlister.similarities(vector, np.array([0, 5])).any()

@@ -251,13 +251,7 @@ def test_an_interval_leaves_0_out_where_the_p_value_is_small() -> None:
             assert (found.p_value < 0.05) == (not found.low <= 0 <= found.high)
 
 
-def test_holm_of_a_known_case() -> None:
-    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert holm([]) == []
-    assert holm([0.2]) == [0.2]
-
-
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=8), st.floats(0.001, 0.5))
+@given(st.lists(st.floats(0, 1), max_size=8), st.floats(0.001, 0.5))
 def test_holm_is_the_step_down_procedure(p_values: list[float], alpha: float) -> None:
     order = sorted(range(len(p_values)), key=p_values.__getitem__)
     rejected: set[int] = set()

@@ -11,8 +11,7 @@ import sys
 from pathlib import Path
 
 from genret.retrieval.linking.run_progress import LinkCounts
-from genret.retrieval.linking.runners.ray_actor import recorded
-from genret.retrieval.linking.runners.ray_runner import RayRunner
+from genret.retrieval.linking.runners.ray_runner import RayRunner, recorded
 from tests.retrieval.linking.cluster.fake_shard_worker import FakeShardWorker, job_of, some_shards
 
 

@@ -19,8 +19,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from genret.retrieval.errors import InputError, SourceError
-from genret.retrieval.linking.documents.corpus import CorpusOptions, CorpusPlan, plan_corpus
-from genret.retrieval.linking.documents.corpus_reading import CorpusReader
+from genret.retrieval.linking.documents.corpus import CorpusOptions, CorpusPlan
+from genret.retrieval.linking.documents.corpus_reading import CorpusReader, plan_corpus
 from genret.retrieval.linking.documents.document_records import (
     BadRecord,
     MentionRow,

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from genret.retrieval.linking.documents import input_files as content
 from genret.retrieval.linking.documents import text_document as part_documents
 from genret.retrieval.linking.documents import text_files
-from genret.retrieval.linking.documents.corpus import CorpusOptions, plan_corpus
-from genret.retrieval.linking.documents.corpus_reading import CorpusReader
+from genret.retrieval.linking.documents.corpus import CorpusOptions
+from genret.retrieval.linking.documents.corpus_reading import CorpusReader, plan_corpus
 from genret.retrieval.linking.documents.text_document import (
     BadDocument,
     Document,

@@ -61,14 +61,6 @@ def test_invisible_characters_around_a_mention_stay_outside() -> None:
     assert found([["Paris"]], "\u200eParis\u200e, \u200bParis\u00ad") == ["Paris", "Paris"]
 
 
-def test_offsets_are_those_of_the_text_that_was_given() -> None:
-    text = "I\u0307zmir, ẞtraße 🙂 Andre\u0301 Straße"
-    names = [["André"], ["Strasse"]]
-    spans = make_finder(names).find(text)
-    assert [(span.start, span.end) for span in spans] == [(17, 23), (24, 30)]
-    assert [text[span.start : span.end] for span in spans] == ["Andre\u0301", "Straße"]
-
-
 def test_scripts_without_blanks_have_names_inside_of_their_lines() -> None:
     names = [["東京"], ["京都"], ["東京都"], ["ประเทศไทย"], ["ไทย"], ["東"]]
     assert found(names, "東京都京都は東京") == ["東京都", "京都", "東京"]
@@ -128,7 +120,8 @@ def test_short_capitals_that_no_name_has_make_another_name() -> None:
 def test_letter_case_says_nothing_where_there_is_but_one() -> None:
     names = [["Us"], ["Life on a Leaf"], ["Leaf"], ["New York"]]
     assert found(names, "LIFE ON A LEAF BY US\n\nIt is by US.") == ["LIFE ON A LEAF", "US"]
-    assert found(names, "cheap flights new york\n\nflights to new york from Rome") == ["new york"]
+    text = "cheap flights new york, new york\n\nflights to new york from Rome"
+    assert found(names, text) == ["new york"] * 2
     text = "all of this is in small letters, but for one. " * 20
     assert len(found(names, f"{text} new york")) == 1
     assert len(found(names, f"{text[:480]} new york")) == 1
@@ -158,37 +151,6 @@ def test_numbers_are_names_where_the_catalogue_has_many() -> None:
     for case in ("smart", "sensitive", "insensitive"):
         assert found([["1984"], *others], text, case=case) == []
         assert found([["1984 (film)", "1984 film"], *others], "1984 film", case=case) == ["1984 film"]
-
-
-def test_sensitive_case() -> None:
-    names = [["Apple", "apple"], ["iPhone"], ["Straße"], ["O’Neill"], ["New York"], ["new York City"]]
-    text = "apple Apple APPLE iphone iPhone Strasse Straße O'Neill new york New\nYork New York City"
-    assert found(names, text, case="sensitive") == [
-        *("apple", "Apple", "iPhone", "Straße", "O'Neill", "New\nYork", "New York")
-    ]
-
-
-def test_insensitive_case() -> None:
-    assert found([["iPhone"], ["Straße"]], "IPHONE iphone strasse STRASSE", case="insensitive") == [
-        *("IPHONE", "iphone", "strasse", "STRASSE")
-    ]
-
-
-def test_short_names_are_not_looked_for() -> None:
-    names = [["A"], ["AB"], ["ABC"], ["X Y"]]
-    assert found(names, "A AB ABC X Y", stop_words="none") == ["AB", "ABC", "X Y"]
-    assert found(names, "AB A ABC X Y", stop_words="none", min_chars=1) == ["AB", "A", "ABC", "X Y"]
-    assert found(names, "A AB ABC X Y", stop_words="none", min_chars=4) == []
-
-
-def test_names_of_too_many_entities_are_not_looked_for() -> None:
-    names = [["John Smith"]] * 4 + [["John"], ["Smith"]] * 3 + [["Joe"]] * 3 + [["J. S"]] * 3
-    text = "John Smith, Joe, J. S"
-    assert found(names, text) == ["John Smith", "Joe", "J. S"]
-    assert found(names, text, max_entities=3) == ["John", "Smith", "Joe", "J. S"]
-    assert found(names, text, max_short_entities=2) == ["John Smith", "J. S"]
-    assert found(names, text, max_entities=2, max_short_entities=3) == []
-    assert found(names, text, max_entities=None, max_short_entities=None) == ["John Smith", "Joe", "J. S"]
 
 
 def test_stop_words_alone_are_no_mentions() -> None:

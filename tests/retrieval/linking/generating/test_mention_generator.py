@@ -23,9 +23,8 @@ from genret.index_builder.cli import build_command
 from genret.retrieval.errors import GenretError, InputError, ModelError
 from genret.retrieval.index.reader import Index
 from genret.retrieval.linking.documents.text_document import BadDocument, Document
-from genret.retrieval.linking.generating.generator import MentionGenerator
+from genret.retrieval.linking.generating.generator import GeneratedMention, MentionGenerator
 from genret.retrieval.linking.generating.windows import WrittenWindow, cut_windows, halves, write_windows
-from genret.retrieval.linking.generating.written_links import GeneratedMention
 from genret.retrieval.linking.link_options import METHODS, GenerateOptions
 from genret.retrieval.training.train_command import train_command
 from tests.checkpoints import make_checkpoint, make_index

@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from genret import Mention, Retriever
 from genret.retrieval.errors import InputError
-from genret.retrieval.linking import link_documents
 from genret.retrieval.linking.documents.text_document import Document, Span
 from genret.retrieval.linking.generating.generator import MentionGenerator
+from genret.retrieval.linking.link_answers import MentionContexts
 from genret.retrieval.linking.link_options import GenerateOptions, LinkOptions, WorkerOptions
-from genret.retrieval.linking.linker import DocumentLinker
-from genret.retrieval.linking.mention_stream import MentionContexts
+from genret.retrieval.linking.linker import open_linker
 from genret.retrieval.linking.run_progress import LinkCounts
 from tests.checkpoints import make_checkpoint, make_index
 from tests.scripted_linking import Names
@@ -46,7 +45,7 @@ def linked(
 ) -> tuple[list[Row], LinkCounts]:
     counts = LinkCounts()
     worker = WorkerOptions("-", batch_size=batch_size, cache_entries=cache_entries)
-    linker = DocumentLinker(retriever, LinkOptions(**options), worker, Names(NAMES))
+    linker = open_linker(retriever, LinkOptions(**options), worker, Names(NAMES))
     blocks = linker.link(documents, counts, lambda line: None)
     return [row for rows in blocks for row in rows], counts
 
@@ -169,16 +168,6 @@ def test_samples_of_a_mention_do_not_depend_on_its_neighbours(retriever: Retriev
     assert [row["mass"] for row in other] != [row["mass"] for row in together]
 
 
-def test_named_candidates_are_all_that_is_linked_to(retriever: Retriever) -> None:
-    documents = [Document("f", 1, "d", "Quicksilver, Amazon and Hamlet")]
-    rows, counts = linked(retriever, documents, candidates="named", mentions="found")
-    assert [row["method"] for row in rows] == ["auto", "auto", "name"]
-    for row, word in zip(rows, ("Quicksilver", "Amazon", "Hamlet"), strict=True):
-        assert sorted(c["entity_id"] for c in row["candidates"]) == NAMES[word]
-    assert rows[2]["title"] == "Hamlet"
-    assert counts.num_linked == 3
-
-
 def test_few_candidates_are_all_scored_and_proven(retriever: Retriever) -> None:
     documents = [Document("f", 1, "d", "Quicksilver, Amazon; Amazon and Quicksilver")]
     options: dict[str, Any] = {"candidates": "named", "mentions": "found"}
@@ -268,19 +257,3 @@ def test_generated_rows_are_the_links_that_the_generator_writes(retriever: Retri
         assert encoded[row["start_byte"] : row["end_byte"]].decode() == row["mention"]
     assert counts.num_documents == 3
     assert counts.num_mentions == counts.num_linked == len(rows)
-
-
-def test_texts_are_linked_by_the_names_of_the_index(retriever: Retriever) -> None:
-    texts = ["Quicksilver 🦁 of PARIS, Texas", "", "the\r\nNile and the  amazon river"]
-    counts = LinkCounts()
-    rows = list(link_documents(retriever, texts, LinkOptions(candidates="named"), counts=counts))
-    found = [(row["doc_id"], row["mention"], row["method"], row["surface"]) for row in rows]
-    assert [entry[:3] for entry in found] == [
-        ("documents:1", "Quicksilver", "auto"),
-        ("documents:1", "PARIS, Texas", "name"),
-        ("documents:3", "Nile", "name"),
-    ]
-    assert [row["entity_id"] for row in rows[1:]] == ["Q5", "Q7"]
-    assert {c["entity_id"] for c in rows[0]["candidates"]} == {"Q10", "Q11"}
-    assert [entry[3] for entry in found[1:]] == ["Paris, Texas", "Nile"]
-    assert (counts.num_documents, counts.num_mentions, counts.num_linked) == (3, 3, 3)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,7 +21,7 @@ from genret.retrieval.errors import (
 )
 from genret.retrieval.linking.documents.corpus import CorpusOptions
 from genret.retrieval.linking.link_options import WorkerOptions
-from genret.retrieval.linking.output.folder import LinkingRunError
+from genret.retrieval.linking.output.folder import LinkingRunError, ShardRecord
 from genret.retrieval.linking.run import OutputOptions, RunnerOptions, choose_runner, link_corpus
 from genret.retrieval.linking.run_progress import (
     LinkCounts,
@@ -31,8 +33,7 @@ from genret.retrieval.linking.run_progress import (
     sentence,
     shown_run,
 )
-from genret.retrieval.linking.runners.local_runner import InProcessRunner, LocalRunner
-from genret.retrieval.linking.runners.runner import Increments, WorkerError
+from genret.retrieval.linking.runners.runner import InProcessRunner, LocalRunner, WorkerError, linked
 from genret.retrieval.progress import ProgressDisplay
 
 
@@ -199,9 +200,11 @@ def test_defects_of_workers_come_with_their_traceback() -> None:
 
 def test_increments_add_up() -> None:
     sent: list[LinkCounts] = []
-    increments = Increments(sent.append)
-    for documents in (1, 1, 5, 9):
-        increments.report(counts(documents, 3 * documents))
+    told = [counts(documents, 3 * documents) for documents in (1, 1, 5, 9)]
+    record = ShardRecord(0, "", "", "", 0, told[-1])
+    worker: Any = SimpleNamespace(run=lambda shard, report: [report(one) for one in told] and record)
+    shard: Any = None
+    assert linked(worker, shard, sent.append) is record
     total = LinkCounts()
     for grown in sent:
         total.add(grown)

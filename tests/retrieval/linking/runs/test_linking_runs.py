@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import errno
-import gzip
 import json
 import os
 import shutil
 import tempfile
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -31,7 +30,8 @@ from genret.retrieval.linking.run_plan import RunPlan
 from genret.retrieval.linking.run_progress import LinkCounts
 from genret.retrieval.linking.runners.runner import work
 from genret.retrieval.linking.shard_worker import ShardWorker
-from tests.checkpoints import make_checkpoint, make_index
+from tests.checkpoints import make_index
+from tests.corpus_shards import store
 from tests.index_fixtures import build, character_tokenizer
 from tests.linking_fakes import LoggingWorker, begun, rows_of, run_words
 
@@ -134,14 +134,6 @@ def test_what_is_not_whole_is_done_again_and_that_alone(
     assert not list(out.glob(".*.tmp"))
 
 
-def test_nothing_is_done_again_when_the_summary_alone_is_missing(docs: Path, out: Path, index: Path) -> None:
-    run_words(docs, out, index)
-    (out / "_summary.json").unlink()
-    summary = run_words(docs, out, index)
-    assert (summary.num_resumed, summary.was_complete, len(begun(out))) == (NUM_SHARDS, False, NUM_SHARDS)
-    assert (out / "_summary.json").exists()
-
-
 OPTION_CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     "option": ({"linking": LinkOptions(k=7)}, "k was 5, is now 7"),
     "shards": ({"shard_documents": 5}, "shard_documents was 4, is now 5"),
@@ -225,24 +217,6 @@ def test_overwriting_deletes_what_a_run_wrote_and_nothing_else(docs: Path, out: 
     run_words(docs, out, index, overwrite=True)
     assert mentions(out) == [("d0", "one")]
     assert (out / "notes.txt").read_text() == (out / "_shards" / "notes.txt").read_text() == "mine"
-
-
-def test_two_runs_at_once_are_refused(docs: Path, out: Path, index: Path) -> None:
-    first = OutputFolder(out)
-    first.lock()
-    with pytest.raises(LinkingRunError, match="another run is writing there"):
-        run_words(docs, out, index)
-    first.release()
-    assert run_words(docs, out, index).counts.num_rows == len(EXPECTED)
-
-
-@pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
-def test_one_file_is_made_of_the_parts(suffix: str, docs: Path, tmp_path: Path, index: Path) -> None:
-    file = tmp_path / f"out.{suffix}"
-    summary = run_words(docs, file, index)
-    assert summary.out == str(file)
-    assert mentions(file) == EXPECTED
-    assert {p.name for p in tmp_path.iterdir() if "log" not in p.name} == {"docs.jsonl", file.name}
 
 
 def test_one_file_is_made_of_kept_parts_without_linking_again(
@@ -351,33 +325,15 @@ def test_a_damaged_identity_is_refused_and_can_be_overwritten(
     assert mentions(out) == EXPECTED
 
 
-def test_a_plan_changes_nothing(docs: Path, out: Path, index: Path) -> None:
-    corpus = CorpusOptions((str(docs),), shard_documents=PER_SHARD)
-    plan = plan_corpus_run(corpus, OutputOptions(str(out)), WorkerOptions(str(index)))
-    assert (len(plan.missing), plan.is_complete, out.exists()) == (NUM_SHARDS, False, False)
-    run_words(docs, out, index)
-    remove_record(out)
-    before = snapshot(out)
-    plan = plan_corpus_run(corpus, OutputOptions(str(out)), WorkerOptions(str(index)))
-    assert [shard.number for shard in plan.missing] == [2]
-    assert plan.to_json()["num_done"] == NUM_SHARDS - 1
-    assert snapshot(out) == before
-
-
 def test_records_come_back(tmp_path: Path) -> None:
     record = ShardRecord(3, "k", "d", "p", 12, LinkCounts(num_rows=4), ("a\ud800", "b"), 1.5, "x")
     file = tmp_path / "r.json"
-    file.write_text(json.dumps(record.to_json()))
+    file.write_text(json.dumps(asdict(record)))
     assert read_record(file) == record
-    odd: list[Any] = [{}, {**record.to_json(), "shard": "3"}, {**record.to_json(), "counts": {"x": 1}}, []]
+    odd: list[Any] = [{}, {**asdict(record), "shard": "3"}, {**asdict(record), "counts": {"x": 1}}, []]
     for broken in odd:
         file.write_text(json.dumps(broken))
         assert read_record(file) is None
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_checkpoint(tmp_path_factory.mktemp("checkpoint"))
 
 
 class Published(NamedTuple):
@@ -558,15 +514,6 @@ def test_a_folder_that_disappears_is_an_error_that_names_it(ten: Path, tmp_path:
     assert [shard for shard, _ in begun(out)] == [0, 1, 0, 1, 2]
 
 
-def test_a_folder_that_is_gone_is_no_trouble_in_the_end(tmp_path: Path) -> None:
-    folder = OutputFolder(tmp_path / "out")
-    folder.lock()
-    shutil.rmtree(folder.path)
-    folder.remove_if_unused()
-    folder.release()
-    assert not folder.path.exists()
-
-
 def finished_but_for_the_parts(ten: Path, tmp_path: Path, index: Path) -> tuple[Path, Path]:
     """Return a whole file and the folder of its run, which was killed as it removed the parts."""
     out = tmp_path / "o.jsonl"
@@ -623,30 +570,6 @@ WORDS = st.text(st.sampled_from("aé🦁\u0301\u00a0\u2003 \r\n\tX?"), max_size=
 LISTS = st.lists(WORDS, min_size=1, max_size=25)
 
 
-def zstd(content: bytes) -> bytes:
-    return bytes(pa.compress(content, codec="zstd", asbytes=True))
-
-
-def store(folder: Path, kind: str, texts: list[str]) -> Path:
-    """Write documents; a folder's files hold some of them each."""
-    fields = [{"id": f"d{i}", "text": text} for i, text in enumerate(texts)]
-    lines = [
-        (json.dumps(record, ensure_ascii=bool(i % 2)) + "\n").encode() for i, record in enumerate(fields)
-    ]
-    if kind == "parquet":
-        pq.write_table(pa.Table.from_pylist(fields), folder / "d.parquet", row_group_size=4)
-        return folder / "d.parquet"
-    if kind == "folder":
-        (folder / "d").mkdir()
-        middle = len(lines) // 2
-        (folder / "d" / "a.jsonl").write_bytes(b"".join(lines[:middle]))
-        (folder / "d" / "b.jsonl.gz").write_bytes(gzip.compress(b"".join(lines[middle:])))
-        return folder / "d"
-    packed: dict[str, Callable[[bytes], bytes]] = {"jsonl": bytes, "gzip": gzip.compress, "zstd": zstd}
-    (folder / "d.jsonl").write_bytes(packed[kind](b"".join(lines)))
-    return folder / "d.jsonl"
-
-
 def rows(out: Path) -> list[tuple[Any, ...]]:
     columns = ("doc_id", "start", "end", "mention", "nil_reason")
     return [tuple(row[name] for name in columns) for row in rows_of(out)]
@@ -659,7 +582,7 @@ def expected(texts: list[str]) -> list[tuple[str, str]]:
 @settings(max_examples=40)
 @given(
     texts=LISTS,
-    kind=st.sampled_from(["jsonl", "gzip", "zstd", "parquet", "folder"]),
+    kind=st.sampled_from(["lines", "gzip", "zstd", "parquet", "folder"]),
     shard_documents=st.integers(1, 30),
     out=st.sampled_from(["out", "out.jsonl"]),
 )
@@ -669,7 +592,7 @@ def test_storage_and_shards_change_no_row(
     folder = Path(tempfile.mkdtemp())
     try:
         (folder / "plain").mkdir()
-        run_words(store(folder / "plain", "jsonl", texts), folder / "whole", index, shard_documents=1000)
+        run_words(store(folder / "plain", "lines", texts), folder / "whole", index, shard_documents=1000)
         summary = run_words(store(folder, kind, texts), folder / out, index, shard_documents=shard_documents)
         found = rows(folder / out)
         assert found == rows(folder / "whole")
