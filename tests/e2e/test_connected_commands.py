@@ -201,15 +201,6 @@ def test_a_withheld_answer_is_said_beside_the_lines(api: Threaded) -> None:
     assert (done.exit_code, done.stdout, done.stderr) == (0, "", said)
 
 
-def test_a_stream_answers_all_of_stdin(api: Threaded) -> None:
-    queries = [f"query {i}" for i in range(200)]
-    done = at(api, "query", "-", "--stream", stdin="\n".join(queries))
-    assert done.exit_code == 0, done.stderr
-    rows = [line.split("\t") for line in done.stdout.splitlines()]
-    assert sorted({row[0] for row in rows}) == sorted(queries)
-    assert all(row[3] == f"title of {row[0]}" for row in rows)
-
-
 def test_what_fails_in_a_stream_is_named_and_the_rest_is_answered(api: Threaded) -> None:
     done = at(api, "query", "fine", "word " * 200, "--stream", "--json")
     assert done.exit_code == 1
@@ -217,13 +208,6 @@ def test_what_fails_in_a_stream_is_named_and_the_rest_is_answered(api: Threaded)
     assert answers["fine"]["candidates"]
     assert answers["word " * 200]["error"]["code"] == "INVALID_ARGUMENT"
     assert "200 tokens" in done.stderr
-
-
-def test_input_of_a_stream_that_is_no_text_is_named_behind_the_answers_before_it(api: Threaded) -> None:
-    done = at(api, "query", "-", "--stream", stdin=b"good\n\xff\xfe\n")
-    assert done.exit_code == 1
-    assert done.stdout.startswith("good\t1\t")
-    assert done.stderr == "Error: standard input, line 2: not valid UTF-8\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

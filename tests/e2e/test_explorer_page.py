@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 from selenium.webdriver.common.keys import Keys
 
-from genret.service.configuration.server_config import AuthConfig, HttpConfig
+from genret.service.configuration.server_config import AuthConfig
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 from genret.service.security.authority import Authority
 from genret.service.security.bearer_tokens import new_token
 from genret.service.serving.served import ServedIndex
-from tests.e2e.explorer_answers import ATTACK, CannedRetrieval, canned_server, on_a_thread
+from tests.e2e.explorer_answers import ATTACK, CannedRetrieval, canned_server
 from tests.e2e.headless_browser import Page, headless_page
-from tests.service.running_server import running
+from tests.service.http_gateway import serving_in_a_thread
 
 
 @pytest.fixture(scope="module")
@@ -430,17 +429,8 @@ def test_a_server_that_is_gone_is_said_to_be(browser: Page, retrieval: CannedRet
     browser.log()
 
 
-@contextlib.asynccontextmanager
-async def tiny_server(tiny: ServedIndex) -> AsyncIterator[str]:
-    """A whole server with a random model over a dozen titles; gives the address of its HTTP face."""
-    async with running(indexes={"tiny": tiny}, http=HttpConfig(port=0)) as server:
-        http = server.server.http
-        assert http is not None
-        yield http.address
-
-
 def test_a_real_server_and_model_fill_the_page(browser: Page, tiny: ServedIndex) -> None:
-    with on_a_thread(tiny_server(tiny)) as url:
+    with serving_in_a_thread(indexes={"tiny": tiny}) as url:
         browser.open(url)
         browser.until(lambda: len(browser.all("#index option")) == 1, "the index")
         browser.log()

@@ -50,17 +50,6 @@ def in_flight(api: Running) -> int:
     return sum(lane.admission.num_requests for lane in api.server.lanes.all())
 
 
-async def test_every_query_is_answered_under_its_id() -> None:
-    async with running(FakeRetriever()) as api:
-        names = [f"n{i}" for i in range(200)]
-        call = api.stub.RetrieveStream(iter([item(n, f"query {n}") for n in names]), timeout=60)
-        answers = await collect(call)
-        assert set(answers) == set(names)
-        for name, answer in answers.items():
-            assert answer.response.candidates[0].title == f"title of query {name}"
-        assert await call.code() == grpc.StatusCode.OK
-
-
 async def test_answers_come_as_they_are_ready() -> None:
     slow, fast = FakeRetriever(), FakeRetriever()
     slow.hold.clear()
@@ -158,17 +147,6 @@ async def test_a_client_that_never_reads_holds_up_only_itself() -> None:
         writing.cancel()
         deaf.cancel()
         assert (await api.retrieve("afterwards")).candidates
-
-
-async def test_a_full_queue_makes_a_stream_wait() -> None:
-    fake = FakeRetriever()
-    fake.seconds = 0.005
-    options = {"queue": QueueLimits(max_requests=4), "batch": BatchLimits(max_size=2)}
-    async with running(fake, **options) as api:
-        names = [str(i) for i in range(60)]
-        answers = await collect(api.stub.RetrieveStream(iter([item(n) for n in names]), timeout=60))
-        assert set(answers) == set(names)
-        assert all(answer.WhichOneof("outcome") == "response" for answer in answers.values())
 
 
 async def test_streams_leave_room_for_single_calls() -> None:
