@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import itertools
 import json
 import pathlib
 import subprocess
@@ -479,42 +480,31 @@ def test_the_command_has_the_option_with_its_default_and_variable(setting: Setti
     assert option.secondary_opts == ([setting.negation] if setting.negation else [])
 
 
-@pytest.mark.parametrize("setting", EVERY)
-def test_a_setting_is_taken_from_flag_variable_and_file(tmp_path: Path, setting: Setting) -> None:
-    one = sample(setting, 0)
-    beside = one.companions
-    index = None if setting.parameter in ("use_model", "encoder") else "/i"
-    by_flag = resolved(tmp_path, {**beside, setting.parameter: one.flag}, index=index)
-    by_variable = resolved(tmp_path, beside, {setting.variable: one.text}, index=index)
-    by_file = resolved(tmp_path, beside, {}, one.toml, index=index)
-    for way in (by_flag, by_variable, by_file):
-        got = one.got(way.config)
-        assert got == one.value
-        assert type(got) is type(one.value)
-    assert by_flag.origins[one.key].short == setting.flag
-    assert by_variable.origins[one.key].short == setting.variable
-    assert by_file.origins[one.key].label == f"{tmp_path / 'server.toml'}: {'.'.join(one.key)}"
+SOURCES = ("flag", "variable", "file")
 
 
 @pytest.mark.parametrize(
-    "sources",
-    [("flag", "variable", "file"), ("flag", "variable"), ("flag", "file"), ("variable", "file")],
-    ids="-".join,
+    "sources", [some for size in (1, 2, 3) for some in itertools.combinations(SOURCES, size)], ids="-".join
 )
 @pytest.mark.parametrize("setting", EVERY)
 def test_a_flag_wins_over_a_variable_over_the_file(
     tmp_path: Path, setting: Setting, sources: tuple[str, ...]
 ) -> None:
-    of_flag, of_variable, of_file = (sample(setting, number) for number in range(3))
-    config = resolved(
+    given = {source: sample(setting, number) for number, source in enumerate(sources)}
+    first = given[sources[0]]
+    found = resolved(
         tmp_path,
-        of_flag.companions | ({setting.parameter: of_flag.flag} if "flag" in sources else {}),
-        {setting.variable: of_variable.text} if "variable" in sources else {},
-        of_file.toml if "file" in sources else "",
+        first.companions | ({setting.parameter: given["flag"].flag} if "flag" in given else {}),
+        {setting.variable: given["variable"].text} if "variable" in given else {},
+        given["file"].toml if "file" in given else "",
         index=None if setting.parameter in ("use_model", "encoder") else "/i",
-    ).config
-    expected = {"flag": of_flag, "variable": of_variable, "file": of_file}[sources[0]]
-    assert of_flag.got(config) == expected.value
+    )
+    got, origin = first.got(found.config), found.origins[first.key]
+    assert (got, type(got)) == (first.value, type(first.value))
+    if sources[0] == "file":
+        assert origin.label == f"{tmp_path / 'server.toml'}: {'.'.join(first.key)}"
+    else:
+        assert origin.short == (setting.flag if sources[0] == "flag" else setting.variable)
 
 
 def test_without_any_source_there_are_the_defaults(tmp_path: Path) -> None:

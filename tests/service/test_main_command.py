@@ -38,8 +38,12 @@ def run() -> CliRunner:
 SERVED = ("torch", "transformers", "grpc", "pyarrow")
 
 
+EVALUATED = ("torch", "bm25s", "matplotlib", "ir_measures")
+
+
 @pytest.mark.parametrize(
-    ("command", "absent"), [("", HEAVY), ("serve", SERVED), ("query", SERVED), ("health", SERVED)]
+    ("command", "absent"),
+    [("", HEAVY), ("serve", SERVED), ("query", SERVED), ("health", SERVED), ("evaluate", EVALUATED)],
 )
 def test_help_imports_nothing_heavy(command: str, absent: tuple[str, ...]) -> None:
     program = (
