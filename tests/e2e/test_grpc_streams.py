@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
@@ -233,30 +232,6 @@ async def test_a_server_that_is_warming_up_refuses_a_stream() -> None:
         error, details = await failure(refused_at_the_end(api.stub.RetrieveStream(timeout=60)))
         assert error.code() == grpc.StatusCode.UNAVAILABLE
         assert "RetryInfo" in details
-
-
-async def test_draining_ends_streams_whose_clients_send_on_as_unavailable(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(quiet, "_QUIET_S", quiet._MAX_S)  # time for clients that take theirs
-    async with running(FakeRetriever()) as api:
-        num_answers = 0
-
-        async def ask_on() -> grpc.StatusCode:
-            nonlocal num_answers
-            call = api.stub.RetrieveStream(timeout=60)
-            with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # it has ended already
-                await call.write(item("first"))
-                while await call.read() is not grpc.aio.EOF:
-                    num_answers += 1
-                    await call.write(item("next"))
-            code: grpc.StatusCode = await call.code()
-            return code
-
-        asking = [asyncio.ensure_future(ask_on()) for _ in range(20)]
-        await until(lambda: num_answers > 100)
-        await api.server.drain()
-        assert set(await asyncio.gather(*asking)) == {grpc.StatusCode.UNAVAILABLE}
 
 
 async def test_a_stream_that_has_sent_all_before_a_drain_ends_well(monkeypatch: pytest.MonkeyPatch) -> None:

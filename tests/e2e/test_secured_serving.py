@@ -37,7 +37,7 @@ from tests.service.certificates import Authority as CertificateAuthority
 from tests.service.fake_retriever import FakeRetriever
 from tests.service.http_gateway import http_client
 from tests.service.running_server import Running, failure, running
-from tests.service.secured_server import Secured, secured, tokens_in
+from tests.service.secured_server import secured, tokens_in
 
 READ, ADMIN, NEWER = new_token(), new_token(), new_token()
 KINDS = {
@@ -59,15 +59,6 @@ def token_file(tmp_path: Path) -> Path:
 
 def authority_of(token_file: Path) -> Authority:
     return Authority(AuthConfig(token_file))
-
-
-async def call(running: Secured, *metadata: tuple[str, str], method: str) -> StatusCode:
-    async with running.channel() as channel:
-        try:
-            await running.echo(channel, *metadata, method=method)
-        except grpc.aio.AioRpcError as error:
-            return error.code()
-    return StatusCode.OK
 
 
 @pytest.mark.parametrize(
@@ -94,7 +85,7 @@ async def test_a_call_is_allowed_by_its_token(
     token_file: Path, metadata: list[Any], method: str, code: str
 ) -> None:
     async with secured(authority_of(token_file)) as running:
-        assert await call(running, *metadata, method=method) is StatusCode[code]
+        assert await running.code(*metadata, method=method) is StatusCode[code]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -136,9 +127,9 @@ def consume(port: int, kind: str, metadata: tuple[tuple[str, str], ...]) -> list
 
 async def test_a_header_of_a_megabyte_is_refused_and_the_server_goes_on(token_file: Path) -> None:
     async with secured(authority_of(token_file)) as running:
-        huge = await call(running, bearer("x" * 2**20), method=methods.READ_METHOD)
+        huge = await running.code(bearer("x" * 2**20), method=methods.READ_METHOD)
         assert huge in {StatusCode.RESOURCE_EXHAUSTED, StatusCode.UNAUTHENTICATED}
-        assert await call(running, bearer(READ), method=methods.READ_METHOD) is StatusCode.OK
+        assert await running.code(bearer(READ), method=methods.READ_METHOD) is StatusCode.OK
 
 
 @pytest.mark.parametrize(("trusted", "code"), [(True, StatusCode.OK), (False, StatusCode.PERMISSION_DENIED)])
@@ -146,11 +137,11 @@ async def test_without_tokens_reading_is_free_and_the_rest_depends_on_who_can_co
     trusted: bool, code: StatusCode
 ) -> None:
     async with secured(Authority(AuthConfig(), admin_without_token=trusted)) as running:
-        assert await call(running, method=methods.READ_METHOD) is StatusCode.OK
+        assert await running.code(method=methods.READ_METHOD) is StatusCode.OK
         unasked = bearer("not asked for")
-        assert await call(running, unasked, method=methods.UNLISTED_METHOD) is StatusCode.OK
-        assert await call(running, method=methods.ADMIN_METHOD) is code
-        unknown = await call(running, method="/genret.v1.RetrievalService/Nothing")
+        assert await running.code(unasked, method=methods.UNLISTED_METHOD) is StatusCode.OK
+        assert await running.code(method=methods.ADMIN_METHOD) is code
+        unknown = await running.code(method="/genret.v1.RetrievalService/Nothing")
         assert unknown is StatusCode.UNIMPLEMENTED
 
 

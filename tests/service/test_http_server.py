@@ -315,7 +315,8 @@ async def test_hurry_cancels_what_is_in_flight_on_every_listener() -> None:
             await over_grpc
         assert refused.value.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
         assert (await over_http).status_code == 503
-        await until(lambda: len(fake.stopped_by) == 2)
+        # One of them may never have begun.
+        await until(lambda: len(fake.stopped_by) == sum(map(len, fake.batches)) > 0)
 
 
 @pytest.mark.parametrize("setting", ["http", "metrics"])
