@@ -7,7 +7,6 @@ import contextlib
 import math
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -289,15 +288,8 @@ async def _canned(retrieval: CannedRetrieval, authority: Authority | None) -> As
     await server.stop(0)
 
 
-def canned_server(
-    retrieval: CannedRetrieval, authority: Authority | None = None
-) -> contextlib.AbstractContextManager[str]:
-    """The gateway over canned answers; gives its URL."""
-    return on_a_thread(_canned(retrieval, authority))
-
-
 @contextlib.contextmanager
-def on_a_thread(serving: AbstractAsyncContextManager[str]) -> Iterator[str]:
-    """Run a server, which gives the address of its HTTP face, on another thread; give its URL."""
-    with in_a_thread(serving) as (address, _):
+def canned_server(retrieval: CannedRetrieval, authority: Authority | None = None) -> Iterator[str]:
+    """The gateway over canned answers, on another thread; gives its URL."""
+    with in_a_thread(_canned(retrieval, authority)) as (address, _):
         yield f"http://{address}/"

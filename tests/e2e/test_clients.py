@@ -8,7 +8,7 @@ import math
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from genret.service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
 from genret.service.security.bearer_tokens import Scope, line_of, new_token
 from genret.service.serving.readiness import State
 from tests.service.certificates import Authority
-from tests.service.either_client import KINDS, either_client
+from tests.service.either_client import KINDS, Either, either_client, error_of
 from tests.service.fake_retriever import FakeRetriever
 from tests.service.running_server import overtaken, running, until
 from tests.service.secured_server import tokens_in
@@ -38,12 +38,6 @@ from tests.service.secured_server import tokens_in
 def kind(request: pytest.FixtureRequest) -> str:
     """What holds for one client holds for the other."""
     return str(request.param)
-
-
-async def error_of(call: Any) -> CallError:
-    with pytest.raises(CallError) as caught:
-        await call
-    return caught.value
 
 
 async def test_every_method_is_there(kind: str) -> None:
@@ -71,12 +65,7 @@ async def test_every_method_is_there(kind: str) -> None:
         assert (len(linked.result.candidates), linked.result.query, linked.index.name) == (2, "Lion", "fake1")
         assert blank.field_violations == (("mention", "must not be empty"),)
         first, second = await client.list_indexes()
-        assert (first.name, first.is_default, second.name, second.is_default) == (
-            "fake",
-            True,
-            "fake1",
-            False,
-        )
+        assert [(i.name, i.is_default) for i in (first, second)] == [("fake", True), ("fake1", False)]
         assert await client.get_index("fake1") == second
         assert await client.get_index() == first
         assert [await client.health(), await client.health(LIVENESS)] == ["SERVING", "SERVING"]
@@ -284,19 +273,28 @@ class Confused(pb_grpc.RetrievalServiceServicer):
             await context.write(pb.RetrieveStreamResponse(id="other"))
 
 
+@asynccontextmanager
+async def client_of(kind: str, add: Any, servicer: object) -> AsyncIterator[Either]:
+    """A client of a server that is not ours."""
+    server = grpc.aio.server()
+    add(servicer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        async with either_client(kind, f"127.0.0.1:{port}") as client:
+            yield client
+    finally:
+        await server.stop(None)
+
+
 @pytest.mark.parametrize(
     ("answers", "message"),
     [(True, "a query it was not asked: 'other'"), (False, "without answering everything")],
 )
 async def test_a_confused_server_is_an_error(kind: str, answers: bool, message: str) -> None:
-    server = grpc.aio.server()
-    add: Any = pb_grpc.add_RetrievalServiceServicer_to_server
-    add(Confused(answers), server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    async with either_client(kind, f"127.0.0.1:{port}") as client:
+    add = pb_grpc.add_RetrievalServiceServicer_to_server
+    async with client_of(kind, add, Confused(answers)) as client:
         error = await error_of(client.stream([RetrieveRequest("a")]))
-    await server.stop(None)
     assert error.code == "INTERNAL"
     assert message in str(error)
 
@@ -366,9 +364,8 @@ async def test_nothing_is_tried_again_but_what_is_unavailable(kind: str) -> None
 async def test_no_time_left_is_not_the_default_of_a_minute(kind: str) -> None:
     async with running(FakeRetriever()) as s, either_client(kind, s.server.address) as client:
         for seconds in (0, 0.0, -1.0):
-            with pytest.raises(CallError) as caught:
-                await client.retrieve(RetrieveRequest("q"), timeout_s=seconds)
-            assert caught.value.code == "DEADLINE_EXCEEDED"
+            late = await error_of(client.retrieve(RetrieveRequest("q"), timeout_s=seconds))
+            assert late.code == "DEADLINE_EXCEEDED"
         for none in ({}, {"timeout_s": None}, {"timeout_s": 1e300}, {"timeout_s": 10}):
             assert (await client.retrieve(RetrieveRequest("q"), **none)).result.candidates
             assert len(await client.stream([RetrieveRequest("q")], **none)) == 1
@@ -413,22 +410,12 @@ class RefusingHealth(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # g
 
 
 async def test_whoever_waits_for_a_server_does_not_besiege_it(kind: str) -> None:
-    server = grpc.aio.server()
-    port = server.add_insecure_port("127.0.0.1:0")
     refusing = RefusingHealth()
-    add: Any = health_pb2_grpc.add_HealthServicer_to_server
-    add(refusing, server)
-    await server.start()
-    try:
-        async with either_client(kind, f"127.0.0.1:{port}") as client:
+    async with client_of(kind, health_pb2_grpc.add_HealthServicer_to_server, refusing) as client:
 
-            async def wait(seconds: float) -> str:
-                with pytest.raises(CallError) as caught:
-                    await client.wait_until_ready(seconds)
-                return caught.value.code
+        async def wait(seconds: float) -> str:
+            return (await error_of(client.wait_until_ready(seconds))).code
 
-            code = await asyncio.wait_for(overtaken(wait, lambda: refusing.num_calls > 0, 1.0), 60)
-    finally:
-        await server.stop(None)
+        code = await asyncio.wait_for(overtaken(wait, lambda: refusing.num_calls > 0, 1.0), 60)
     assert code == "DEADLINE_EXCEEDED"
     assert 1 <= refusing.num_calls <= 50, "unhindered they are a thousand"

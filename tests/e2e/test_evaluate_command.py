@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +16,6 @@ from genret.service.main import cli
 from tests.checkpoints import make_checkpoint, make_index
 from tests.evaluation_fixtures import write_mentions, write_queries
 
-ROOT = Path(__file__).resolve().parents[2]
 QUICK = ("--method", "trie", "--method", "disc:2", "--method", "bm25", "--resamples", "100")
 
 
@@ -173,14 +170,3 @@ def test_a_missing_set_and_a_foreign_folder_are_refused(place: Path, tmp_path: P
         refused = evaluate(place, tmp_path / out, *QUICK, sets=[one])
         assert refused.exit_code == 1
         assert message in refused.stderr
-
-
-def test_help_loads_nothing_heavy() -> None:
-    code = (
-        "import sys; from genret.service.main import cli; "
-        "cli(['evaluate', '--help'], standalone_mode=False); "
-        "print([n for n in ('torch', 'bm25s', 'matplotlib', 'ir_measures') if n in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"
-    assert "--baseline METHOD" in done.stdout

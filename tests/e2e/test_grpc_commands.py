@@ -14,9 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from genret.service.main import cli
 from tests.service.changing_index import ChangingIndex
 from tests.service.server_process import ENVIRONMENT, GENRET, ServerProcess, genret
 
@@ -50,36 +48,6 @@ def test_a_pipe_gets_lines(server: str) -> None:
         shares = dict(share.split("=") for share in row[8].split(" "))
         assert sum(map(float, shares.values())) == pytest.approx(float(row[7]), abs=1e-5)
     assert 0 < sum(float(row[6]) for row in rows) <= 1
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("--method disc --exact", "--exact: needs the method beam, got the method disc"),
-        ("--exact-budget 5", "--exact-budget: needs exact, which is not asked for; got 5"),
-        ("--exact --exact-budget -1", "--exact-budget: must be in [0, 1000000], got -1"),
-        ("--length-penalty 5", "--length-penalty: must be in [-4, 4], got 5.0"),
-        (
-            "--length-penalty 1 --aggregate sum",
-            "--aggregate: must be max with a length_penalty, as a sum of probabilities has no length; "
-            "got sum with length_penalty 1",
-        ),
-        ("--method disc --aggregate max", "--aggregate: needs the method beam, got the method disc"),
-        ("--aggregate mean", "Invalid value for '--aggregate': 'mean' is not one of 'sum', 'max'."),
-        ("--min-mass 0.2", "--min-mass: needs the method disc, got the method auto with"),
-        ("--adaptive", "--adaptive: needs the method disc, got the method auto with"),
-        ("--method disc --min-mass 7", "--min-mass: must be in [0, 1], got 7.0"),
-        (
-            "--method disc --adaptive --beam-size 2",
-            "--adaptive: excludes top_m and a beam_size above 1, got beam_size 2",
-        ),
-        ("--method disc --beam-size 65", "--beam-size: must be in [1, 64] with the method disc, got 65"),
-    ],
-)
-def test_options_of_a_method_are_refused_before_a_server_is_asked(line: str, message: str) -> None:
-    done = CliRunner().invoke(cli, ["query", "x", *line.split(), "--address", "127.0.0.1:1"])
-    assert done.exit_code == 2
-    assert f"Error: {message}" in done.stderr
 
 
 def test_several_queries_and_stdin_go_in_one_stream(server: str) -> None:

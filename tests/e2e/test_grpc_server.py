@@ -10,7 +10,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from genret.retrieval.errors import IndexMismatchError, InputError
-from genret.service.configuration.server_config import BatchLimits, QueueLimits
+from genret.service.configuration.server_config import QueueLimits
 from genret.service.errors import BindError
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 from genret.service.serving.readiness import State
@@ -76,20 +76,6 @@ async def test_a_batch_has_a_status_per_item() -> None:
         assert details["BadRequest"].field_violations[0].field == "requests"
 
 
-async def test_concurrent_requests_share_batches_off_the_event_loop() -> None:
-    fake = FakeRetriever(held=True)
-    async with running(fake) as api:
-        first = api.retrieve("first")
-        await until(fake.running.is_set)
-        others = [api.retrieve(f"q{i}") for i in range(40)]
-        await until(lambda: api.waiting == 40)
-        fake.hold.set()
-        replies = await asyncio.gather(first, *others)
-        assert [r.candidates[0].title for r in replies[1:]] == [f"title of q{i}" for i in range(40)]
-        assert [len(batch) for batch in fake.batches] == [1, 32, 8]
-        assert fake.threads == {"genret-cpu_0"}
-
-
 async def test_health_answers_while_the_model_works() -> None:
     fake = FakeRetriever(held=True)
     async with running(fake) as api:
@@ -123,12 +109,6 @@ async def test_readiness_follows_the_life_of_the_server() -> None:
         assert fake.num_warm_ups == 1
         assert await health(api.channel) == SERVING
         await api.retrieve()
-        error, _ = await failure(
-            health_pb2_grpc.HealthStub(api.channel).Check(
-                health_pb2.HealthCheckRequest(service="no.such.Service")
-            )
-        )
-        assert error.code() is StatusCode.NOT_FOUND
 
 
 async def test_draining_finishes_what_was_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,24 +151,6 @@ async def test_a_host_that_does_not_exist_is_named() -> None:
     await server.drain()
 
 
-async def test_an_index_that_cannot_be_opened_leaves_the_server_not_ready() -> None:
-    server = Server(make_config(), TableOpener({"fake": IndexMismatchError("another tokenizer")}))
-    await server.start()
-    with pytest.raises(IndexMismatchError):
-        await server.load()
-    async with grpc.aio.insecure_channel(server.address) as channel:
-        assert await health(channel) == NOT_SERVING
-    await server.drain()
-
-
-async def test_a_batch_too_large_for_one_pass_is_cut_by_work() -> None:
-    fake = FakeRetriever()
-    limits = BatchLimits(max_size=100, max_tokens=250, max_delay_ms=50)
-    async with running(fake, batch=limits) as api:
-        await api.batch(*[pb.RetrieveRequest(query="one two", method=BEAM)] * 6)  # 82 tokens of work each
-        assert [len(batch) for batch in fake.batches] == [3, 3]
-
-
 MANY_IDS = pb.EntityIds(ids=["x"] * 100_001)
 INVALID = grpc.StatusCode.INVALID_ARGUMENT.value[0]
 
@@ -202,26 +164,17 @@ def violation(status: Any) -> tuple[str, str]:
     return found.field, found.description
 
 
-async def test_mentions_are_asked_with_the_template_for_mentions() -> None:
-    fake = FakeRetriever()
-    async with running(fake) as api:
-        mentions = [pb.Mention(mention="Lion", left="The ", right=" roared."), pb.Mention(mention="Paris")]
-        reply = await link(api, *mentions)
-        titles = [result.response.candidates[0].title for result in reply.results]
-        assert titles == ["title of The [Lion] roared.", "title of [Paris]"]
-        assert [len(result.response.candidates) for result in reply.results] == [1, 1], "one without k"
-        assert reply.results[0].response.index.name == "fake"
-
-
-async def test_options_are_those_of_every_mention() -> None:
+async def test_mentions_are_asked_with_their_template_and_the_options_of_all() -> None:
+    mentions = [pb.Mention(mention="Lion", left="The ", right=" roared."), pb.Mention(mention="Paris")]
+    options = pb.RetrieveRequest(k=2, method=pb.RETRIEVAL_METHOD_DISC, seed=7)
     async with running(FakeRetriever(), FakeRetriever()) as api:
-        options = pb.RetrieveRequest(k=2, method=pb.RETRIEVAL_METHOD_DISC, seed=7)
-        reply = await link(
-            api, pb.Mention(mention="a"), pb.Mention(mention="b"), options=options, index="fake1"
-        )
-        for result in reply.results:
-            assert (len(result.response.candidates), result.response.seed) == (2, 7)
-            assert result.response.index.name == "fake1"
+        plain, asked = await link(api, *mentions), await link(api, *mentions, options=options, index="fake1")
+        for reply, k, index in ((plain, 1, "fake"), (asked, 2, "fake1")):
+            answers = [result.response for result in reply.results]
+            titles = [answer.candidates[0].title for answer in answers]
+            assert titles == ["title of The [Lion] roared.", "title of [Paris]"]
+            assert [(len(answer.candidates), answer.index.name) for answer in answers] == [(k, index)] * 2
+        assert {result.response.seed for result in asked.results} == {7}
 
 
 @pytest.mark.parametrize(
@@ -246,10 +199,7 @@ async def test_options_that_no_mention_can_have_fail_the_call(
 
 async def test_calls_to_link_are_refused_as_those_to_retrieve() -> None:
     mention = pb.Mention(mention="a")
-    async with running(FakeRetriever(), max_batch_items=2, load=False) as api:
-        error, _ = await failure(link(api, mention))
-        assert error.code() == grpc.StatusCode.UNAVAILABLE
-        await api.server.load()
+    async with running(FakeRetriever(), max_batch_items=2) as api:
         assert not (await link(api)).results
         error, details = await failure(link(api, *[mention] * 3))
         assert error.code() == grpc.StatusCode.INVALID_ARGUMENT

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
@@ -48,17 +47,6 @@ async def collect(call: Any) -> dict[str, pb.RetrieveStreamResponse]:
 
 def in_flight(api: Running) -> int:
     return sum(lane.admission.num_requests for lane in api.server.lanes.all())
-
-
-async def test_every_query_is_answered_under_its_id() -> None:
-    async with running(FakeRetriever()) as api:
-        names = [f"n{i}" for i in range(200)]
-        call = api.stub.RetrieveStream(iter([item(n, f"query {n}") for n in names]), timeout=60)
-        answers = await collect(call)
-        assert set(answers) == set(names)
-        for name, answer in answers.items():
-            assert answer.response.candidates[0].title == f"title of query {name}"
-        assert await call.code() == grpc.StatusCode.OK
 
 
 async def test_answers_come_as_they_are_ready() -> None:
@@ -160,17 +148,6 @@ async def test_a_client_that_never_reads_holds_up_only_itself() -> None:
         assert (await api.retrieve("afterwards")).candidates
 
 
-async def test_a_full_queue_makes_a_stream_wait() -> None:
-    fake = FakeRetriever()
-    fake.seconds = 0.005
-    options = {"queue": QueueLimits(max_requests=4), "batch": BatchLimits(max_size=2)}
-    async with running(fake, **options) as api:
-        names = [str(i) for i in range(60)]
-        answers = await collect(api.stub.RetrieveStream(iter([item(n) for n in names]), timeout=60))
-        assert set(answers) == set(names)
-        assert all(answer.WhichOneof("outcome") == "response" for answer in answers.values())
-
-
 async def test_streams_leave_room_for_single_calls() -> None:
     fake = FakeRetriever(held=True)
     async with running(fake, queue=QueueLimits(max_requests=4)) as api:
@@ -255,30 +232,6 @@ async def test_a_server_that_is_warming_up_refuses_a_stream() -> None:
         error, details = await failure(refused_at_the_end(api.stub.RetrieveStream(timeout=60)))
         assert error.code() == grpc.StatusCode.UNAVAILABLE
         assert "RetryInfo" in details
-
-
-async def test_draining_ends_streams_whose_clients_send_on_as_unavailable(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(quiet, "_QUIET_S", quiet._MAX_S)  # time for clients that take theirs
-    async with running(FakeRetriever()) as api:
-        num_answers = 0
-
-        async def ask_on() -> grpc.StatusCode:
-            nonlocal num_answers
-            call = api.stub.RetrieveStream(timeout=60)
-            with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # it has ended already
-                await call.write(item("first"))
-                while await call.read() is not grpc.aio.EOF:
-                    num_answers += 1
-                    await call.write(item("next"))
-            code: grpc.StatusCode = await call.code()
-            return code
-
-        asking = [asyncio.ensure_future(ask_on()) for _ in range(20)]
-        await until(lambda: num_answers > 100)
-        await api.server.drain()
-        assert set(await asyncio.gather(*asking)) == {grpc.StatusCode.UNAVAILABLE}
 
 
 async def test_a_stream_that_has_sent_all_before_a_drain_ends_well(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ from genret.index_builder.build_options import VectorBuildOptions
 from genret.retrieval.ranking.ranker import Ranker
 from genret.retrieval.vectors.embedder import VectorMethod
 from genret.service import rpc as observation
-from genret.service.configuration.server_config import HttpConfig, IndexSpec
+from genret.service.configuration.server_config import IndexSpec
 from genret.service.gateway import endpoints as handlers
 from genret.service.gateway.endpoints import ENDPOINTS, NDJSON_TYPE
 from genret.service.methods import Methods, Query
@@ -38,7 +38,8 @@ from genret.service.serving.served import ServedIndex
 from tests.e2e.conftest import model_of
 from tests.service.fuzzed_server import held_for_requests, statuses
 from tests.service.held_model import HeldModel, watch_sessions
-from tests.service.running_server import Running, open_all, opener_of, retriever_of, running, until
+from tests.service.http_gateway import connected
+from tests.service.running_server import Running, open_all, opener_of, retriever_of, until
 from tests.service.tiny_assets import make_index
 from tests.service.turned_clock import TurnedClock
 
@@ -166,13 +167,9 @@ def served(tiny: ServedIndex, monkeypatch: pytest.MonkeyPatch) -> Served:
 
 @asynccontextmanager
 async def serving(tiny: ServedIndex, sessions: WeakSet[TreeSession]) -> AsyncIterator[Api]:
-    async with running(indexes={"tiny": tiny}, http=HttpConfig(port=0)) as api:
-        listener = api.server.http
-        assert listener is not None
-        base_url = f"http://{listener.address}"
-        async with httpx.AsyncClient(base_url=base_url, timeout=600, trust_env=False) as client:
-            with HeldModel(tiny).attached() as model:
-                yield Api(api, client, model, sessions)
+    async with connected(indexes={"tiny": tiny}, timeout=600) as (api, _, client):
+        with HeldModel(tiny).attached() as model:
+            yield Api(api, client, model, sessions)
 
 
 async def gone(call: asyncio.Task[Any]) -> None:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import re
 import signal
-import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -21,7 +19,7 @@ from genret.service.client import RetrievalClient
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 from genret.service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
 from tests.service.fake_retriever import wait_until
-from tests.service.server_process import ENVIRONMENT, GENRET
+from tests.service.server_process import ServerProcess
 from tests.service.tiny_assets import make_checkpoint, make_index
 
 pytestmark = pytest.mark.slow
@@ -62,16 +60,16 @@ READY = re.compile(rf"ready on (\S+): {'; '.join(SERVED)}; HTTP on (\S+); metric
 
 @dataclass
 class Running:
-    """A server, where it listens, and the file of what it has said."""
+    """A server and where it listens."""
 
     grpc: str
     http: str
     metrics: str
-    said: Path
+    process: ServerProcess
 
     def lines(self) -> list[dict[str, Any]]:
         """Return what was said; every line of it is an object."""
-        return [json.loads(line) for line in self.said.read_text().splitlines()]
+        return [json.loads(line) for line in self.process.lines]
 
     def calls(self, request_id: str) -> list[dict[str, Any]]:
         return [entry for entry in self.lines() if entry.get("request_id") == request_id]
@@ -86,27 +84,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     tokens = folder / "tokens"
     tokens.write_text(f"read {TOKEN}\n", encoding="utf-8")
     tokens.chmod(0o600)
-    said = folder / "stderr"
-    with said.open("w") as stderr:
-        process = subprocess.Popen(
-            [*GENRET, "serve", "--config", str(folder / "server.toml")],
-            stderr=stderr,
-            cwd=folder / "one",  # not where the file lies
-            env=ENVIRONMENT,
-        )
-    try:
-        wait_until(lambda: process.poll() is not None or READY.search(said.read_text()) is not None, 120)
-        ready = READY.search(said.read_text())
-        assert ready, said.read_text()
-        running = Running(ready[1], ready[2], ready[3], said)
+    # The folder is not where the file lies.
+    with ServerProcess("--config", str(folder / "server.toml"), cwd=folder / "one") as process:
+        ready = READY.search(process.said("ready on "))
+        assert ready, process.lines
+        running = Running(ready[1], ready[2], ready[3], process)
         yield running
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
+        process.send(signal.SIGTERM)
+        assert process.exit_code() == 0
         assert running.lines()[-1]["message"] == "stopped"
-        assert "metal" not in said.read_text(), "no text of a query is logged unless asked for"
-    finally:
-        process.kill()  # nothing is left of it, unless something went wrong
-        process.wait()
+        assert "metal" not in "".join(process.lines), "no text of a query is logged unless asked for"
 
 
 def ask(url: str, body: dict[str, Any] | None = None, token: str | None = None) -> tuple[int, str]:

@@ -40,7 +40,7 @@ from genret.retrieval.errors import (
     SourceError,
 )
 from genret.retrieval.index.reader import Index
-from genret.service.configuration.server_config import AuthConfig, HttpConfig, IndexSpec, QueueLimits
+from genret.service.configuration.server_config import AuthConfig, IndexSpec, QueueLimits
 from genret.service.errors import (
     MalformedMessageError,
     NotReadyError,
@@ -57,7 +57,8 @@ from genret.service.serving.served import ServedIndex
 from genret.service.status import TABLE
 from tests.service.changing_index import ChangingIndex
 from tests.service.fake_retriever import FakeRetriever
-from tests.service.running_server import Running, running, until
+from tests.service.http_gateway import connected
+from tests.service.running_server import Running, until
 from tests.service.secured_server import tokens_in
 from tests.service.status_wire import REQUEST_ID, Ask, Seen, ask_grpc, ask_http
 from tests.service.tiny_assets import make_checkpoint
@@ -79,12 +80,8 @@ class Face:
 async def faces(
     retriever: FakeRetriever | None = None, load: bool = True, **options: Any
 ) -> AsyncIterator[Face]:
-    async with running(retriever or FakeRetriever(), load=load, http=HttpConfig(port=0), **options) as api:
-        listener = api.server.http
-        assert listener is not None
-        base_url = f"http://{listener.address}"
-        async with httpx.AsyncClient(base_url=base_url, timeout=60, trust_env=False) as client:
-            yield Face(api, client)
+    async with connected(retriever or FakeRetriever(), load=load, **options) as (api, _, client):
+        yield Face(api, client)
 
 
 Trigger = Callable[[Path], AbstractAsyncContextManager[tuple[Face, Ask]]]
@@ -307,14 +304,3 @@ async def test_a_bug_tells_its_request_id_alone() -> None:
             assert (seen.code, seen.details, seen.request_id) == ("INTERNAL", {}, REQUEST_ID)
             assert seen.message == f"internal error; request id {REQUEST_ID}"
             assert seen.http_status in (None, 500)
-
-
-async def test_a_message_beyond_the_limit_is_refused_by_the_transports() -> None:
-    ask = Ask("Retrieve", pb.RetrieveRequest(query="q" * 4096))
-    async with faces(max_request_bytes=1024) as face:
-        over_grpc = await ask_grpc(face.api, ask)
-        assert (over_grpc.code, over_grpc.details) == ("RESOURCE_EXHAUSTED", {})
-        over_http = await ask_http(face.http, ask)
-        assert (over_http.http_status, over_http.code) == (413, "INVALID_ARGUMENT")
-        assert over_http.request_id == REQUEST_ID
-        assert (await face.api.retrieve()).candidates

@@ -131,12 +131,23 @@ def test_a_model_is_weighed_and_answers_by_the_new_ranking(place: Path) -> None:
             np.testing.assert_array_equal(retriever.ranker.ranking.weights, fitted.weights)
             (answer,) = retriever.retrieve("the old town")
             assert answer.nothing_fits is not None
+    # What was fitted for other models stays.
+    told(place, model=False)
+    rankings = rankings_of(place / "index")
+    assert set(rankings.fitted) == {NO_MODEL, fingerprint}
+    alone = rankings.fitted[NO_MODEL].provenance
+    assert alone is not None
+    assert alone.num_queries > 45
 
 
-def test_a_new_version_differs_in_its_ranking_alone_and_can_be_taken_back(place: Path) -> None:
+def test_a_new_version_differs_in_its_ranking_alone_and_can_be_taken_back(
+    place: Path, made: Path, tmp_path: Path
+) -> None:
     index = place / "index"
     before = live_version(index)
     version = told(place, model=False)["version"]
+    shutil.copytree(made, tmp_path / "again" / "place")
+    assert told(tmp_path / "again" / "place", model=False)["version"] == version
     old, new = (files_of(index / "versions" / name) for name in (before, version))
     assert set(old) == set(new)
     assert {name for name, data in new.items() if old[name] != data} == {RANKING_FILE, "manifest.json"}
@@ -145,41 +156,17 @@ def test_a_new_version_differs_in_its_ranking_alone_and_can_be_taken_back(place:
     assert live_version(index) == before
 
 
-def test_rankings_of_other_models_stay(place: Path) -> None:
-    told(place)
-    told(place, model=False)
-    rankings = rankings_of(place / "index")
-    assert set(rankings.fitted) == {NO_MODEL, folder_fingerprint(place / "model")}
-    alone = rankings.fitted[NO_MODEL].provenance
-    assert alone is not None
-    assert alone.num_queries > 45
-
-
-def test_the_same_tuning_gives_the_same_version(place: Path, made: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other" / "place"
-    shutil.copytree(made, other)
-    assert told(place, model=False)["version"] == told(other, model=False)["version"]
-
-
-def test_a_dry_run_publishes_nothing(place: Path) -> None:
-    before = live_version(place / "index")
-    facts = told(place, "--dry-run", model=False)
-    assert facts["dry_run"]
-    assert not facts["published"]
-    assert live_version(place / "index") == before
-    assert len(list((place / "index" / "versions").iterdir())) == 1
-
-
-def test_a_file_gets_the_rankings_instead(place: Path) -> None:
-    before = live_version(place / "index")
+def test_a_dry_run_and_one_into_a_file_publish_nothing(place: Path) -> None:
+    dry = told(place, "--dry-run", model=False)
+    assert (dry["dry_run"], dry["published"]) == (True, False)
     facts = told(place, "--out", str(place / "ranking.json"), model=False)
     assert facts["out"] == str(place / "ranking.json")
-    assert live_version(place / "index") == before
     rankings = Rankings.from_bytes((place / "ranking.json").read_bytes())
     assert json.loads(json.dumps(rankings.fitted[NO_MODEL].to_json())) == facts["ranking"]
     failed = tune(place, "--out", str(place / "gone" / "ranking.json"), model=False)
     assert failed.exit_code == 2
     assert "cannot be written: No such file" in failed.output
+    assert len(list((place / "index" / "versions").iterdir())) == 1
 
 
 def test_people_are_told_what_changed(place: Path) -> None:

@@ -7,7 +7,6 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,6 +21,7 @@ from genret.service.serving.readiness import State
 from genret.service.serving.server import Server
 from tests.e2e.conftest import real_server
 from tests.service.changing_index import ChangingIndex
+from tests.service.either_client import error_of
 
 pytest.importorskip("faiss")
 
@@ -51,12 +51,6 @@ def plain(tmp_path: Path, checkpoint: Path) -> ChangingIndex:
 async def served(index: ChangingIndex) -> AsyncIterator[tuple[Server, AsyncRetrievalClient]]:
     async with real_server(index) as server, AsyncRetrievalClient(server.address) as client:
         yield server, client
-
-
-async def error_of(call: Any) -> CallError:
-    with pytest.raises(CallError) as caught:
-        await call
-    return caught.value
 
 
 async def check_auto_only_decodes(client: AsyncRetrievalClient) -> None:

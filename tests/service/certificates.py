@@ -15,7 +15,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from genret.service.configuration.server_config import TlsConfig
 
 PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | ed25519.Ed25519PrivateKey
-LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
+ADDRESSES = (x509.IPAddress(ipaddress.ip_address(address)) for address in ("127.0.0.1", "::1"))
+THIS_MACHINE = (x509.DNSName("localhost"), *ADDRESSES)
 
 
 @dataclass(frozen=True)
@@ -63,18 +64,16 @@ class Authority:
     def ca_bytes(self) -> bytes:
         return self.ca_file.read_bytes()
 
-    def intermediate(self, name: str = "test intermediate CA") -> Authority:
-        return Authority(self.directory, name, above=self)
+    def intermediate(self) -> Authority:
+        return Authority(self.directory, "test intermediate CA", above=self)
 
     def issue(
         self,
         name: str,
         *,
-        hosts: tuple[str, ...] = LOCAL_NAMES,
         days_valid: float = 30,
         days_old: float = 1,
         client: bool = False,
-        file_name: str | None = None,
         key: PrivateKey | None = None,
     ) -> CertificateFiles:
         """Make a key and a certificate for it, signed by this authority.
@@ -90,7 +89,7 @@ class Authority:
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_key_usage(signs_certificates=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
-            .add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)
+            .add_extension(x509.SubjectAlternativeName(THIS_MACHINE), critical=False)
             .add_extension(
                 x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False
             )
@@ -99,15 +98,15 @@ class Authority:
         chain = certificate.public_bytes(serialization.Encoding.PEM)
         if self._above is not None:  # the root is known to who verifies; what lies between must be sent
             chain += self._certificate.public_bytes(serialization.Encoding.PEM)
-        stem = self.directory / _file_name(file_name or name)
+        stem = self.directory / _file_name(name)
         files = CertificateFiles(stem.with_suffix(".pem"), stem.with_suffix(".key"))
         files.certificate.write_bytes(chain)
         write_key(files.key, key)
         return files
 
-    def server_tls(self, *, client_ca: Path | None = None, name: str = "server") -> TlsConfig:
+    def server_tls(self, *, client_ca: Path | None = None) -> TlsConfig:
         """Return the configuration of a server on this machine, with new files."""
-        files = self.issue(name)
+        files = self.issue("server")
         return TlsConfig(certificate=files.certificate, key=files.key, client_ca=client_ca)
 
     def _signed_by_above(self, builder: x509.CertificateBuilder) -> x509.Certificate:
@@ -156,13 +155,6 @@ def _key_usage(signs_certificates: bool) -> x509.KeyUsage:
     unused = dict.fromkeys((*names, "encipher_only", "decipher_only"), False)
     signs = {"key_cert_sign": signs_certificates, "crl_sign": signs_certificates}
     return x509.KeyUsage(digital_signature=True, **signs, **unused)
-
-
-def _host(host: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        return x509.DNSName(host)
 
 
 def _file_name(name: str) -> str:

@@ -7,7 +7,9 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from genret.service.client import AsyncRetrievalClient, RetrievalClient
+import pytest
+
+from genret.service.client import AsyncRetrievalClient, CallError, RetrievalClient
 
 KINDS = ("sync", "async")
 
@@ -40,6 +42,13 @@ class Either:
             async for answer in answering:
                 answers.append(answer)
         return answers
+
+
+async def error_of(call: Any) -> CallError:
+    """Await a call of a client that must fail; return its error."""
+    with pytest.raises(CallError) as caught:
+        await call
+    return caught.value
 
 
 @asynccontextmanager

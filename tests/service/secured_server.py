@@ -38,12 +38,10 @@ class Secured:
     parsed: list[bytes] = field(default_factory=list)
     principals: list[Principal | None] = field(default_factory=list)
 
-    def channel(
-        self, credentials: grpc.ChannelCredentials | None = None, host: str = "localhost"
-    ) -> grpc.aio.Channel:
+    def channel(self, credentials: grpc.ChannelCredentials | None = None) -> grpc.aio.Channel:
         """A channel with connections of its own: none is shared with an earlier channel."""
         options = [("grpc.use_local_subchannel_pool", 1)]
-        address = f"{host}:{self.port}"
+        address = f"localhost:{self.port}"
         if credentials is None:
             return grpc.aio.insecure_channel(address, options=options)
         return grpc.aio.secure_channel(address, credentials, options=options)
@@ -53,6 +51,20 @@ class Secured:
     ) -> bytes:
         reply: bytes = await channel.unary_unary(method)(b"echo", metadata=metadata, timeout=60)
         return reply
+
+    async def code(
+        self,
+        *metadata: tuple[str, str],
+        method: str = READ_METHOD,
+        credentials: grpc.ChannelCredentials | None = None,
+    ) -> grpc.StatusCode:
+        """Echo over a channel of its own, and return how that ended."""
+        async with self.channel(credentials) as channel:
+            try:
+                await self.echo(channel, *metadata, method=method)
+            except grpc.aio.AioRpcError as error:
+                return error.code()
+        return grpc.StatusCode.OK
 
 
 @asynccontextmanager

@@ -26,12 +26,13 @@ def genret(*arguments: str, stdin: str | None = None) -> subprocess.CompletedPro
 
 
 class ServerProcess:
-    """Starts `genret serve` on a free port; a context that kills what is left of it."""
+    """Starts `genret serve`, on a free port unless a file says where; a context that kills what is left."""
 
-    def __init__(self, *options: str) -> None:
-        command = [*GENRET, "serve", "--device", "cpu", "--port", "0", *options]
+    def __init__(self, *options: str, cwd: Path | None = None) -> None:
+        place = () if "--config" in options else ("--device", "cpu", "--port", "0")
+        command = [*GENRET, "serve", *place, *options]
         environment = {**os.environ, **_OURS}  # as it is now, and not when this module was imported
-        self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+        self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment, cwd=cwd)
         self._lines: list[str] = []
         self._changed = threading.Condition()
         self._ended = False

@@ -260,7 +260,6 @@ class PanicError(BaseException):
 
 CANCELLED = (concurrent.futures.CancelledError(), asyncio.CancelledError())
 WORST = (PanicError("index out of bounds"), StopIteration(), GeneratorExit(), SystemExit(3), *CANCELLED)
-kinds = pytest.mark.parametrize("bug", WORST, ids=lambda bug: type(bug).__module__ + type(bug).__name__)
 
 
 class PanickingTokenizer(FakeRetriever):
@@ -274,7 +273,7 @@ def raising(error: BaseException) -> None:
     raise error
 
 
-@kinds
+@pytest.mark.parametrize("bug", WORST, ids=lambda bug: type(bug).__module__ + type(bug).__name__)
 async def test_executor_tells_whoever_waits(bug: BaseException) -> None:
     executor = DeviceExecutor("cpu")
     try:

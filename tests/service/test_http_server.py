@@ -20,7 +20,6 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
-from genret.retrieval.errors import InputError
 from genret.service.configuration.server_config import HttpConfig, MetricsConfig, TlsConfig
 from genret.service.errors import BindError
 from genret.service.gateway import http_calls as calls
@@ -31,7 +30,7 @@ from genret.service.serving.server import Server
 from tests.service.certificates import Authority
 from tests.service.fake_retriever import FakeRetriever, served
 from tests.service.http_gateway import connected, http_client, raw_connection
-from tests.service.running_server import Running, TableOpener, make_config, running, until
+from tests.service.running_server import Running, TableOpener, make_config, until
 from tests.service.turned_clock import TurnedClock
 
 QUERY = json.dumps({"query": "x"}).encode()
@@ -224,31 +223,19 @@ async def test_with_a_client_authority_a_certificate_is_asked_for(ca: Authority)
             assert let_in is is_shown
 
 
-async def test_a_certificate_that_cannot_be_used_is_told_before_anything_listens(tmp_path: Path) -> None:
-    tls = TlsConfig(certificate=tmp_path / "no.pem", key=tmp_path / "no.key")
-    with pytest.raises(InputError, match=r"^tls"):
-        await HttpServer(Starlette(), "127.0.0.1", 0, tls).start()
-
-
-_QUERY = {"query": "hamlet"}
-
-
-def url(api: Running) -> str:
-    assert api.server.http is not None
-    return f"http://{api.server.http.address}"
+async def ask(http: httpx.AsyncClient) -> httpx.Response:
+    return await http.post("/v1/retrieve", json={"query": "hamlet"})
 
 
 async def test_replies_of_a_lame_duck_end_their_connection() -> None:
-    async with running(FakeRetriever(), http=HttpConfig(port=0), lame_duck_seconds=600.0) as api:
-        async with httpx.AsyncClient(base_url=url(api), timeout=60) as client:
-            kept = await client.post("/v1/retrieve", json=_QUERY)
-            assert "connection" not in kept.headers
-            hurry = asyncio.Event()
-            draining = asyncio.create_task(api.server.drain(hurry))
-            await asyncio.sleep(0)
-            for _ in range(2):
-                reply = await client.post("/v1/retrieve", json=_QUERY)
-                assert (reply.status_code, reply.headers["connection"]) == (200, "close")
+    async with connected(lame_duck_seconds=600.0) as (api, _, client):
+        assert "connection" not in (await ask(client)).headers
+        hurry = asyncio.Event()
+        draining = asyncio.create_task(api.server.drain(hurry))
+        await asyncio.sleep(0)
+        for _ in range(2):
+            reply = await ask(client)
+            assert (reply.status_code, reply.headers["connection"]) == (200, "close")
         hurry.set()
         await draining
 
@@ -260,14 +247,14 @@ async def test_clients_that_ask_on_are_answered_or_refused_or_find_nobody(
     # Those who stop when they are refused always learn it; who knocks again at once may do so just as the
     # listener closes, and is reset. Nobody is left waiting.
     seen: Counter[int] = Counter()
-    async with running(FakeRetriever(), http=HttpConfig(port=0)) as api:
+    async with connected() as (api, server, _):
 
         async def ask_on(gives_up: bool) -> None:
-            async with httpx.AsyncClient(base_url=url(api), timeout=60) as client:
+            async with httpx.AsyncClient(base_url=f"http://{server.address}", timeout=60) as client:
                 code = 200
                 while code == 200 or not gives_up:
                     try:
-                        code = (await client.post("/v1/retrieve", json=_QUERY)).status_code
+                        code = (await ask(client)).status_code
                         seen[code] += 1
                     except httpx.ConnectError:
                         return
@@ -282,30 +269,20 @@ async def test_clients_that_ask_on_are_answered_or_refused_or_find_nobody(
     assert set(seen) == {200, 503}
 
 
-EVERYTHING: dict[str, Any] = {"http": HttpConfig(port=0), "metrics": MetricsConfig(port=0)}
-
-
 @asynccontextmanager
-async def clients(api: Running) -> AsyncIterator[tuple[httpx.AsyncClient, httpx.AsyncClient]]:
-    both = api.server
-    assert both.http is not None
-    assert both.monitoring is not None
-    urls = [f"http://{server.address}" for server in (both.http, both.monitoring)]
-    async with (
-        httpx.AsyncClient(base_url=urls[0], timeout=60) as http,
-        httpx.AsyncClient(base_url=urls[1], timeout=60) as watch,
-    ):
-        yield http, watch
-
-
-async def ask(http: httpx.AsyncClient, query: str = "hamlet") -> httpx.Response:
-    return await http.post("/v1/retrieve", json={"query": query})
+async def watched(
+    fake: FakeRetriever, **options: Any
+) -> AsyncIterator[tuple[Running, httpx.AsyncClient, httpx.AsyncClient]]:
+    """A server with all listeners, a client of its HTTP face, and one of its monitoring port."""
+    async with connected(fake, metrics=MetricsConfig(port=0), **options) as (api, _, http):
+        assert api.server.monitoring is not None
+        async with httpx.AsyncClient(base_url=f"http://{api.server.monitoring.address}", timeout=60) as watch:
+            yield api, http, watch
 
 
 async def test_draining_answers_what_is_in_flight_everywhere_and_watching_ends_last() -> None:
-    fake = FakeRetriever()
-    async with running(fake, **EVERYTHING) as api, clients(api) as (http, watch):
-        fake.hold.clear()
+    fake = FakeRetriever(held=True)
+    async with watched(fake) as (api, http, watch):
         over_grpc, over_http = asyncio.ensure_future(api.retrieve()), asyncio.ensure_future(ask(http))
         await until(lambda: api.server.lanes.of("cpu").admission.num_requests == 2)
         draining = asyncio.ensure_future(api.server.drain())
@@ -326,10 +303,8 @@ async def test_draining_answers_what_is_in_flight_everywhere_and_watching_ends_l
 
 
 async def test_hurry_cancels_what_is_in_flight_on_every_listener() -> None:
-    fake = FakeRetriever()
-    limits = {"lame_duck_seconds": 600, "drain_seconds": 600}
-    async with running(fake, **limits, **EVERYTHING) as api, clients(api) as (http, _):
-        fake.hold.clear()
+    fake = FakeRetriever(held=True)
+    async with watched(fake, lame_duck_seconds=600, drain_seconds=600) as (api, http, _):
         over_grpc, over_http = asyncio.ensure_future(api.retrieve()), asyncio.ensure_future(ask(http))
         await until(lambda: api.server.lanes.of("cpu").admission.num_requests == 2)
         hurry = asyncio.Event()
@@ -340,19 +315,16 @@ async def test_hurry_cancels_what_is_in_flight_on_every_listener() -> None:
             await over_grpc
         assert refused.value.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
         assert (await over_http).status_code == 503
-        await until(lambda: len(fake.stopped_by) == 2)
+        # One of them may never have begun.
+        await until(lambda: len(fake.stopped_by) == sum(map(len, fake.batches)) > 0)
 
 
 @pytest.mark.parametrize("setting", ["http", "metrics"])
 async def test_a_port_in_use_stops_the_start_and_leaves_nothing_behind(setting: str) -> None:
-    async with running(FakeRetriever(), **EVERYTHING) as api:
-        first = api.server.http
-        assert first is not None
-        taken = {"http": HttpConfig(port=first.port), "metrics": MetricsConfig(port=first.port)}
-        second = Server(
-            make_config(**{**EVERYTHING, setting: taken[setting]}),
-            TableOpener({"fake": served(FakeRetriever())}),
-        )
+    async with connected() as (_, first, _):
+        taken: Any = HttpConfig(port=first.port) if setting == "http" else MetricsConfig(port=first.port)
+        options = {"http": HttpConfig(port=0), "metrics": MetricsConfig(port=0), setting: taken}
+        second = Server(make_config(**options), TableOpener({"fake": served(FakeRetriever())}))
         with pytest.raises(BindError, match=rf"cannot listen on 127\.0\.0\.1:{first.port}"):
             await second.start()
         await second.drain()

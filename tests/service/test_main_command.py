@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import shlex
 import signal
 import subprocess
 import sys
@@ -37,8 +38,12 @@ def run() -> CliRunner:
 SERVED = ("torch", "transformers", "grpc", "pyarrow")
 
 
+EVALUATED = ("torch", "bm25s", "matplotlib", "ir_measures")
+
+
 @pytest.mark.parametrize(
-    ("command", "absent"), [("", HEAVY), ("serve", SERVED), ("query", SERVED), ("health", SERVED)]
+    ("command", "absent"),
+    [("", HEAVY), ("serve", SERVED), ("query", SERVED), ("health", SERVED), ("evaluate", EVALUATED)],
 )
 def test_help_imports_nothing_heavy(command: str, absent: tuple[str, ...]) -> None:
     program = (
@@ -100,44 +105,64 @@ def test_errors_are_one_line_and_exit_1(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("line", "message"),
     [
-        (["query"], "what is the query?"),
-        (["query", ""], "query: must not be empty"),
-        (["query", " \t"], "query: must not be empty"),
-        (["query", "x", "-k", "0"], "-k: must be in [1, 1000], got 0"),
-        (["query", "x", "-k", "1000000"], "-k: must be in [1, 1000], got 1000000"),
-        (["query", "x", "--beam-size", "0"], "--beam-size: must be in [1, 1000], got 0"),
-        (["query", "x", "--temperature", "nan"], "--temperature: must be in [0.01, 100], got nan"),
-        (["query", "x", "--method", "magic"], "'magic' is not one of 'auto', 'beam', 'disc', 'shortlist'"),
-        (["query", "x", "--shortlist-size", "2001"], "--shortlist-size: must be in [1, 2000], got 2001"),
-        (["query", "x", "--method", "beam", "--decoder", "disc"], "--decoder: needs the method auto"),
-        (["score", "x"], "what are the titles?"),
-        (["score", "x", "a", "--titles", "f"], "what are the titles?"),
-        (["score", "x", "a", " "], "titles[1]: must not be empty"),
-        (["score", " ", "a"], "query: must not be empty"),
-        (["query", "x", "--timeout", "0"], "--timeout: must be a positive number"),
-        (["serve"], "name an index"),
-        (["serve", "a", "--index", "a=b"], "--index: two indexes are named 'a'"),
-        (["serve", "a", "--port", "70000"], "--port: must be in [0, 65535], got 70000"),
-        (["serve", "a", "--host", "0.0.0.0"], "allow that with --insecure"),
-        (["serve", "a", "--max-batch-size", "0"], "--max-batch-size: must be in [1, 4096], got 0"),
+        ("query", "what is the query?"),
+        ("query ''", "query: must not be empty"),
+        ("query ' \t'", "query: must not be empty"),
+        ("query x -k 0", "-k: must be in [1, 1000], got 0"),
+        ("query x -k 1000000", "-k: must be in [1, 1000], got 1000000"),
+        ("query x --beam-size 0", "--beam-size: must be in [1, 1000], got 0"),
+        ("query x --temperature nan", "--temperature: must be in [0.01, 100], got nan"),
+        ("query x --method magic", "'magic' is not one of 'auto', 'beam', 'disc', 'shortlist'"),
+        ("query x --shortlist-size 2001", "--shortlist-size: must be in [1, 2000], got 2001"),
+        ("query x --method beam --decoder disc", "--decoder: needs the method auto"),
+        ("query x --timeout 0", "--timeout: must be a positive number"),
+        ("query x --method disc --exact", "--exact: needs the method beam, got the method disc"),
+        ("query x --exact-budget 5", "--exact-budget: needs exact, which is not asked for; got 5"),
+        ("query x --exact --exact-budget -1", "--exact-budget: must be in [0, 1000000], got -1"),
+        ("query x --length-penalty 5", "--length-penalty: must be in [-4, 4], got 5.0"),
+        (
+            "query x --length-penalty 1 --aggregate sum",
+            "--aggregate: must be max with a length_penalty, as a sum of probabilities has no length; "
+            "got sum with length_penalty 1",
+        ),
+        ("query x --method disc --aggregate max", "--aggregate: needs the method beam, got the method disc"),
+        ("query x --aggregate mean", "Invalid value for '--aggregate': 'mean' is not one of 'sum', 'max'."),
+        ("query x --min-mass 0.2", "--min-mass: needs the method disc, got the method auto with"),
+        ("query x --adaptive", "--adaptive: needs the method disc, got the method auto with"),
+        ("query x --method disc --min-mass 7", "--min-mass: must be in [0, 1], got 7.0"),
+        (
+            "query x --method disc --adaptive --beam-size 2",
+            "--adaptive: excludes top_m and a beam_size above 1, got beam_size 2",
+        ),
+        (
+            "query x --method disc --beam-size 65",
+            "--beam-size: must be in [1, 64] with the method disc, got 65",
+        ),
+        ("query x --filter 'kind ='", "--filter: at character 7: expected a value, got the end"),
+        (
+            "query x --method disc --beam-size 2 --explain",
+            "--explain: cannot be combined with adaptive or a beam_size above 1",
+        ),
+        ("score x", "what are the titles?"),
+        ("score x a --titles f", "what are the titles?"),
+        ("score x a ' '", "titles[1]: must not be empty"),
+        ("score ' ' a", "query: must not be empty"),
+        ("serve", "name an index"),
+        ("serve a --host 0.0.0.0", "allow that with --insecure"),
     ],
 )
-def test_wrong_options_exit_2_and_are_named(run: CliRunner, arguments: list[str], message: str) -> None:
-    result = run.invoke(cli, arguments)
+def test_wrong_options_exit_2_and_are_named(run: CliRunner, line: str, message: str) -> None:
+    result = run.invoke(cli, shlex.split(line))
     assert result.exit_code == 2
     assert message in result.stderr
     assert result.stdout == ""
 
 
-def test_every_option_can_come_from_the_environment(run: CliRunner) -> None:
-    result = run.invoke(cli, ["serve", "a"], env={"GENRET_SERVE_PORT": "70000"})
-    assert "--port: must be in [0, 65535], got 70000" in result.stderr
+def test_options_can_come_from_the_environment(run: CliRunner) -> None:
     result = run.invoke(cli, ["query", "x"], env={"GENRET_QUERY_K": "0"})
     assert "-k: must be in [1, 1000], got 0" in result.stderr
-    result = run.invoke(cli, ["serve"], env={"GENRET_SERVE_INDEX": "a=b a=c"})
-    assert "two indexes are named 'a'" in result.stderr
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import math
 import re
 import time
@@ -36,7 +35,7 @@ from genret.service.observability.observations import QueueObservations
 from genret.service.serving.batching import DeviceExecutor, DeviceQueues, QueuedResult
 from genret.service.serving.readiness import Readiness, State
 from genret.service.serving.served import IndexTable
-from tests.service.fake_retriever import FakeRetriever, served
+from tests.service.fake_retriever import FakeRetriever, served, version
 from tests.service.running_server import failure, running, until
 from tests.service.turned_clock import TurnedClock
 
@@ -44,9 +43,9 @@ from tests.service.turned_clock import TurnedClock
 class Scraped:
     """What a scrape shows."""
 
-    def __init__(self, metrics: Metrics) -> None:
-        text, self.content_type = metrics.render()
-        self.families = {f.name: f for f in text_string_to_metric_families(text.decode())}
+    def __init__(self, shown: Metrics | str) -> None:
+        text = shown if isinstance(shown, str) else shown.render()[0].decode()
+        self.families = {f.name: f for f in text_string_to_metric_families(text)}
         self.samples = {
             (sample.name, tuple(sorted(sample.labels.items()))): sample.value
             for family in self.families.values()
@@ -333,7 +332,6 @@ def test_servers_in_one_process_count_apart() -> None:
     one.requests.labels("Retrieve", "OK").inc()
     assert Scraped(one)("genret_requests_total", method="Retrieve", code="OK") == 1
     assert Scraped(other)("genret_requests_total", method="Retrieve", code="OK") == 0
-    assert Scraped(one).content_type.startswith("text/plain")
 
 
 def test_buckets_grow_by_a_factor() -> None:
@@ -383,14 +381,6 @@ def test_other_paths_and_methods_are_refused(client: TestClient) -> None:
         assert client.head(path).text == ""
 
 
-def scraped(text: str, metric: str, /, **labels: str) -> float:
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            if sample.name == metric and labels.items() <= sample.labels.items():
-                return sample.value
-    return 0.0
-
-
 async def test_a_server_tells_of_its_calls_and_reloads(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "genret.requests")
     options: dict[str, Any] = {"metrics": MetricsConfig(port=0), "http": HttpConfig(port=0)}
@@ -412,19 +402,24 @@ async def test_a_server_tells_of_its_calls_and_reloads(caplog: pytest.LogCapture
         await server.retrieve("a secret query")
         await failure(server.retrieve(index="nope"))
         assert (await client.post(f"{api}/v1/retrieve", json={"query": "secret"})).status_code == 200
+        assert (await client.get(f"{api}/v1/indexes/nope")).status_code == 404
         await _reloads(server)
-        text, counted = "", '{code="NOT_FOUND",method="Retrieve"} 1.0'
+        text = ""
+        counted = [f'{{code="NOT_FOUND",method="{method}"}} 1.0' for method in ("Retrieve", "GetIndex")]
+        counted.append('genret_requests_in_flight{method="Retrieve"} 0.0')
         async with asyncio.timeout(60):  # who is refused hears of it before it is counted
-            while counted not in text or 'genret_requests_in_flight{method="Retrieve"} 0.0' not in text:
+            while not all(line in text for line in counted):
                 text = (await client.get(f"{watched}/metrics")).text
         assert (await client.get(f"{api}/metrics")).status_code == 200
+    seen = Scraped(text)
     for code, count in (("OK", 2), ("NOT_FOUND", 1), ("UNAVAILABLE", 1)):
-        assert scraped(text, "genret_requests_total", method="Retrieve", code=code) == count
-    assert scraped(text, "genret_requests_in_flight", method="Retrieve") == 0
-    assert scraped(text, "genret_results_total", method="auto", finish_reason="ok") == 2
-    assert scraped(text, "genret_index_info", name="fake", version="v2") == 1
+        assert seen("genret_requests_total", method="Retrieve", code=code) == count
+    assert seen("genret_requests_total", method="GetIndex", code="NOT_FOUND") == 1, "asked over HTTP"
+    assert seen("genret_results_total", method="auto", finish_reason="ok") == 2
+    index = {"name": "fake", "version": "v2", "digest": "d1", "model": "fake-model", "device": "cpu"}
+    assert seen("genret_index_info", **index) == 1
     for outcome in ("unchanged", "reloaded", "failed"):
-        assert scraped(text, "genret_reloads_total", index="fake", outcome=outcome) == 1
+        assert seen("genret_reloads_total", index="fake", outcome=outcome) == 1
     lines = [r.__dict__ for r in caplog.records if r.name == "genret.requests"]
     assert {(r["method"], r["code"]) for r in lines} >= {("Retrieve", "OK"), ("Retrieve", "NOT_FOUND")}
     assert [r["version"] for r in lines if r["code"] == "OK" and r["method"] == "Retrieve"] == ["v1", "v1"]
@@ -436,8 +431,7 @@ async def _reloads(server: Any) -> None:
     """Reload in vain, then a new version, then one that cannot be opened."""
     reloader, table = server.server.reloader, server.opener.table
     await reloader.reload("fake")
-    new = served(FakeRetriever())
-    table["fake"] = dataclasses.replace(new, description=dataclasses.replace(new.description, version="v2"))
+    table["fake"] = version(2)
     await reloader.reload("fake")
     table["fake"] = IndexDirectoryError("broken")
     with pytest.raises(IndexDirectoryError):

@@ -150,9 +150,12 @@ def behaviour(kind: str, before: Before, generator: bool = True) -> Callable[...
 
 async def finish(running: Observed, *queries: str, **options: Any) -> str:
     """Run a call to its end; return the name of its status."""
-    call = running.call(*queries, **options)
+    return await ended(running.call(*queries, **options), running.kind)
+
+
+async def ended(call: Any, kind: str) -> str:
     try:
-        if running.kind.endswith("unary"):
+        if kind.endswith("unary"):
             await call
         else:
             async for _ in call:
@@ -175,19 +178,28 @@ async def test_a_call_that_is_answered_counts_as_ok(kind: str, generator: bool) 
         assert next(s.value for s in family.samples if s.name.endswith("_count")) == 1
 
 
-class _Broken(grpc.aio.ServerInterceptor):  # type: ignore[misc]
-    """Fails before there is a handler."""
-
-    async def intercept_service(self, continuation: Any, details: Any) -> Any:
-        raise KeyError("a secret")
-
-
 async def abort(context: Any) -> None:
     await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "full")
 
 
+class Behind(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+    """Does something before there is a handler."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        self.act = act
+
+    async def intercept_service(self, continuation: Any, details: Any) -> Any:
+        self.act()
+        return await continuation(details)
+
+
+def break_down() -> None:
+    raise KeyError("a secret")
+
+
 @pytest.mark.parametrize(
-    ("before", "behind", "code"), [(abort, [], "RESOURCE_EXHAUSTED"), (nothing, [_Broken()], "INTERNAL")]
+    ("before", "behind", "code"),
+    [(abort, [], "RESOURCE_EXHAUSTED"), (nothing, [Behind(break_down)], "INTERNAL")],
 )
 async def test_a_call_that_fails_counts_under_its_code(
     kind: str, before: Before, behind: list[Any], code: str
@@ -200,43 +212,36 @@ async def test_a_call_that_fails_counts_under_its_code(
 async def test_what_no_method_caught_is_internal_and_told_by_its_id(
     kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def break_down(context: Any) -> None:
-        raise KeyError("a secret")
+    async def dies(context: Any) -> None:
+        break_down()
 
-    async with observed(behaviour(kind, break_down), kind) as running:
+    async with observed(behaviour(kind, dies), kind) as running:
         call = running.call(metadata=((REQUEST_ID_KEY, "my-id"),))
-        with pytest.raises(grpc.aio.AioRpcError) as raised:
-            await (call if kind.endswith("unary") else _drained(call))
-        assert raised.value.code() is grpc.StatusCode.INTERNAL
-        assert raised.value.details() == "internal error; request id my-id"
+        assert await ended(call, kind) == "INTERNAL"
+        assert await call.details() == "internal error; request id my-id"
         await running.counted("INTERNAL")
     (record,) = [r for r in caplog.records if r.levelno == logging.ERROR]
     assert "my-id" in record.getMessage()
     assert record.exc_info is not None
 
 
-async def _drained(call: Any) -> None:
-    async for _ in call:
-        pass
-
-
 @pytest.mark.parametrize("generator", [True, False])
 async def test_a_client_that_leaves_counts_as_cancelled(kind: str, generator: bool) -> None:
-    started, ended = asyncio.Event(), asyncio.Event()
+    started, stopped = asyncio.Event(), asyncio.Event()
 
     async def hang(context: Any) -> None:
         started.set()
         try:
             await asyncio.Event().wait()
         finally:
-            ended.set()
+            stopped.set()
 
     async with observed(behaviour(kind, hang, generator), kind) as running:
         task = asyncio.create_task(finish(running))
         await asyncio.wait_for(started.wait(), 60)
         assert running.in_flight() == 1
         task.cancel()
-        await asyncio.wait_for(ended.wait(), 60)
+        await asyncio.wait_for(stopped.wait(), 60)
         await running.counted("CANCELLED")
 
 
@@ -310,19 +315,12 @@ async def test_a_request_line_names_the_call_and_queries_only_where_asked(
         assert "to be" not in str(fields)
 
 
-class _Knowing(grpc.aio.ServerInterceptor):  # type: ignore[misc]
-    """Knows everybody."""
-
-    async def intercept_service(self, continuation: Any, details: Any) -> Any:
-        PRINCIPAL.set(Principal(Scope.READ, "0123abcd"))
-        return await continuation(details)
-
-
 async def test_a_request_line_names_who_called_by_fingerprint(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "genret.requests")
 
+    knowing = Behind(lambda: PRINCIPAL.set(Principal(Scope.READ, "0123abcd")))
     log = LogConfig(requests=True)
-    async with observed(behaviour("unary_unary", nothing), log=log, behind=[_Knowing()]) as running:
+    async with observed(behaviour("unary_unary", nothing), log=log, behind=[knowing]) as running:
         await finish(running)
     (record,) = [r for r in caplog.records if r.name == "genret.requests"]
     assert record.__dict__["principal"] == "0123abcd"
@@ -466,30 +464,38 @@ def test_a_call_has_a_span_with_its_stages(exporter: InMemorySpanExporter) -> No
     assert attributes(spans["decode"]) == asked | done
 
 
-def test_a_scored_shortlist_has_stages_of_its_own(exporter: InMemorySpanExporter) -> None:
+@pytest.mark.parametrize(
+    ("asked", "milliseconds", "told"),
+    [
+        (
+            RetrieveRequest("a secret query", k=3, method="auto"),
+            {"queue": 500, "prefill": 1, "decode": 2, "shortlist": 3, "score": 4},
+            {"shortlist": {"genret.entities": 2}, "score": {"genret.titles": 3}},
+        ),
+        (
+            ScoreRequest("a secret query", ("one", "two")),
+            {"queue": 500, "prefill": 1, "score": 4},
+            {"score": {"genret.method": "score", "genret.tokens": 17, "genret.titles": 2}},
+        ),
+    ],
+    ids=["a shortlist", "given titles"],
+)
+def test_scored_titles_have_stages_of_their_own(
+    exporter: InMemorySpanExporter,
+    asked: RetrieveRequest | ScoreRequest,
+    milliseconds: dict[str, int],
+    told: dict[str, dict[str, Any]],
+) -> None:
     async def scored(request: Any, context: Any) -> Any:
-        answered(RetrieveRequest(request.query, k=3, method="auto"))
+        answered(asked)
         return pb.RetrieveResponse()
 
     spans = call(exporter, scored)
-    order = [spans[name] for name in ("queue", "prefill", "decode", "shortlist", "score")]
-    times = [(span.start_time or 0, span.end_time or 0) for span in order]
-    assert [round((end - begin) / 1e6) for begin, end in times] == [500, 1, 2, 3, 4]
+    assert spans.keys() - milliseconds.keys() <= {f"{SERVICE}/Retrieve", "convert"}
+    times = [(spans[name].start_time or 0, spans[name].end_time or 0) for name in milliseconds]
+    assert [round((end - begin) / 1e6) for begin, end in times] == [*milliseconds.values()]
     assert all(end == pytest.approx(begin, abs=1000) for (_, end), (begin, _) in itertools.pairwise(times))
-    assert attributes(spans["decode"])["genret.method"] == "auto"
-    assert attributes(spans["shortlist"]) == {"genret.entities": 2}
-    assert attributes(spans["score"]) == {"genret.titles": 3}
-
-
-def test_given_titles_have_a_stage_of_their_scoring(exporter: InMemorySpanExporter) -> None:
-    async def scored(request: Any, context: Any) -> Any:
-        answered(ScoreRequest(request.query, ("one", "two")))
-        return pb.RetrieveResponse()
-
-    spans = call(exporter, scored)
-    assert set(spans) >= {"queue", "prefill", "score"}
-    assert "decode" not in spans
-    assert attributes(spans["score"]) == {"genret.method": "score", "genret.tokens": 17, "genret.titles": 2}
+    assert {name: attributes(spans[name]) for name in told} == told
 
 
 def test_every_item_of_a_batch_has_its_stages(exporter: InMemorySpanExporter) -> None:
@@ -543,26 +549,15 @@ def test_a_collector_that_is_down_disturbs_nobody(caplog: pytest.LogCaptureFixtu
         bound.bind(("127.0.0.1", 0))  # nobody listens
         endpoint = f"http://127.0.0.1:{bound.getsockname()[1]}"
 
-        async def scenario() -> str:
+        async def scenario() -> set[str]:
             traced = tracing.start(TracingConfig(endpoint=endpoint), "1.2.3")
             async with observed(answer, tracing=traced) as running:
-                for _ in range(20):
-                    await running.call()
-                code = (await _ended(running.call())).name
+                codes = {await finish(running) for _ in range(20)}
             assert traced is not None
             await asyncio.wait_for(traced.stop(timeout_s=0.5), 60)
-            return code
+            return codes
 
-        assert asyncio.run(scenario()) == "OK"
-
-
-async def _ended(running: Any) -> Any:
-    await running
-    return await running.code()
-
-
-def test_without_an_endpoint_there_is_no_tracing() -> None:
-    assert tracing.start(TracingConfig(), "1.2.3") is None
+        assert asyncio.run(scenario()) == {"OK"}
 
 
 def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -587,7 +582,7 @@ def test_nothing_of_opentelemetry_is_imported_before_it_is_asked_for() -> None:
         "import sys, genret.service.rpc",
         "from genret.service.configuration.server_config import TracingConfig",
         "from genret.service.observability.tracing import start",
-        "start(TracingConfig(), '1.2.3')",
+        "assert start(TracingConfig(), '1.2.3') is None",
         "print([name for name in sys.modules if name.startswith('opentelemetry')])",
     )
     command = [sys.executable, "-c", "\n".join(lines)]

@@ -70,10 +70,8 @@ def test_json_holds_everything() -> None:
 
 
 def test_json_of_a_failure_and_of_nothing() -> None:
-    assert json.loads(as_json("q", CallError("NOT_FOUND", "no index"))) == {
-        "query": "q",
-        "error": {"code": "NOT_FOUND", "message": "no index"},
-    }
+    failed = json.loads(as_json("q", CallError("NOT_FOUND", "no index")))
+    assert failed == {"query": "q", "error": {"code": "NOT_FOUND", "message": "no index"}}
     assert json.loads(as_json("q", reply(())))["finish_reason"] == "NO_MATCH"
 
 
@@ -273,9 +271,6 @@ def test_the_table_tells_what_is_shared_with_other_requests() -> None:
     kv = KvShare(412_345, 5_123_456, shared_prefix_bytes=900_000)
     said = "0.41 MB of keys and values and 0.9 MB shared with other requests (5.1 MB with a cache per beam)"
     assert said in table(listed(kv=kv), width=200)
-
-
-def test_an_answer_without_memory_does_not_tell_of_it() -> None:
     assert "keys and values" not in table(listed())
 
 

@@ -156,7 +156,7 @@ def test_the_file_to_start_from_fits_what_is_deployed() -> None:
 
 
 pytest.importorskip("ray.serve")
-PLAN = ServePlan(ServerConfig(indexes=(IndexSpec("titles", Path("/indexes/titles")),), insecure=True))
+PLAN = ServePlan(CONFIG)
 CLASH = "ray::ProxyActor.ready()\n  File ...\nRuntimeError: Failed to bind to address [::]:50051\n"
 
 
@@ -207,17 +207,13 @@ def test_an_application_that_does_not_start_is_taken_off_with_its_reason() -> No
     assert (serve.asked, said) == (["delete genret"], ["taking the application off"])
 
 
-def test_one_that_served_before_is_left() -> None:
+def test_one_that_served_before_is_left_and_an_interrupted_start_is_taken_off() -> None:
     serve = Serve(RuntimeError("Failed to update the deployments"), "genret")
-    with pytest.raises(
-        ServiceError, match=r"the index is broken\nthe application 'genret' that was there before"
-    ):
+    left = r"the index is broken\nthe application 'genret' that was there before"
+    with pytest.raises(ServiceError, match=left):
         deploy(serve, PLAN, [].append)
     assert serve.asked == []
-
-
-def test_an_interrupted_start_is_taken_off() -> None:
-    serve = Serve(KeyboardInterrupt())
+    interrupted = Serve(KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
-        deploy(serve, PLAN, [].append)
-    assert serve.asked == ["delete genret"]
+        deploy(interrupted, PLAN, [].append)
+    assert interrupted.asked == ["delete genret"]
