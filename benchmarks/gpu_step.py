@@ -26,7 +26,7 @@ import click
 import numpy as np
 import numpy.typing as npt
 import torch
-from harness.report import COUNT, FOLDER, Spread, benchmark
+from harness.report import COUNT, FOLDER, Spread, benchmark, shown
 from harness.timing import in_turn
 from harness.twin_models import Sizes, random_llama, synchronize
 from torch import Tensor
@@ -142,8 +142,8 @@ def main(options: SimpleNamespace) -> list[dict[str, Any]] | None:
             sizes = Sizes(trie.vocab_size, hidden, options.layers, max(1, hidden // 256), 4 * hidden)
             model = HFLanguageModel(random_llama(sizes, where, torch.bfloat16))
             for number in options.branches:
-                figures.append(measure(resident, model, number, options.repeats))
-                click.echo(describe(figures[-1]))
+                figure = measure(resident, model, number, options.repeats)
+                figures.append(shown(f"{number} branches", figure))
     return figures
 
 
@@ -270,24 +270,6 @@ def seconds_per_call(call: Callable[[], object], device: torch.device, calls: in
         call()
     synchronize(device)
     return (time.perf_counter() - begun) / calls
-
-
-def describe(figure: dict[str, Any]) -> str:
-    """Return one line for people."""
-    times = ", ".join(f"{name} {spread.text(0)}" for name, spread in figure["us"].items())
-    loop = figure["loop"]
-    waiting = (
-        "not checked"
-        if not loop["checked"]
-        else f"waits: {loop['waits']}"
-        if loop["waits"]
-        else "never waits"
-    )
-    return (
-        f"{figure['branches']:>5} branches, us: {times}; model {figure['decode_us'].text(0)}, "
-        f"step / model {figure['step_share_of_decode'].text(3)}; loop {loop['static_ms'].text(1)} ms "
-        f"({waiting}), host-driven / static {loop['tree_over_static'].text()}"
-    )
 
 
 def loop(trie: TitleTrie, model: HFLanguageModel, branches: int, repeats: int) -> dict[str, Any]:

@@ -41,7 +41,7 @@ import torch
 from harness.beam_contest import allowed, generated
 from harness.dictionary_trie import nested_dictionaries, row_lists
 from harness.processes import MemoryTrace
-from harness.report import COUNT, FILE, FOLDER, Spread, benchmark
+from harness.report import COUNT, FILE, FOLDER, Spread, benchmark, shown
 from harness.sample_data import read_tsv
 from harness.timing import in_turn
 from transformers import AutoModelForCausalLM
@@ -162,10 +162,6 @@ def contest(
             continue
         found = way()
         agreements[name] = agreement = Agreement.of(expected, answers_in(out) if name == _RUN else found)
-        click.echo(
-            f"  {name:26} the entity of single links in {agreement.num_equal} of {agreement.num_mentions}, "
-            f"log-probabilities differ by at most {agreement.largest_difference:.1e}"
-        )
         if not name.startswith("generate"):
             agrees &= agreement.num_equal == agreement.num_mentions
             agrees &= agreement.largest_difference <= _TOLERANCE
@@ -180,13 +176,8 @@ def contest(
         base: {name: Spread.of_ratios(seconds[base], seconds[name]) for name in rates if name not in bases}
         for base in bases
     }
-    for name, rate in rates.items():
-        click.echo(f"  {name:26} {rate.text(1):>24} mentions/s")
-    for base, columns in ratios.items():
-        for name, ratio in columns.items():
-            click.echo(f"  {name:26} {ratio.text(2):>24} x {base}")
     figures = {"seconds": seconds, "per_second": rates, "ratios": ratios, "agreements": agreements}
-    return figures, agrees
+    return shown("linked", figures), agrees
 
 
 def in_bounded_memory(options: SimpleNamespace, mentions: Sequence[Mention], folder: Path) -> dict[str, Any]:
@@ -198,22 +189,17 @@ def in_bounded_memory(options: SimpleNamespace, mentions: Sequence[Mention], fol
         run(few, _WARM_UP_DOCUMENTS, folder / "few", options)
     with MemoryTrace() as trace:
         seconds = run(many, number, folder / "many", options)
-    above = trace.peak_bytes - at_rest.peak_bytes
-    click.echo(
-        f"{number:,} documents of {len(mentions):,} different sentences in {seconds:,.0f} s: "
-        f"{number / seconds:,.0f} documents/s; peak {trace.peak_bytes / 2**20:,.0f} MiB, "
-        f"{above / 2**20:,.0f} MiB above model and index"
-    )
-    return {
+    figures = {
         "documents": number,
         "different_sentences": len(mentions),
         "seconds": seconds,
         "documents_per_second": number / seconds,
         "peak_bytes": trace.peak_bytes,
         "model_and_index_bytes": at_rest.peak_bytes,
-        "above_bytes": above,
+        "above_bytes": trace.peak_bytes - at_rest.peak_bytes,
         "memory_over_time": trace.thinned(_SAMPLES),
     }
+    return shown("many documents", figures)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from typing import Any
 
 import click
 from harness.load_generator import slope
-from harness.report import benchmark
+from harness.report import benchmark, shown
 from harness.sample_data import sample_queries
 from harness.served_process import Footprint, ServedProcess, serving
 
@@ -262,26 +262,8 @@ def memory_trend(soak: Soak) -> tuple[float, float]:
 
 def report(soak: Soak, served: ServedProcess) -> dict[str, Any]:
     """Print what was seen, and return it."""
-    for kind, number in sorted(soak.codes.items()):
-        click.echo(f"  {kind:32} {number:8}")
-    for text in soak.failures:
-        click.echo(f"  FAILED: {text}")
-    first, last = soak.footprints[min(3, len(soak.footprints) - 1)], soak.footprints[-1]
     steepness, error = memory_trend(soak)
-    errors = len(served.log_lines("ERROR")) + len(served.log_lines("Traceback"))
-    click.echo(
-        f"  reloads {len(soak.reload_s)}, versions that answered {len(soak.versions)}, killed {soak.killed}"
-    )
-    click.echo(
-        f"  anonymous memory MiB: {first.anonymous_mib:.0f} -> {last.anonymous_mib:.0f}, "
-        f"slope {steepness:+.1f} ± {error:.1f} a hour behind the first third"
-    )
-    click.echo(
-        f"  fds {first.num_fds} -> {last.num_fds}, threads {first.num_threads} -> {last.num_threads}, "
-        f"mapped versions {first.mapped_versions} -> {last.mapped_versions}"
-    )
-    click.echo(f"  errors in the server's log: {errors}")
-    return {
+    figures = {
         "codes": dict(soak.codes),
         "failures": soak.failures,
         "reloads_s": soak.reload_s,
@@ -289,10 +271,13 @@ def report(soak: Soak, served: ServedProcess) -> dict[str, Any]:
         "killed": soak.killed,
         "memory_slope_mib_per_hour": steepness,
         "memory_slope_error": error,
-        "log_errors": errors,
+        "log_errors": len(served.log_lines("ERROR")) + len(served.log_lines("Traceback")),
         "at_s": soak.at_s,
         "footprints": soak.footprints,
     }
+    ends = {"first": soak.footprints[min(3, len(soak.footprints) - 1)], "last": soak.footprints[-1]}
+    shown("soak", {**figures, "footprints": ends})
+    return figures
 
 
 def _failed(figures: dict[str, Any], _options: SimpleNamespace) -> str | None:

@@ -28,7 +28,7 @@ import click
 import numpy as np
 import numpy.typing as npt
 from harness.processes import build_index
-from harness.report import COUNT, FOLDER, Spread, benchmark
+from harness.report import COUNT, FOLDER, Spread, benchmark, shown
 from harness.timing import timed
 from harness.titles import chosen_titles, input_options, tokenizer_file, write_tsv
 
@@ -97,8 +97,7 @@ def main(options: SimpleNamespace) -> dict[str, Any]:
             write_tsv(source, chosen_titles(options))
             arguments = ["--tokenizer", tokenizer_file(options), "--evidence", "none"]
             usage = build_index(source, path, "--vectors", options.vectors, *arguments)
-            built = {"seconds": usage.seconds, "peak_bytes": usage.peak_bytes}
-            click.echo(f"built in {usage.seconds:,.0f} s, peak {usage.peak_bytes / (1 << 20):,.0f} MiB")
+            built = shown("built", {"seconds": usage.seconds, "peak_bytes": usage.peak_bytes})
         with Index.open(path) as opened:
             queries = title_queries(opened, options.number, options.seed)
             figures = measure(opened, queries, options.rounds, options.seed)
@@ -111,11 +110,6 @@ def measure(index: Index, queries: Sequence[TitleQuery], rounds: int, seed: int)
     searcher, embedder = VectorSearcher(stored, index.num_entities, entry.effort), open_embedder(entry)
     file = index.manifest.file(VECTORS_FILE)
     stored_bytes = 0 if file is None else file.bytes
-    click.echo(
-        f"{index.num_entities:,} entities, {entry.count:,} vectors of {entry.dimensions} dimensions, "
-        f"{entry.factory}: {stored_bytes / entry.count:.1f} bytes per vector; effort {entry.effort} keeps "
-        f"{entry.recall:.1%} of {entry.recall_queries} known items first"
-    )
     embedding_ms, vectors = [], []
     for query in queries:
         embedded = timed(embedder.embed_queries, [query.text])
@@ -144,37 +138,20 @@ def measure(index: Index, queries: Sequence[TitleQuery], rounds: int, seed: int)
                 cpu[at].append(1000 * float(np.median([search.cpu_s for search in searches])))
             described = [timed(searcher.similarities, v, f) for v, f in zip(vectors, few, strict=True)]
             similarities_ms.append(1000 * float(np.median([took.wall_s for took in described])))
-    click.echo(
-        f"a query: embedding {np.median(embedding_ms):.2f} ms, "
-        f"similarities of {SIZE} entities {Spread.of(similarities_ms).median:.2f} ms"
-    )
     listed = []
     for at, (effort, selectivity, _) in enumerate(settings):
         recall, first, hits = quality(meant, found[at], full[at])
-        search_ms, cpu_ms = Spread.of(wall[at]), Spread.of(cpu[at])
-        listed.append(
-            {
-                "effort": effort,
-                "selectivity": selectivity,
-                "search_ms": search_ms,
-                "cpu_ms": cpu_ms,
-                "recall": recall,
-                "first": first,
-                "hits": hits,
-            }
-        )
-        click.echo(
-            f"effort {effort or 'full'}, {selectivity:.0%} of the entities: {search_ms.median:.2f} ms, CPU "
-            f"{cpu_ms.median:.2f} ms; recall@{SIZE} {recall:.1%}, first {first:.1%}; hits@1/10/100 "
-            + " / ".join(f"{hits[depth]:.1%}" for depth in DEPTHS)
-        )
-    return {
+        setting = {"effort": effort, "selectivity": selectivity}
+        times = {"search_ms": Spread.of(wall[at]), "cpu_ms": Spread.of(cpu[at])}
+        listed.append({**setting, **times, "recall": recall, "first": first, "hits": hits})
+    figures = {
         "entry": entry,
         "bytes": stored_bytes,
         "embedding_ms": float(np.median(embedding_ms)),
         "similarities_ms": Spread.of(similarities_ms),
         "settings": listed,
     }
+    return shown("vectors", figures)
 
 
 def quality(

@@ -96,10 +96,6 @@ class Percentiles:
         )
         return cls(p50, p90, p99, ordered[-1], len(ordered))
 
-    def text(self, digits: int = 1) -> str:
-        """Return "p50 / p99"."""
-        return f"{self.p50:,.{digits}f} / {self.p99:,.{digits}f}"
-
 
 async def ask(client: AsyncRetrievalClient, request: RetrieveRequest, due: float) -> Ended:
     """Send one call and return how it ended.

@@ -23,7 +23,7 @@ FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 NEW_FOLDER = click.Path(path_type=Path, file_okay=False)
 NEW_FILE = click.Path(path_type=Path, dir_okay=False)
-_LISTED = 8
+_LISTED = 20
 _Figures = TypeVar("_Figures")
 COUNT = click.IntRange(min=1)
 _JSON = click.option("--json", "json_file", type=NEW_FILE, help="Write the figures there.")
