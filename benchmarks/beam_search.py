@@ -25,6 +25,7 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import click
 import torch
@@ -428,27 +429,20 @@ class _Clock:
             (walks, "listed", EXPAND),
         )
         with ExitStack() as stack:
-            for part in parts:
-                stack.enter_context(self._around(*part))
+            for owner, name, part in parts:
+                timing = self._timing(getattr(owner, name), part)
+                stack.enter_context(patch.object(owner, name, timing))
             yield
 
-    @contextmanager
-    def _around(self, owner: Any, name: str, part: str) -> Iterator[None]:
-        inner: Callable[..., Any] = getattr(owner, name)
-
-        def timed(*args: Any, **kwargs: Any) -> Any:
+    def _timing(self, inner: Callable[..., Any], part: str) -> Callable[..., Any]:
+        def timing(*args: Any, **kwargs: Any) -> Any:
             begun = time.perf_counter()
             try:
                 return inner(*args, **kwargs)
             finally:
                 self.seconds[part] += time.perf_counter() - begun
 
-        own = name in vars(owner)  # a module's `forward` is its class's
-        setattr(owner, name, timed)
-        try:
-            yield
-        finally:
-            setattr(owner, name, inner) if own else delattr(owner, name)
+        return timing
 
 
 def shared_prefix(twins: Twins, repeats: int) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ then timed in turn with host-driven draws.
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -163,13 +164,12 @@ def measure(resident: Resident, model: HFLanguageModel, branches: int, repeats: 
     """Take all figures for a number of branches."""
     trie, device = resident.trie, model.device
     contests = [contestants(trie, states, depth, branches) for states, depth in prefixes(resident, branches)]
-    times = {name: [0.0] * repeats for name in contests[0]}
-    for contest in contests:
-        for n in range(repeats + 1):
-            for name, call in contest.items():
-                seconds = seconds_per_call(call, device)
-                if n:  # the first round warms up
-                    times[name][n - 1] += seconds / len(contests)
+
+    def mean_seconds(name: str) -> float:
+        return statistics.fmean(seconds_per_call(contest[name], device) for contest in contests)
+
+    taken = in_turn({name: partial(mean_seconds, name) for name in contests[0]}, repeats)
+    times = {name: [took.value for took in column] for name, column in taken.items()}
     decode = [decode_seconds(model, branches) for _ in range(repeats + 1)][1:]
     us = {name: Spread.of([1e6 * s for s in column]) for name, column in times.items()}
     fastest = "graph" if "graph" in times else "step"

@@ -9,7 +9,6 @@ second build has the same bytes as the first, the index verifies, and random tit
 
 from __future__ import annotations
 
-import filecmp
 import random
 import sys
 import tempfile
@@ -19,7 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import click
-from harness.processes import build_index, measured
+from harness.processes import build_index, digests, measured, same_files
 from harness.report import COUNT, Spread, benchmark, shown
 from harness.timing import in_turn
 from harness.titles import batches, chosen_titles, input_options, titles_file, tokenizer_file, write_tsv
@@ -75,7 +74,9 @@ def main(options: SimpleNamespace) -> dict[str, Any]:
         runs = [build_index(source, folder / f"{n}.index", *arguments) for n in range(options.builds)]
         first = folder / "0.index"
         for n in range(1, options.builds):
-            compare(first, folder / f"{n}.index")
+            same_files(
+                digests(first), digests(folder / f"{n}.index"), "a further build differs from the first"
+            )
         click.echo("every build has the same bytes")
         figures = {
             "titles": number,
@@ -88,16 +89,6 @@ def main(options: SimpleNamespace) -> dict[str, Any]:
         }
         read_back(first, TextTokenizer.load(model), titles_file(options), number)
     return shown("index", figures)
-
-
-def compare(first: Path, second: Path) -> None:
-    """Fail unless both indexes hold the same files with the same bytes."""
-    ours, theirs = ({p.relative_to(i): p for p in i.rglob("*") if p.is_file()} for i in (first, second))
-    if set(ours) != set(theirs):
-        raise click.ClickException(f"a further build differs: {sorted(map(str, set(ours) ^ set(theirs)))}")
-    for name, file in ours.items():
-        if not filecmp.cmp(file, theirs[name], shallow=False):
-            raise click.ClickException(f"a further build differs in {name}")
 
 
 def size(path: Path) -> dict[str, Any]:

@@ -22,12 +22,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import click
-from harness.processes import Usage, measured
+from harness.processes import Usage, digests, measured, same_files
 from harness.report import COUNT, Spread, benchmark, shown
 from harness.titles import chosen_titles, input_options, tokenizer_file
 
 from genret.retrieval.index.layout import MANIFEST_FILE, RANKING_FILE
-from genret.retrieval.index.small_files import digest_file
 from genret.retrieval.index.versions import version_dir
 
 _GENRET = "from genret.service.main import cli; cli()"
@@ -116,21 +115,15 @@ def genret(*arguments: object) -> Usage:
 
 def compare(updated: Path, fresh: Path) -> None:
     """Fail unless both live versions have the same files, but for history and ranking."""
-    ours, theirs = _content(version_dir(updated)), _content(version_dir(fresh))
-    differing = sorted(name for name in set(ours) | set(theirs) if ours.get(name) != theirs.get(name))
-    if differing:
-        raise click.ClickException(f"the updated index differs from the one built anew in {differing}")
+    same_files(_content(version_dir(updated)), _content(version_dir(fresh)), "the updated index differs")
 
 
 def _content(version: Path) -> dict[str, Any]:
     manifest = json.loads((version / MANIFEST_FILE).read_text())
     del manifest["history"]
     manifest["files"] = [entry for entry in manifest["files"] if entry["name"] != RANKING_FILE]
-    files = {
-        str(file.relative_to(version)): digest_file(file)
-        for file in version.rglob("*")
-        if file.is_file() and file.name not in (MANIFEST_FILE, RANKING_FILE)
-    }
+    files = digests(version)
+    del files[RANKING_FILE]
     return {**files, MANIFEST_FILE: manifest}
 
 

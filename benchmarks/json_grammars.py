@@ -15,7 +15,6 @@ work in one process.
 from __future__ import annotations
 
 import gc
-import gzip
 import json
 import random
 import signal
@@ -26,7 +25,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -44,7 +42,7 @@ from harness.grammar_engines import (
 )
 from harness.report import Spread, benchmark, percentiles, shown
 from harness.schema_classes import CLASSES
-from harness.titles import DATA
+from harness.titles import DATA, json_lines
 
 from genret.decoding.grammar.compile_options import GrammarOptions
 from genret.decoding.grammar.errors import GrammarError
@@ -90,28 +88,22 @@ def main(options: SimpleNamespace) -> dict[str, Any]:
     if options.peers:
         labelling += [Xgrammar(file), Xgrammar(file, strict=False), Llguidance(file)]
     if "real" in parts:
-        rows = read_rows(schemas / "real_world.dev.jsonl.gz")
+        rows = list(json_lines(schemas / "real_world.dev.jsonl.gz"))
         if options.real_schemas:
             rows = random.Random(options.seed).sample(rows, options.real_schemas)
         measured = measure_labels(labelling, None, file, rows, options.peer_seconds)
         figures["real"] = shown("real schemas", measured)
     if "cold" in parts:
-        rows = read_rows(schemas / "real_world.dev.jsonl.gz")
+        rows = list(json_lines(schemas / "real_world.dev.jsonl.gz"))
         figures["cold"] = shown("cold masks", measure_cold_masks(Ours(file).leaves, file, rows))
     if "suite" in parts:
-        rows = read_rows(schemas / "json_schema_test_suite.draft2020-12.jsonl.gz")
+        rows = list(json_lines(schemas / "json_schema_test_suite.draft2020-12.jsonl.gz"))
         annotating = Ours(file, GrammarOptions(formats="annotate"), ours.leaves)
         measured = measure_labels(labelling, annotating, file, rows, options.peer_seconds)
         figures["suite"] = shown("test suite", measured)
     if "cache" in parts:
         figures["cache"] = shown("cache", measure_cache(file, ours))
     return figures
-
-
-def read_rows(file: Path) -> list[dict[str, Any]]:
-    """Read schemas with their labelled instances, a JSON object each line."""
-    with gzip.open(file, "rt", encoding="utf-8") as lines:
-        return [json.loads(line) for line in lines]
 
 
 def measure_classes(

@@ -161,10 +161,10 @@ def contest(
         if name in (_BASE, _START):
             continue
         found = way()
-        agreements[name] = agreement = Agreement.of(expected, answers_in(out) if name == _RUN else found)
+        agreements[name] = compared = agreement(expected, answers_in(out) if name == _RUN else found)
         if not name.startswith("generate"):
-            agrees &= agreement.num_equal == agreement.num_mentions
-            agrees &= agreement.largest_difference <= _TOLERANCE
+            agrees &= compared["num_equal"] == compared["num_mentions"]
+            agrees &= compared["largest_difference"] <= _TOLERANCE
     taken = in_turn(ways, options.repeats, warm_up=0)
     seconds = {name: [took.wall_s for took in column] for name, column in taken.items()}
     seconds["run, workers started"] = [
@@ -210,28 +210,14 @@ class Answer:
     logprob: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Agreement:
-    """Comparison of the answers of two ways.
-
-    Attributes:
-        num_equal: Number of mentions with the same entity.
-        num_mentions: Number of all mentions.
-        largest_difference: Largest difference of log-probabilities where the entity is the same.
-    """
-
-    num_equal: int
-    num_mentions: int
-    largest_difference: float
-
-    @classmethod
-    def of(cls, one: Sequence[Answer], other: Sequence[Answer]) -> Agreement:
-        """Compare answers mention by mention."""
-        same = [(a, b) for a, b in zip(one, other, strict=True) if a.entity_id == b.entity_id]
-        differences = [
-            abs(a.logprob - b.logprob) for a, b in same if a.logprob is not None and b.logprob is not None
-        ]
-        return cls(len(same), len(one), max(differences, default=0.0))
+def agreement(one: Sequence[Answer], other: Sequence[Answer]) -> dict[str, Any]:
+    """Count the mentions with the same entity; say how far log-probabilities differ at most where it is."""
+    same = [(a, b) for a, b in zip(one, other, strict=True) if a.entity_id == b.entity_id]
+    differences = [
+        abs(a.logprob - b.logprob) for a, b in same if a.logprob is not None and b.logprob is not None
+    ]
+    most = max(differences, default=0.0)
+    return {"num_equal": len(same), "num_mentions": len(one), "largest_difference": most}
 
 
 def link_as_documents(

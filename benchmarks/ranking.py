@@ -18,7 +18,6 @@ Ties count against whoever has them.
 from __future__ import annotations
 
 import gzip
-import json
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -38,7 +37,7 @@ from harness.report import COUNT, FILE, NEW_FOLDER, benchmark, shown
 from harness.sample_data import DATA as DATA_FOLDER
 from harness.sample_data import read_tsv
 from harness.timing import timed
-from harness.titles import DATA
+from harness.titles import DATA, json_lines
 
 from genret import Retriever
 from genret.retrieval.evidence.field import NAMES
@@ -151,13 +150,8 @@ def _first(asked: Iterable[Asked], count: int, seed: int) -> list[Asked]:
     return every[:count]
 
 
-def _rows(file: Path) -> Iterator[dict[str, Any]]:
-    with gzip.open(file, "rt", encoding="utf-8") as lines:
-        yield from map(json.loads, lines)
-
-
 def _gold(shared: Path, name: str, part: str, known: set[str], lang: str | None = None) -> Iterator[Asked]:
-    for row in _rows(shared / "queries" / f"{name}.{part}.jsonl.gz"):
+    for row in json_lines(shared / "queries" / f"{name}.{part}.jsonl.gz"):
         titles = tuple(gold["title"] for gold in row["gold"] if gold["grade"] > 0 and gold["title"] in known)
         if titles and lang in (None, row.get("lang")):
             yield row["query"], titles
@@ -166,7 +160,7 @@ def _gold(shared: Path, name: str, part: str, known: set[str], lang: str | None 
 def _mentions(
     shared: Path, name: str, part: str, known: set[str]
 ) -> Iterator[tuple[tuple[str, str], tuple[str, ...]]]:
-    for row in _rows(shared / "el" / f"{name}.{part}.jsonl.gz"):
+    for row in json_lines(shared / "el" / f"{name}.{part}.jsonl.gz"):
         title = row.get("title_wp") or row.get("title")
         if title in known:
             around = f"{row['left'][-60:]} {row['mention']} {row['right'][:60]}"

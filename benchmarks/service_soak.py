@@ -16,7 +16,6 @@ import os
 import random
 import shutil
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -29,10 +28,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import click
-from harness.load_generator import slope
 from harness.report import benchmark, shown
 from harness.sample_data import sample_queries
 from harness.served_process import Footprint, ServedProcess, serving
+from scipy import stats
 
 from genret.retrieval.answers.answer_types import AnswerRequest
 from genret.retrieval.types import Mention, RetrieveRequest
@@ -247,17 +246,12 @@ def memory_trend(soak: Soak) -> tuple[float, float]:
         for at, print_ in zip(soak.at_s, soak.footprints, strict=True)
         if at > soak.at_s[-1] / 3
     ]
-    times, values = [at for at, _ in pairs], [value for _, value in pairs]
-    if len(times) < 3:
+    if len(pairs) < 3:
         return 0.0, float("inf")
-    steepness = slope(times, values)
-    mean_t, mean_v = statistics.fmean(times), statistics.fmean(values)
-    rest = [v - mean_v - steepness / 3600 * (t - mean_t) for t, v in pairs]
-    spread = sum((t - mean_t) ** 2 for t in times)
+    line = stats.linregress(*zip(*pairs, strict=True))
     # Neighbours in time are alike: as many independent samples are counted as there were reloads.
-    error = (sum(r * r for r in rest) / (len(rest) - 2) / spread) ** 0.5
-    independent = max(1.0, len(rest) / max(1, len(soak.reload_s)))
-    return steepness, error * independent**0.5 * 3600
+    independent = max(1.0, len(pairs) / max(1, len(soak.reload_s)))
+    return 3600 * line.slope, 3600 * line.stderr * independent**0.5
 
 
 def report(soak: Soak, served: ServedProcess) -> dict[str, Any]:

@@ -11,7 +11,6 @@ import asyncio
 import itertools
 import math
 import random
-import statistics
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -179,10 +178,3 @@ async def probe_health(client: AsyncRetrievalClient, times_ms: list[float], ever
         await client.health()
         times_ms.append((time.perf_counter() - started) * 1000)
         await asyncio.sleep(every_s)
-
-
-def slope(times_s: Sequence[float], values: Sequence[float]) -> float:
-    """Return the least-squares slope of values over time, per hour; 0 for fewer than two."""
-    if len(times_s) < 2:
-        return 0.0
-    return statistics.linear_regression(times_s, values).slope * 3600
