@@ -265,7 +265,7 @@ def compete(
         for name, side in sides.items():
             if n or name != OURS:
                 runs.setdefault(name, []).append(side())
-    figure = {**asdict(setting), OURS: _summary(runs[OURS])}
+    figure = {**asdict(setting), OURS: summary(runs[OURS])}
     for name, why in refusals.items():
         figure[name] = (
             {"not_run": why, "kv_bytes_computed": costs[name].cache_bytes}
@@ -286,7 +286,8 @@ def peer(work: Work, setting: Setting, prompts: Tensor, name: str) -> Callable[[
     )
 
 
-def _summary(runs: list[Run]) -> dict[str, Any]:
+def summary(runs: list[Run]) -> dict[str, Any]:
+    """Return times, keys and values, and of ours the account of its session."""
     usage = runs[0].usage
     return {
         "total_s": Spread.of([run.total_s for run in runs]),
@@ -301,7 +302,7 @@ def _against(runs: list[Run], ours: list[Run], place: str, disagreements: Disagr
     agreements = [Agreement.of(a.lists, b.lists) for a, b in zip(ours, runs, strict=True)]
     for agreement in agreements:
         disagreements.add(place, agreement)
-    summary = _summary(runs)
+    summary = summary(runs)
     return {
         **summary,
         "ratio": Spread.of_ratios([run.total_s for run in runs], [run.total_s for run in ours]),

@@ -21,7 +21,7 @@ from typing import Any
 
 import click
 import torch
-from beam_search import Work, peer
+from beam_search import Work, peer, summary
 from harness.beam_contest import (
     OURS,
     PLAIN,
@@ -118,12 +118,10 @@ def _summary(column: list[tuple[Run, int | None]], titles: EqualTitles, setting:
     tokens = setting.batch * setting.beams * titles.tokens
     peaks = [peak for _, peak in column if peak is not None]
     return {
-        "total_s": Spread.of([run.total_s for run in runs]),
-        "prefill_s": Spread.of([run.prefill_s for run in runs]),
+        **summary(runs),
         "ms_per_step": Spread.of([1e3 * run.decode_s / titles.tokens for run in runs]),
         "tokens_per_s": Spread.of([tokens / run.total_s for run in runs]),
         "decoded_tokens_per_s": Spread.of([tokens / run.decode_s for run in runs]),
-        "kv_bytes": max(run.kv_bytes for run in runs),
         "peak_bytes": max(peaks) if peaks else None,
     }
 

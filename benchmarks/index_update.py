@@ -123,7 +123,7 @@ def _content(version: Path) -> dict[str, Any]:
     del manifest["history"]
     manifest["files"] = [entry for entry in manifest["files"] if entry["name"] != RANKING_FILE]
     files = digests(version)
-    del files[RANKING_FILE]
+    files.pop(RANKING_FILE, None)
     return {**files, MANIFEST_FILE: manifest}
 
 
