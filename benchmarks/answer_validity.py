@@ -151,14 +151,7 @@ class Tally:
 
 
 class ValidityRun:
-    """Answers requests in batches and checks every answer.
-
-    Args:
-        answerer: Answerer with an index called "titles".
-        schemas: Schemas, taken in turn.
-        titles: All titles of that index.
-        queries: Texts, taken in turn.
-    """
+    """Answers requests in batches and checks every answer."""
 
     def __init__(
         self,

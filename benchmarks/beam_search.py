@@ -200,14 +200,7 @@ class PeerCost:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Work:
-    """Search that all sides do.
-
-    Attributes:
-        twins: The model.
-        constraint: Constraint of ours.
-        dictionary: The same for `generate`; None: whatever the length allows.
-        new_tokens: Number of tokens written.
-    """
+    """Search that all sides do."""
 
     twins: Twins
     constraint: Constraint
@@ -302,12 +295,12 @@ def _against(runs: list[Run], ours: list[Run], place: str, disagreements: Disagr
     agreements = [Agreement.of(a.lists, b.lists) for a, b in zip(ours, runs, strict=True)]
     for agreement in agreements:
         disagreements.add(place, agreement)
-    summary = summary(runs)
+    found = summary(runs)
     return {
-        **summary,
+        **found,
         "ratio": Spread.of_ratios([run.total_s for run in runs], [run.total_s for run in ours]),
         "decode_ratio": Spread.of_ratios([run.decode_s for run in runs], [run.decode_s for run in ours]),
-        "kv_share": max(run.kv_bytes for run in ours) / summary["kv_bytes"],
+        "kv_share": max(run.kv_bytes for run in ours) / found["kv_bytes"],
         "same_rows": all(agreement.same_rows for agreement in agreements),
         "largest_difference": max(agreement.largest_difference for agreement in agreements),
     }

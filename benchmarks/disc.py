@@ -338,13 +338,7 @@ def _at(threshold: float, inside: Array, outside: Array, right: Array) -> dict[s
 
 
 def draw(file: Path, exactness: dict[str, Any], adaptive: list[dict[str, Any]]) -> None:
-    """Draw docs/images/disc.png: divergence against K, and draws used against Theorem 3.1.
-
-    Args:
-        file: An image in any format matplotlib writes.
-        exactness: Figures of that section.
-        adaptive: Figures of that section.
-    """
+    """Draw docs/images/disc.png: divergence against K, and draws used against Theorem 3.1."""
     with picture(file, 2, (9.0, 3.9), layout="constrained") as (_, (left, right)):
         _divergences(left, adaptive)
         _draws(right, exactness["catalogues"])

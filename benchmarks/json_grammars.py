@@ -162,13 +162,7 @@ def walk(start: Callable[[], Matcher], document: Sequence[int]) -> None:
 def time_steps(
     start: Callable[[], Matcher], documents: Sequence[Sequence[int]], times: dict[str, list[float]]
 ) -> None:
-    """Walk documents of a schema that was just compiled: the first time cold, the second warm.
-
-    Args:
-        start: Starts a walk.
-        documents: Instances of the schema.
-        times: Microseconds of masks and advances by kind, added to.
-    """
+    """Walk documents of a schema just compiled, cold, then warm; add microseconds by kind to `times`."""
     for kind in ("cold", "warm"):
         masks, advances = times.setdefault(f"{kind}_mask", []), times.setdefault(f"{kind}_advance", [])
         for document in documents:
@@ -283,11 +277,6 @@ def measure_cold_masks(leaves: Leaves, file: TokenizerFile, rows: Sequence[dict[
     """Walk every instance of every schema, and time the first mask of each state of its grammar.
 
     Times are those of the thread, without the collector.
-
-    Args:
-        leaves: Leaves that are warmed up; what schemas share is kept between them, as in a server.
-        file: The tokenizer of the leaves.
-        rows: The schemas.
     """
     options = GrammarOptions()
     times: list[float] = []

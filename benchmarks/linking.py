@@ -256,12 +256,7 @@ def answers_in(out: Path) -> list[Answer]:
 
 
 class Generation:
-    """transformers' `generate` with a dictionary of titles, on the prompts that `Retriever.link` makes.
-
-    Args:
-        retriever: Source of the prompts and titles.
-        beams: Number of beams, as many as `Retriever.link` keeps.
-    """
+    """transformers' `generate` with a dictionary of titles, on the prompts that `Retriever.link` makes."""
 
     def __init__(self, retriever: Retriever, beams: int) -> None:
         model = AutoModelForCausalLM.from_pretrained(small_model_dir(), dtype=torch.float32)

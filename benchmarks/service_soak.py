@@ -103,13 +103,7 @@ class Soak:
 
 
 class MixedLoad:
-    """Clients that send every kind of request until they are cancelled.
-
-    Args:
-        client: Client of the server.
-        queries: Queries, taken in turn.
-        soak: Counts of how calls end.
-    """
+    """Clients that send every kind of request until they are cancelled."""
 
     def __init__(self, client: AsyncRetrievalClient, queries: Sequence[str], soak: Soak) -> None:
         self._client = client

@@ -155,13 +155,7 @@ class Contestant(Protocol):
 
 
 class Contest:
-    """Rounds of several engines over the same answers.
-
-    Args:
-        file: The tokenizer.
-        titles: Titles that must be written.
-        misses: Texts that must be refused.
-    """
+    """Rounds of several engines over the same answers."""
 
     def __init__(self, file: TokenizerFile, titles: Sequence[str], misses: Sequence[str]) -> None:
         def answer(title: str) -> list[int]:

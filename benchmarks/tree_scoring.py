@@ -187,12 +187,7 @@ def padded(model: PreTrainedModel, prompt: Sequence[int], rows: Rows, batch: int
 
 
 class PromptOnce:
-    """A prompt that was run once, whose keys and values every row gets a copy of.
-
-    Args:
-        model: Stock model.
-        prompt: Tokens of the prompt.
-    """
+    """A prompt that was run once, whose keys and values every row gets a copy of."""
 
     @torch.no_grad()
     def __init__(self, model: PreTrainedModel, prompt: Sequence[int]) -> None:

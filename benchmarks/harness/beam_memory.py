@@ -60,11 +60,7 @@ class Moment:
 
 
 class TracedSession:
-    """A session over one query that notes its memory after every step (`language_model.DecodeSession`).
-
-    Args:
-        session: Session of one query, nothing written yet.
-    """
+    """A session over one query that notes its memory after every step (`language_model.DecodeSession`)."""
 
     def __init__(self, session: DecodeSession) -> None:
         if len(session.root_logits) != 1:
@@ -107,15 +103,7 @@ class TracedSession:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Searches whose memory is looked at.
-
-    Attributes:
-        name: Name of the work.
-        twins: The model.
-        constraint: Constraint of the search.
-        setting: Its size.
-        prompts: Shape: (batch, prompt), int64.
-    """
+    """Searches whose memory is looked at. Shape of the prompts: (batch, prompt), int64."""
 
     name: str
     twins: Twins
@@ -215,12 +203,7 @@ def trace(work: Work) -> dict[str, Any]:
 
 
 def draw(file: Path, panels: Sequence[dict[str, Any]]) -> None:
-    """Draw keys and values over the steps of decoding, as docs/beam-search.md shows them.
-
-    Args:
-        file: An image in any format matplotlib writes.
-        panels: Figures that `trace` returned.
-    """
+    """Draw keys and values over the steps of decoding, as docs/beam-search.md shows them."""
     with picture(file, len(panels), (3.6 * len(panels), 3.9)) as (figure, axes):
         for place, panel in zip(axes, panels, strict=True):
             _panel(place, panel)

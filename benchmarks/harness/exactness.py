@@ -72,11 +72,7 @@ Setting = dict[str, Any]
 
 
 def judged(p_values: dict[str, float]) -> dict[str, Any]:
-    """Print and return the verdict of all tests together: of many at 95 %, some fail by chance.
-
-    Args:
-        p_values: P-value of each test, by name.
-    """
+    """Print and return the verdict of all tests together: of many at 95 %, some fail by chance."""
     adjusted = dict(zip(p_values, holm(list(p_values.values())), strict=True))
     failed = [name for name, p in adjusted.items() if p < _ALPHA]
     verdict = {"tests": len(adjusted), "alpha": _ALPHA, "failed": failed}

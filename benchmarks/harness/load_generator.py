@@ -46,12 +46,7 @@ class Ended:
 
 @dataclass(slots=True)
 class Load:
-    """Calls of one run.
-
-    Attributes:
-        seconds: Length of the run.
-        calls: Every call that ended.
-    """
+    """Calls of one run."""
 
     seconds: float = 0.0
     calls: list[Ended] = field(default_factory=list)

@@ -31,14 +31,7 @@ _JSON = click.option("--json", "json_file", type=NEW_FILE, help="Write the figur
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Repeated measurements of one figure.
-
-    Attributes:
-        median: Their median.
-        min: The smallest.
-        max: The largest.
-        values: All of them, in the order measured.
-    """
+    """Repeated measurements of one figure, in the order measured."""
 
     median: float
     min: float
@@ -180,14 +173,7 @@ def _version(name: str) -> str:
 
 @contextmanager
 def picture(file: Path, panels: int, size: tuple[float, float], **options: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield a figure of matplotlib and its panels side by side, and write it to a file at the end.
-
-    Args:
-        file: An image in any format matplotlib writes.
-        panels: Number of panels.
-        size: Width and height, inches.
-        options: Further options of `pyplot.subplots`.
-    """
+    """Yield a figure of matplotlib and its panels side by side, and write it to a file at the end."""
     import matplotlib
 
     matplotlib.use("Agg")
