@@ -24,12 +24,11 @@ from typing import Any
 import click
 import torch
 from harness.answer_schemas import SCHEMAS, AnswerSchema
-from harness.report import COUNT, benchmark
+from harness.report import COUNT, benchmark, shown
 from harness.sample_data import DATA, SMALL_MODEL, read_tsv, sample_queries
 from harness.twin_models import random_model
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 from transformers import AutoConfig
 
 from genret.decoding.model.hf_model import HFLanguageModel
@@ -118,8 +117,7 @@ def main(options: SimpleNamespace) -> dict[str, Any]:
                 answerer = Answerer(model, tokenizer, config, PrefixStore(model), engine)
                 run = ValidityRun(answerer, SCHEMAS, titles, queries)
                 _run(run, name, options.number, options.batch_size)
-                figures[name] = run.figures()
-                _print(name, figures[name])
+                figures[name] = shown(name, run.figures())
     return figures
 
 
@@ -153,14 +151,7 @@ class Tally:
 
 
 class ValidityRun:
-    """Answers requests in batches and checks every answer.
-
-    Args:
-        answerer: Answerer with an index called "titles".
-        schemas: Schemas, taken in turn.
-        titles: All titles of that index.
-        queries: Texts, taken in turn.
-    """
+    """Answers requests in batches and checks every answer."""
 
     def __init__(
         self,
@@ -253,17 +244,6 @@ def _run(run: ValidityRun, name: str, number: int, batch_size: int) -> None:
             run.run(number, batch_size, lambda count: progress.advance(task, count))
         except KeyboardInterrupt:
             progress.console.print("stopped; what was counted follows")
-
-
-def _print(name: str, figures: dict[str, Any]) -> None:
-    table = Table("method", title=f"{name}: {figures['answers_per_second']:.1f} answers a second")
-    for heading in ("answers", "valid", "smallest budget", "tokens", "forced %", "passes"):
-        table.add_column(heading, justify="right")
-    for method, line in [*figures["methods"].items(), ("all", figures)]:
-        counts = (line["answers"], line["valid"], line["smallest_budget"], line["tokens"])
-        cells = [f"{count:,}" for count in counts]
-        table.add_row(method, *cells, f"{100 * line['forced_share']:.0f}", f"{line['forwards']:,}")
-    Console().print(table)
 
 
 if __name__ == "__main__":

@@ -24,13 +24,11 @@ from typing import Any
 import click
 import torch
 from draft_pair import of_layers
-from harness.report import COUNT, FOLDER, Spread, benchmark
+from harness.report import COUNT, FOLDER, Spread, benchmark, shown
 from harness.sample_data import DATA, SMALL_MODEL, read_tsv
 from harness.schema_classes import CLASSES, SchemaClass
 from harness.timing import Took, in_turn
 from harness.twin_models import random_model
-from rich.console import Console
-from rich.table import Table
 from transformers import AutoConfig, LlamaForCausalLM
 
 from genret.decoding.answering import AnswerParams, AnswerText, Speller, write_answers
@@ -143,8 +141,7 @@ def main(options: SimpleNamespace) -> dict[str, Any]:
         pairs = {name: pairs[name] for name in (("tiny",) if options.tiny else options.models)}
         asked = [tokenizer.encode_text(f"Record {number} as JSON: ") for number in range(options.queries)]
     for name, pair in pairs.items():
-        figures[name] = contest(*pair(), leaves, speller, asked, options)
-        _print(name, figures[name])
+        figures[name] = shown(name, contest(*pair(), leaves, speller, asked, options))
     return figures
 
 
@@ -262,32 +259,6 @@ def dev_prompts(tokenizer: TextTokenizer, checkpoint: Path, count: int) -> list[
     template = CheckpointConfig.load(checkpoint).answer_template(None)
     dev = [row["query"] for row in read_tsv(DATA / "queries.tsv") if row["split"] == "dev"]
     return [template.encode(tokenizer, query) for query in dev[: 7 * count : 7]]
-
-
-def _print(name: str, figures: Sequence[dict[str, Any]]) -> None:
-    table = Table(title=name)
-    headings = ("way", "tokens", "forced %", "guessed %", "passes a token", "draft passes", "accepted %")
-    for heading in ("schema", *headings, "ms of a batch", "of plain time", "of plain CPU time"):
-        table.add_column(heading, justify="left" if heading in ("schema", "way") else "right")
-    for line in figures:
-        for way, said in line["ways"].items():
-            accepted = said["accepted_share"]
-            table.add_row(
-                f"{line['schema']} {line['whitespace']}",
-                way,
-                str(said["tokens"]),
-                f"{100 * said['forced_share']:.0f}",
-                f"{100 * said['guessed_share']:.0f}",
-                f"{said['passes_per_token']:.2f}",
-                str(said["draft_passes"]),
-                "" if accepted is None else f"{100 * accepted:.0f}",
-                said["milliseconds"].text(0),
-                said["of_plain_time"].text(),
-                said["of_plain_cpu_time"].text(),
-            )
-        if not line["drafts_change_nothing"]:
-            table.add_row("", "drafts changed answers")
-    Console(width=160).print(table)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import click
 import torch
@@ -45,9 +46,9 @@ from harness.beam_contest import (
 from harness.beam_memory import NEVER, ablation, draw, trace, traced, works
 from harness.dictionary_trie import Node
 from harness.processes import available_bytes
-from harness.report import COUNT, NEW_FILE, Spread, benchmark
+from harness.report import COUNT, NEW_FILE, Spread, benchmark, shown
 from harness.sample_data import SMALL_MODEL, sample_prompts
-from harness.timing import timed
+from harness.timing import in_turn, timed
 from harness.twin_models import END, FIRST, Sizes, Twins
 from torch import Tensor, nn
 
@@ -199,14 +200,7 @@ class PeerCost:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Work:
-    """Search that all sides do.
-
-    Attributes:
-        twins: The model.
-        constraint: Constraint of ours.
-        dictionary: The same for `generate`; None: whatever the length allows.
-        new_tokens: Number of tokens written.
-    """
+    """Search that all sides do."""
 
     twins: Twins
     constraint: Constraint
@@ -231,15 +225,8 @@ class Disagreements:
 
     def report(self) -> dict[str, Any]:
         """Say what was found."""
-        click.echo(
-            f"lists compared: {self.compared}, of them different: {len(self.failed)} {self.failed or ''}; "
-            f"largest difference of scores {self.largest_difference:.1e}"
-        )
-        return {
-            "compared": self.compared,
-            "different": self.failed,
-            "largest_difference": self.largest_difference,
-        }
+        figures = {"compared": self.compared, "different": self.failed}
+        return shown("lists", {**figures, "largest_difference": self.largest_difference})
 
 
 def compete(
@@ -271,15 +258,14 @@ def compete(
         for name, side in sides.items():
             if n or name != OURS:
                 runs.setdefault(name, []).append(side())
-    figure = {**asdict(setting), OURS: _summary(runs[OURS])}
+    figure = {**asdict(setting), OURS: summary(runs[OURS])}
     for name, why in refusals.items():
         figure[name] = (
             {"not_run": why, "kv_bytes_computed": costs[name].cache_bytes}
             if why is not None
             else _against(runs[name], runs[OURS], f"{setting.text()} {name}", disagreements)
         )
-    _describe(setting, figure, work.dictionary is None)
-    return figure
+    return shown(setting.words(), figure)
 
 
 def peer(work: Work, setting: Setting, prompts: Tensor, name: str) -> Callable[[], Run]:
@@ -293,7 +279,8 @@ def peer(work: Work, setting: Setting, prompts: Tensor, name: str) -> Callable[[
     )
 
 
-def _summary(runs: list[Run]) -> dict[str, Any]:
+def summary(runs: list[Run]) -> dict[str, Any]:
+    """Return times, keys and values, and of ours the account of its session."""
     usage = runs[0].usage
     return {
         "total_s": Spread.of([run.total_s for run in runs]),
@@ -308,41 +295,15 @@ def _against(runs: list[Run], ours: list[Run], place: str, disagreements: Disagr
     agreements = [Agreement.of(a.lists, b.lists) for a, b in zip(ours, runs, strict=True)]
     for agreement in agreements:
         disagreements.add(place, agreement)
-    summary = _summary(runs)
+    found = summary(runs)
     return {
-        **summary,
+        **found,
         "ratio": Spread.of_ratios([run.total_s for run in runs], [run.total_s for run in ours]),
         "decode_ratio": Spread.of_ratios([run.decode_s for run in runs], [run.decode_s for run in ours]),
-        "kv_share": max(run.kv_bytes for run in ours) / summary["kv_bytes"],
+        "kv_share": max(run.kv_bytes for run in ours) / found["kv_bytes"],
         "same_rows": all(agreement.same_rows for agreement in agreements),
         "largest_difference": max(agreement.largest_difference for agreement in agreements),
     }
-
-
-def _describe(setting: Setting, figure: dict[str, Any], free: bool) -> None:
-    ours = figure[OURS]
-    click.echo(
-        f"{setting.words()}: ours {ours['total_s'].text()} s, prefill {ours['prefill_s'].text()}, "
-        f"decode {ours['decode_s'].text()}, "
-        f"KV at most {ours['kv_bytes'] / 1e6:.1f} MB"
-    )
-    for name in (PLAIN, PREFILLED):
-        peer = figure[name]
-        if "not_run" in peer:
-            computed = peer["kv_bytes_computed"]
-            click.echo(
-                f"  {name}: {peer['not_run']}; its cache would hold {computed / 1e6:,.0f} MB (computed), "
-                f"ours is {ours['kv_bytes'] / computed:.3f} of that"
-            )
-            continue
-        share = peer["kv_share"]
-        click.echo(
-            f"  {name}: {peer['total_s'].text()} s, prefill {peer['prefill_s'].text()}, decode "
-            f"{peer['decode_s'].text()}, KV {peer['kv_bytes'] / 1e6:.1f} MB; over ours: time "
-            f"{peer['ratio'].text()}, decode {peer['decode_ratio'].text()}; KV of ours "
-            + (f"{1 / share:.1f} times less" if free else f"{share:.3f} of it")
-            + f"; same rows: {peer['same_rows']}, scores differ by up to {peer['largest_difference']:.1e}"
-        )
 
 
 def title_search(twins: Twins, titles: EqualTitles, options: SimpleNamespace) -> dict[str, Any]:
@@ -389,11 +350,7 @@ def _live(work: Work, setting: Setting, prompt: list[int]) -> dict[str, float]:
         "written_per_depth": moments[-1].written / steps,
         "branches": setting.beams,
     }
-    click.echo(
-        f"  live at the end, per token of the text: {figure['live_per_depth']:.2f} of "
-        f"{figure['written_per_depth']:.2f} written"
-    )
-    return figure
+    return shown("live at the end, per token of the text", figure)
 
 
 def collection(cases: Sequence[Any], repeats: int) -> dict[str, Any]:
@@ -416,12 +373,7 @@ def upkeep(
     for setting in settings:
         runs = [_shares(twins, titles, setting, seed) for seed in range(repeats)]
         figure = {part: median(run[part] for run in runs) for part in runs[0]}
-        shares = {part: value for part, value in figure.items() if part != "ms_per_step"}
-        click.echo(
-            f"{setting.words()}: {figure['ms_per_step']:.1f} ms per step; "
-            + ", ".join(f"{part} {share:.1%}" for part, share in shares.items())
-        )
-        figures.append({"setting": setting.text(), **figure})
+        figures.append({"setting": setting.text(), **shown(setting.words(), figure)})
     return figures
 
 
@@ -471,27 +423,20 @@ class _Clock:
             (walks, "listed", EXPAND),
         )
         with ExitStack() as stack:
-            for part in parts:
-                stack.enter_context(self._around(*part))
+            for owner, name, part in parts:
+                timing = self._timing(getattr(owner, name), part)
+                stack.enter_context(patch.object(owner, name, timing))
             yield
 
-    @contextmanager
-    def _around(self, owner: Any, name: str, part: str) -> Iterator[None]:
-        inner: Callable[..., Any] = getattr(owner, name)
-
-        def timed(*args: Any, **kwargs: Any) -> Any:
+    def _timing(self, inner: Callable[..., Any], part: str) -> Callable[..., Any]:
+        def timing(*args: Any, **kwargs: Any) -> Any:
             begun = time.perf_counter()
             try:
                 return inner(*args, **kwargs)
             finally:
                 self.seconds[part] += time.perf_counter() - begun
 
-        own = name in vars(owner)  # a module's `forward` is its class's
-        setattr(owner, name, timed)
-        try:
-            yield
-        finally:
-            setattr(owner, name, inner) if own else delattr(owner, name)
+        return timing
 
 
 def shared_prefix(twins: Twins, repeats: int) -> list[dict[str, Any]]:
@@ -507,8 +452,7 @@ def shared_prefix(twins: Twins, repeats: int) -> list[dict[str, Any]]:
             prompts = [written + part for part in behind]
             figure = _compare_prefix(model, prefix, prompts, repeats)
             figure |= {"prefix": tokens, "own": _OWN, "batch": batch, "once_s": once}
-            figures.append(figure)
-            _describe_prefix(figure)
+            figures.append(shown(f"prefix of {tokens} tokens, {batch} queries", figure))
     return figures
 
 
@@ -516,32 +460,19 @@ def _compare_prefix(
     model: HFLanguageModel, prefix: PromptPrefix, prompts: list[list[int]], repeats: int
 ) -> dict[str, Any]:
     ways = {"again": lambda: model.prefill(prompts), "shared": lambda: model.prefill(prompts, prefix)}
-    times: dict[str, list[float]] = {way: [] for way in ways}
-    figure: dict[str, Any] = {"prefix_bytes": prefix.kv_bytes}
-    logits = {}
-    for n in range(repeats + 1):
-        for way, prefill in ways.items():
-            took = timed(prefill)
-            if n:  # the first round warms up
-                times[way].append(took.wall_s)
-            figure[f"{way}_bytes"] = took.value.usage.held_bytes / len(prompts)
-            logits[way] = took.value.root_logits.log_softmax(-1)
-    return figure | {
+    taken = in_turn(ways, repeats)
+    times = {way: [took.wall_s for took in column] for way, column in taken.items()}
+    again, shared = (taken[way][-1].value for way in ("again", "shared"))
+    apart = shared.root_logits.log_softmax(-1) - again.root_logits.log_softmax(-1)
+    return {
+        "prefix_bytes": prefix.kv_bytes,
+        "shared_bytes": shared.usage.held_bytes / len(prompts),
+        "again_bytes": again.usage.held_bytes / len(prompts),
         "shared_s": Spread.of(times["shared"]),
         "again_s": Spread.of(times["again"]),
         "ratio": Spread.of_ratios(times["again"], times["shared"]),
-        "largest_difference": float((logits["shared"] - logits["again"]).abs().max()),
+        "largest_difference": float(apart.abs().max()),
     }
-
-
-def _describe_prefix(figure: dict[str, Any]) -> None:
-    click.echo(
-        f"prefix of {figure['prefix']} tokens, {figure['own']} of its own, {figure['batch']} queries: first "
-        f"token after {figure['shared_s'].text(3)} s shared, {figure['again_s'].text(3)} s run again, "
-        f"{figure['ratio'].text(1)} times; KV per query {figure['shared_bytes'] / 1e6:.2f} MB and "
-        f"{figure['again_bytes'] / 1e6:.2f} MB, {figure['prefix_bytes'] / 1e6:.2f} MB shared by all; "
-        f"log-probabilities differ by up to {figure['largest_difference']:.1e}"
-    )
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import gc
 import os
 import statistics
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -35,8 +35,8 @@ import torch
 from harness.dictionary_trie import Node, path_dictionary, tokens_after, whole_dictionary
 from harness.prefixes import sample_prefixes, walk
 from harness.processes import build_index
-from harness.report import FOLDER, Spread, benchmark
-from harness.timing import timed
+from harness.report import FOLDER, Spread, benchmark, shown
+from harness.timing import in_turn, timed
 from harness.titles import chosen_titles, input_options, tokenizer_file, write_tsv
 from harness.twin_models import random_model
 from torch import Tensor
@@ -281,23 +281,20 @@ def steps(
 ) -> dict[str, Any]:
     """Time everyone's step."""
     caches = np.zeros(_CACHE_BYTES // 8, dtype=np.int64) if cold else None
-    times: dict[str, list[float]] = {name: [] for name in contests[0]}
-    for number in range(repeats + 1):
-        for name, column in times.items():
-            mean = statistics.fmean(contest[name].seconds(caches) for contest in contests)
-            if number:  # the first round warms up
-                column.append(1e6 * mean)
-    entry: dict[str, Any] = {"branches": branches, "cold": cold, "ratios": {}}
-    entry["us"] = {name: Spread.of(column) for name, column in times.items()}
-    label = f"{branches:>4} branches, {'cold' if cold else 'hot'}"
-    for name, spread in entry["us"].items():
-        click.echo(f"{label}, {name:<28} {spread.text(1)} us")
-    for name in kernels:
-        for peer, ours in _PAIRS:
-            ratio = Spread.of_ratios(times[peer], times[f"{ours}, {name}"])
-            entry["ratios"][f"{peer} / {ours}, {name}"] = ratio
-            click.echo(f"{label}, {peer} / {ours}, {name}: {ratio.text(1)}")
-    return entry
+
+    def mean_us(name: str) -> float:
+        return 1e6 * statistics.fmean(contest[name].seconds(caches) for contest in contests)
+
+    taken = in_turn({name: partial(mean_us, name) for name in contests[0]}, repeats)
+    times = {name: [took.value for took in column] for name, column in taken.items()}
+    ratios = {
+        f"{peer} / {ours}, {name}": Spread.of_ratios(times[peer], times[f"{ours}, {name}"])
+        for name in kernels
+        for peer, ours in _PAIRS
+    }
+    us = {name: Spread.of(column) for name, column in times.items()}
+    entry = {"branches": branches, "cold": cold, "ratios": ratios, "us": us}
+    return shown(f"{branches} branches, {'cold' if cold else 'hot'}", entry)
 
 
 def contestants(case: Case, tries: dict[str, TitleTrie], peer: FullRowPPV, root: Node) -> dict[str, Timed]:
@@ -329,25 +326,23 @@ def shares(
         name: [Timed(partial(children_and_mass, trie, walk(trie, c.prefixes), c.logits)) for c in cases]
         for name, trie in tries.items()
     }
-    times: dict[str, list[float]] = {name: [] for name in ("model", *tries)}
     caches = np.zeros(_CACHE_BYTES // 8, dtype=np.int64)
-    for number in range(repeats + 1):
-        row = {"model": mean_step_seconds(model, branches, len(_DEPTHS))}
-        row |= {name: statistics.fmean(one.seconds(caches) for one in some) for name, some in sums.items()}
-        if number:
-            for name, seconds in row.items():
-                times[name].append(1e3 * seconds)
+
+    def mean_seconds(some: Sequence[Timed]) -> float:
+        return statistics.fmean(one.seconds(caches) for one in some)
+
+    calls: dict[str, Callable[[], float]] = {
+        "model": partial(mean_step_seconds, model, branches, len(_DEPTHS)),
+        **{name: partial(mean_seconds, some) for name, some in sums.items()},
+    }
+    taken = in_turn(calls, repeats)
+    times = {name: [1e3 * took.value for took in column] for name, column in taken.items()}
     entry: dict[str, Any] = {"branches": branches, "ms": {n: Spread.of(v) for n, v in times.items()}}
-    click.echo(f"{branches:>4} branches, decode step of the model: {entry['ms']['model'].text(1)} ms")
     for name in tries:
-        share = entry[f"percent, {name}"] = Spread.of(
+        entry[f"percent, {name}"] = Spread.of(
             [100 * a / b for a, b in zip(times[name], times["model"], strict=True)]
         )
-        click.echo(
-            f"{branches:>4} branches, children + mass, {name}: {entry['ms'][name].text(3)} ms, "
-            f"{share.text()} % of it"
-        )
-    return entry
+    return shown(f"{branches} branches beside a model", entry)
 
 
 def mean_step_seconds(model: HFLanguageModel, branches: int, num_steps: int) -> float:

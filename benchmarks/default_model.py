@@ -14,7 +14,7 @@ from typing import Any
 import click
 import torch
 from harness.bm25 import bm25_rankings
-from harness.report import FILE, FOLDER, benchmark
+from harness.report import FILE, FOLDER, benchmark, shown
 from harness.sample_data import DATA, SMALL_MODEL
 from harness.timing import timed
 
@@ -63,33 +63,23 @@ def main(options: SimpleNamespace) -> dict[str, Any]:
         "bm25": lambda asked: bm25_rankings(entities, asked),
         "bm25 + train queries": lambda asked: bm25_rankings(entities, asked, training),
     }
-    found: dict[str, dict[str, Hits]] = {}
-    click.echo(
-        f"{'':20}{'queries':>8}" + "".join(f"{name:>26}" for name in systems) + "   (hits@1 / hits@10, %)"
-    )
-    for title, asked in sets.items():
-        cells, found[title] = [], {}
-        for name, rank in systems.items():
-            found[title][name] = hits = count_hits(rank(asked), asked)
-            cells.append(f"{100 * hits.hits_at_1:.1f} / {100 * hits.hits_at_10:.1f}")
-        click.echo(f"{title:20}{len(asked):>8}" + "".join(f"{cell:>26}" for cell in cells))
+    found: dict[str, dict[str, Hits]] = {
+        title: {name: count_hits(rank(asked), asked) for name, rank in systems.items()}
+        for title, asked in sets.items()
+    }
     mentions = mention_probes(entities, config, PROBE_SEED)
     ranked = rank_entities(model, titles, mentions, config.mention_prompt)
-    hits = count_hits(ranked, mentions)
-    found["mention in context"] = {"default model": hits}
-    click.echo(f"{'mention in context':20}{len(mentions):>8}{hits.hits_at_1:>18.1%} / {hits.hits_at_10:.1%}")
-
+    found["mention in context"] = {"default model": count_hits(ranked, mentions)}
     single = timed(lambda: [rank_entities(model, titles, [query]) for query in sets["dev"][:20]])
     embedded = timed(lambda: [encoder.embed_queries([query.text]) for query in sets["dev"]])
-    num_bytes = (options.model / "model.safetensors").stat().st_size
-    parameters = sum(p.numel() for p in model.parameters())
-    click.echo(
-        f"\n{parameters / 1e6:.2f} M parameters, {num_bytes / 1e6:.1f} MB of weights\n"
-        f"{1000 * single.wall_s / 20:.0f} ms a query, 20 beams, one at a time, 1 thread\n"
-        f"{1000 * embedded.wall_s / len(sets['dev']):.2f} ms a query for the encoder's vector"
-    )
-    counted = {title: {name: hits.to_json() for name, hits in row.items()} for title, row in found.items()}
-    return {"hits": counted, "parameters": parameters, "weight_bytes": num_bytes}
+    figures = {
+        "hits": {title: {name: hits.to_json() for name, hits in row.items()} for title, row in found.items()},
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "weight_bytes": (options.model / "model.safetensors").stat().st_size,
+        "query_ms": 1000 * single.wall_s / 20,
+        "embedding_ms": 1000 * embedded.wall_s / len(sets["dev"]),
+    }
+    return shown("default model", figures)
 
 
 if __name__ == "__main__":

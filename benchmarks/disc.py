@@ -26,15 +26,14 @@ from typing import Any
 import click
 import numpy as np
 import torch
-from harness.divergence import Array, expected_draws
+from harness.divergence import Array, auc, expected_draws
 from harness.exactness import adaptive, exactness
 from harness.leaning_model import LeaningModel
-from harness.report import COUNT, FILE, FOLDER, NEW_FILE, NEW_FOLDER, Spread, benchmark, picture
+from harness.report import COUNT, FILE, FOLDER, NEW_FILE, NEW_FOLDER, Spread, benchmark, picture, shown
 from harness.sample_data import Query, answers, held_out_queries, sample_retriever
 from harness.timing import timed
 from harness.titles import TOKENIZER, batches, tokenizer_file
 from harness.twin_models import random_model
-from scipy import stats
 from tokenizers import Tokenizer
 from torch import Tensor
 
@@ -200,16 +199,12 @@ def _more_draws(model: LeaningModel, trie: TitleTrie, prompts: Tensor, valid: fl
         "seconds_at_1": Spread.of([run.whole for run in one]),
         "prefill_share_at_1": Spread.of([run.prefill / run.whole for run in one]),
     }
-    click.echo(
-        f"valid mass {valid} per token, P_L(S) about {figure['mass']:.3f}: K=1 takes "
-        f"{figure['seconds_at_1'].text()} s, {figure['prefill_share_at_1'].median:.0%} of it prefill"
-    )
     for k in _TIMED[1:]:
-        figure[f"K={k}"] = _against_one(k, runs[k], one)
-    return figure
+        figure[f"K={k}"] = _against_one(runs[k], one)
+    return shown(f"valid mass {valid} per token", figure)
 
 
-def _against_one(k: int, many: list[_Run], one: list[_Run]) -> dict[str, Any]:
+def _against_one(many: list[_Run], one: list[_Run]) -> dict[str, Any]:
     """Return times of K draws over those of one, and apart for runs that had a second phase and had not."""
     pairs = list(zip(many, one, strict=True))
     figure: dict[str, Any] = {
@@ -217,16 +212,9 @@ def _against_one(k: int, many: list[_Run], one: list[_Run]) -> dict[str, Any]:
         "ratio": Spread.of([a.whole / b.whole for a, b in pairs]),
         "ratio_without_prefill": Spread.of([a.drawing / b.drawing for a, b in pairs]),
     }
-    apart = []
     for name, second in (("one_phase", False), ("two_phases", True)):
         ratios = [a.whole / b.whole for a, b in pairs if a.second == second]
         figure[f"ratio_{name}"] = Spread.of(ratios) if ratios else None
-        if ratios:
-            apart.append(f"{name.replace('_', ' ')} {figure[f'ratio_{name}'].text()}")
-    click.echo(
-        f"  K={k}: {figure['ratio'].text()} times that, {figure['ratio_without_prefill'].text()} without the "
-        f"prefill; phase two in {figure['second_phase']:.0%} of the runs ({', '.join(apart)})"
-    )
     return figure
 
 
@@ -251,12 +239,7 @@ def _together(model: LeaningModel, trie: TitleTrie, prompts: Tensor) -> dict[str
         "ratio": Spread.of([a / b for a, b in whole]),
         "ratio_without_prefill": Spread.of([a / b for a, b in drawing]),
     }
-    click.echo(
-        f"{_TOGETHER} draws together {figure['together_s'].text()} s, one by one over the same prompt KV "
-        f"{figure['one_by_one_s'].text()} s: {figure['ratio'].text()} times faster, "
-        f"{figure['ratio_without_prefill'].text()} without the prefill; same draws: {same}"
-    )
-    return figure
+    return shown("together", figure)
 
 
 def _one_by_one(session: Any, trie: TitleTrie, seed: int) -> list[tuple[int, ...]]:
@@ -279,17 +262,13 @@ def beams(retriever: Retriever, queries: Sequence[Query], seeds: int) -> dict[st
     """
     best = [result.candidates for result in retriever.retrieve([q.text for q in queries], k=1, method="beam")]
     likeliest = _percent(queries, [c[0].entity_id if c else "" for c in best])
-    click.echo(
-        f"hits@1 of {len(queries)} queries, one result each, {seeds} seeds; "
-        f"trie beam search {likeliest:.1f} %"
-    )
     table = []
     for beam_size in BEAM_SIZES:
         for num_draws in DRAWS:
             hits = Spread.of([_hits(retriever, queries, num_draws, beam_size, seed) for seed in range(seeds)])
             table.append({"beam_size": beam_size, "num_draws": num_draws, "hits_at_1": hits})
-            click.echo(f"  beam size {beam_size}, K={num_draws}: {hits.text(1)} %")
-    return {"queries": len(queries), "seeds": seeds, "beam_search": likeliest, "disc": table}
+    figures = {"queries": len(queries), "seeds": seeds, "beam_search": likeliest, "disc": table}
+    return shown("percent of right first answers", figures)
 
 
 def _hits(retriever: Retriever, queries: Sequence[Query], num_draws: int, beam_size: int, seed: int) -> float:
@@ -336,15 +315,7 @@ def calibration(retriever: Retriever, queries: Sequence[Query]) -> dict[str, Any
         "auc_right_against_wrong": auc(inside[right], inside[~right]),
         "thresholds": [_at(threshold, inside, outside, right) for threshold in _THRESHOLDS],
     }
-    _describe(figures)
-    return figures
-
-
-def auc(above: Array, below: Array) -> float | None:
-    """Return the probability that one of the first is larger than one of the second, ties counted half."""
-    if not len(above) or not len(below):
-        return None
-    return float(stats.mannwhitneyu(above, below).statistic) / (len(above) * len(below))
+    return shown("masses", figures)
 
 
 def _request(query: Query, number: int, denied: tuple[str, ...]) -> RetrieveRequest:
@@ -366,33 +337,8 @@ def _at(threshold: float, inside: Array, outside: Array, right: Array) -> dict[s
     }
 
 
-def _describe(figures: dict[str, Any]) -> None:
-    def masses(name: str) -> str:
-        return ", ".join(f"{value:.2f}" for value in figures[name])
-
-    click.echo(
-        f"mass of {figures['queries']} queries, quantiles {', '.join(map(str, _QUANTILES))}:\n"
-        f"  answer in the catalogue {masses('mass_answer_present')}\n"
-        f"  answer denied           {masses('mass_answer_denied')}\n"
-        f"  AUC {figures['auc_present_against_denied']:.3f}; of right against wrong first answers "
-        f"{figures['auc_right_against_wrong']:.3f}"
-    )
-    for entry in figures["thresholds"]:
-        click.echo(
-            f"  min_mass {entry['min_mass']}: answers {entry['answered']:.1%} of those in the catalogue "
-            f"({entry['right_among_answered']:.1%} of these right) and {entry['answered_though_denied']:.1%} "
-            f"of those denied"
-        )
-
-
 def draw(file: Path, exactness: dict[str, Any], adaptive: list[dict[str, Any]]) -> None:
-    """Draw docs/images/disc.png: divergence against K, and draws used against Theorem 3.1.
-
-    Args:
-        file: An image in any format matplotlib writes.
-        exactness: Figures of that section.
-        adaptive: Figures of that section.
-    """
+    """Draw docs/images/disc.png: divergence against K, and draws used against Theorem 3.1."""
     with picture(file, 2, (9.0, 3.9), layout="constrained") as (_, (left, right)):
         _divergences(left, adaptive)
         _draws(right, exactness["catalogues"])

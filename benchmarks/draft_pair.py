@@ -16,12 +16,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 
 import click
 import torch
-from harness.report import NEW_FOLDER
+from harness.report import NEW_FOLDER, benchmark
 from harness.sample_data import DATA, SMALL_MODEL, read_tsv
 from torch import Tensor
 from transformers import LlamaForCausalLM
@@ -38,7 +38,7 @@ _LOG_STEPS = 50
 Example = tuple[list[int], list[int]]  # a prompt and the document behind it
 
 
-@click.command(context_settings={"show_default": True})
+@benchmark("torch", "transformers")
 @click.option("--out", type=NEW_FOLDER, required=True)
 @click.option("--only", type=click.Choice(["target", "draft"]), help="Make this one alone.")
 @click.option("--target-layers", type=click.IntRange(min=4), default=4)
@@ -46,29 +46,22 @@ Example = tuple[list[int], list[int]]  # a prompt and the document behind it
 @click.option("--minutes", type=click.FloatRange(min=0, min_open=True), default=5, help="Of CPU time, each.")
 @click.option("--batch-size", type=click.IntRange(min=1), default=16)
 @click.option("--learning-rate", type=float, default=4e-3)
-def main(
-    out: Path,
-    only: str | None,
-    target_layers: int,
-    draft_layers: int,
-    minutes: float,
-    batch_size: int,
-    learning_rate: float,
-) -> None:
+def main(options: SimpleNamespace) -> None:
     """Make a target and a draft model."""
     torch.set_num_threads(1)
     tokenizer = TextTokenizer.load(SMALL_MODEL)
     config = with_answers(CheckpointConfig.load(SMALL_MODEL))
-    for name, layers in (("target", target_layers), ("draft", draft_layers)):
-        if only in (None, name):
+    for name, layers in (("target", options.target_layers), ("draft", options.draft_layers)):
+        if options.only in (None, name):
             torch.manual_seed(17)
             model = of_layers(LlamaForCausalLM.from_pretrained(SMALL_MODEL, dtype=torch.float32), layers)
-            loss = teach(model, examples(tokenizer, config), minutes, batch_size, learning_rate)
+            loss = teach(model, examples(tokenizer, config), options)
             click.echo(f"{name}: {layers} layers, last loss {loss:.3f}")
-            model.save_pretrained(out / name)
-            config.save(out / name)
+            folder = options.out / name
+            model.save_pretrained(folder)
+            config.save(folder)
             for file in ("tokenizer.json", "tokenizer_config.json"):
-                (out / name / file).write_bytes((SMALL_MODEL / file).read_bytes())
+                (folder / file).write_bytes((SMALL_MODEL / file).read_bytes())
 
 
 def of_layers(shipped: LlamaForCausalLM, layers: int, spread: float = 0.0) -> LlamaForCausalLM:
@@ -115,18 +108,16 @@ def examples(tokenizer: TextTokenizer, config: CheckpointConfig) -> Iterator[Exa
             yield template.encode(tokenizer, asked), [*tokenizer.encode_text(text, after="\n"), end]
 
 
-def teach(
-    model: LlamaForCausalLM, source: Iterator[Example], minutes: float, batch_size: int, learning_rate: float
-) -> float:
+def teach(model: LlamaForCausalLM, source: Iterator[Example], options: SimpleNamespace) -> float:
     """Teach for some time of this thread; the mean loss of the last steps."""
-    optimizer = build_optimizer(model, "muon", learning_rate, 0.05)
+    optimizer = build_optimizer(model, "muon", options.learning_rate, 0.05)
     begun, losses = time.thread_time(), list[float]()
     rates = [group["lr"] for group in optimizer.param_groups]
     model.train()
-    while (spent := (time.thread_time() - begun) / 60 / minutes) < 1:
+    while (spent := (time.thread_time() - begun) / 60 / options.minutes) < 1:
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
             group["lr"] = rate * min(spent / _RISES, (1 - spent) / (1 - _RISES)) + 1e-6
-        tokens, labels = _batch([next(source) for _ in range(batch_size)])
+        tokens, labels = _batch([next(source) for _ in range(options.batch_size)])
         with torch.autocast("cpu", torch.bfloat16):
             loss = model(input_ids=tokens, labels=labels, attention_mask=(tokens != 0).long()).loss
         optimizer.zero_grad()

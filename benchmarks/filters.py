@@ -25,8 +25,8 @@ import numpy as np
 import torch
 from harness.prefixes import sample_prefixes, walk
 from harness.processes import build_index
-from harness.report import COUNT, FOLDER, Spread, benchmark
-from harness.timing import timed
+from harness.report import COUNT, FOLDER, Spread, benchmark, shown
+from harness.timing import in_turn, timed
 from harness.titles import chosen_titles, input_options, tokenizer_file
 
 from genret.decoding.trie.row_filter import FilteredTrie, RowFilter
@@ -113,20 +113,15 @@ def making(index: Index, repeats: int) -> dict[str, Any]:
                 warm[name].append(1e3 * second)
     figures: dict[str, Any] = {}
     for name, text in _PREDICATES.items():
-        uncached, again = Spread.of(cold[name]), Spread.of(warm[name])
         column = text.split()[0]
         figures[name] = {
             "predicate": text,
             "type": str(index.entities.stored_column(column).type),
             "allowed": allowed[name],
-            "uncached_ms": uncached,
-            "cached_ms": again,
+            "uncached_ms": Spread.of(cold[name]),
+            "cached_ms": Spread.of(warm[name]),
         }
-        click.echo(
-            f"{name} ({text}, {figures[name]['type']}): {uncached.text()} ms, cached {again.text(4)} ms; "
-            f"{allowed[name]:,} entities"
-        )
-    return figures
+    return shown("making", figures)
 
 
 def steps(index: Index, repeats: int) -> list[dict[str, Any]]:
@@ -144,8 +139,7 @@ def steps(index: Index, repeats: int) -> list[dict[str, Any]]:
             narrow = [walk(filtered, group) for group in groups]
             figure = compare(trie, free, filtered, narrow, repeats)
             about = {"allowed": int(mask.sum()), "selectivity": selectivity, "branches": branches}
-            figures.append(about | figure)
-            click.echo(f"{branches:>4} branches, {selectivity:.1%} of the rows: {_describe_ratio(figure)}")
+            figures.append(shown(f"{branches} branches", about | figure))
     figures += several_filters(index, trie, rng, repeats)
     return figures
 
@@ -158,20 +152,19 @@ def compare(
     repeats: int,
 ) -> dict[str, Any]:
     """Time steps from the states of each depth, both ways in turn; a round is one step at every depth."""
-    sides: list[list[float]] = [[], []]
-    for n in range(repeats + 1):
-        times = [
-            sum(_seconds_per_call(partial(c.children, s)) for s in states)
-            for c, states in ((trie, free), (filtered, narrow))
-        ]
-        if n:  # the first round warms up
-            for side, seconds in zip(sides, times, strict=True):
-                side.append(seconds / len(free))
+
+    def mean_us(constraint: TitleTrie | FilteredTrie, states: list[torch.Tensor]) -> float:
+        seconds = sum(_seconds_per_call(partial(constraint.children, s)) for s in states)
+        return 1e6 * seconds / len(states)
+
+    calls = {"unfiltered": partial(mean_us, trie, free), "filtered": partial(mean_us, filtered, narrow)}
+    taken = in_turn(calls, repeats)
+    us = {side: [took.value for took in column] for side, column in taken.items()}
     return {
         "depths": len(free),
-        "unfiltered_us": Spread.of([1e6 * s for s in sides[0]]),
-        "filtered_us": Spread.of([1e6 * s for s in sides[1]]),
-        "ratio": Spread.of_ratios(sides[1], sides[0]),
+        "unfiltered_us": Spread.of(us["unfiltered"]),
+        "filtered_us": Spread.of(us["filtered"]),
+        "ratio": Spread.of_ratios(us["filtered"], us["unfiltered"]),
     }
 
 
@@ -195,23 +188,13 @@ def several_filters(
         filtered = FilteredTrie(trie, chosen)
         narrow = [walk(filtered, group, queries) for group in prefixes]
         figure = compare(trie, free, filtered, narrow, repeats)
-        figures.append({"filters_in_batch": number, "joining_us": joining, **figure})
-        click.echo(
-            f"{_QUERIES} queries of {_BEAMS} branches, {number} different filters: joining them "
-            f"{joining.text(0)} us, {_describe_ratio(figure)}"
-        )
+        about = {"filters_in_batch": number, "joining_us": joining}
+        figures.append(shown(f"{_QUERIES} queries of {_BEAMS} branches", about | figure))
     return figures
 
 
 def _seconds_per_call(call: partial[object]) -> float:
     return statistics.median(timed(call).wall_s for _ in range(_CALLS))
-
-
-def _describe_ratio(figure: dict[str, Any]) -> str:
-    return (
-        f"unfiltered {figure['unfiltered_us'].text(0)} us, filtered {figure['filtered_us'].text(0)} us, "
-        f"ratio {figure['ratio'].text()}"
-    )
 
 
 if __name__ == "__main__":

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from statistics import fmean
 from types import SimpleNamespace
 from typing import Any
 
 import click
 import torch
-from beam_search import Work, peer
+from beam_search import Work, peer, summary
 from harness.beam_contest import (
     OURS,
     PLAIN,
@@ -31,7 +32,8 @@ from harness.beam_contest import (
     SettingType,
     search,
 )
-from harness.report import COUNT, Spread, benchmark
+from harness.report import COUNT, Spread, benchmark, shown
+from harness.timing import in_turn
 from harness.twin_models import Sizes, Twins, synchronize
 
 _MODELS = {
@@ -66,8 +68,8 @@ def main(options: SimpleNamespace) -> list[dict[str, Any]] | None:
         click.echo(f"{name}: {twins.num_parameters / 1e9:.2f} G parameters, {titles.number:,} titles")
         for setting in (_TINY_SETTING,) if options.tiny else options.settings:
             repeats = 1 if options.tiny else options.repeats
-            figures.append({"model": name, **measure(twins, titles, setting, repeats)})
-            describe(figures[-1])
+            figure = {"model": name, **measure(twins, titles, setting, repeats)}
+            figures.append(shown(setting.words(), figure))
         del twins, titles
     return figures
 
@@ -80,38 +82,34 @@ def measure(twins: Twins, titles: EqualTitles, setting: Setting, repeats: int) -
         OURS: lambda: search(model, titles.trie, prompts, setting.beams),
         **{name: peer(work, setting, prompts, name) for name in (PLAIN, PREFILLED)},
     }
-    runs: dict[str, list[tuple[Run, int | None]]] = {name: [] for name in sides}
-    failed: dict[str, str] = {}
-    for n in range(repeats + 1):
-        for name, side in sides.items():
-            if name in failed:
-                continue
-            try:
-                measured = _measured(side, twins)
-            except torch.OutOfMemoryError:
-                failed[name] = "out of memory"
-                torch.cuda.empty_cache()
-                continue
-            if n:  # the first round warms up
-                runs[name].append(measured)
+    taken = in_turn({name: partial(_measured, side, twins) for name, side in sides.items()}, repeats)
+    runs = {name: [took.value for took in column] for name, column in taken.items()}
+    failed = {name for name, column in runs.items() if None in column}
     figure: dict[str, Any] = asdict(setting)
     for name, column in runs.items():
-        figure[name] = {"failed": failed[name]} if name in failed else _summary(column, titles, setting)
+        figure[name] = {"failed": "out of memory"} if name in failed else _summary(column, titles, setting)
     for name in (PLAIN, PREFILLED):
-        if not {name, OURS} & failed.keys():
+        if not {name, OURS} & failed:
             figure[name] |= _against([run for run, _ in runs[name]], [run for run, _ in runs[OURS]])
     return figure
 
 
-def _measured(side: Callable[[], Run], twins: Twins) -> tuple[Run, int | None]:
-    """Return a run, and the bytes that were allocated at its peak beside what stood before."""
+def _measured(side: Callable[[], Run], twins: Twins) -> tuple[Run, int | None] | None:
+    """Return a run, and the bytes that were allocated at its peak beside what stood before.
+
+    None: the memory of the device was too small.
+    """
     device = twins.stock.device
     if device.type != "cuda":
         return side(), None
     synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
-    run = side()
+    try:
+        run = side()
+    except torch.OutOfMemoryError:
+        torch.cuda.empty_cache()
+        return None
     return run, torch.cuda.max_memory_allocated(device) - before
 
 
@@ -120,12 +118,10 @@ def _summary(column: list[tuple[Run, int | None]], titles: EqualTitles, setting:
     tokens = setting.batch * setting.beams * titles.tokens
     peaks = [peak for _, peak in column if peak is not None]
     return {
-        "total_s": Spread.of([run.total_s for run in runs]),
-        "prefill_s": Spread.of([run.prefill_s for run in runs]),
+        **summary(runs),
         "ms_per_step": Spread.of([1e3 * run.decode_s / titles.tokens for run in runs]),
         "tokens_per_s": Spread.of([tokens / run.total_s for run in runs]),
         "decoded_tokens_per_s": Spread.of([tokens / run.decode_s for run in runs]),
-        "kv_bytes": max(run.kv_bytes for run in runs),
         "peak_bytes": max(peaks) if peaks else None,
     }
 
@@ -140,27 +136,6 @@ def _against(runs: list[Run], ours: list[Run]) -> dict[str, Any]:
         "ratio": Spread.of_ratios([run.total_s for run in runs], [run.total_s for run in ours]),
         "rows_in_common": fmean(shares),
     }
-
-
-def describe(figure: dict[str, Any]) -> None:
-    """Print a cell."""
-    click.echo(Setting(figure["prompt"], figure["beams"], figure["batch"]).words())
-    for name in (OURS, PLAIN, PREFILLED):
-        side = figure[name]
-        if "failed" in side:
-            click.echo(f"  {name}: {side['failed']}")
-            continue
-        peak = "" if side["peak_bytes"] is None else f", peak memory {side['peak_bytes'] / 1e9:.2f} GB"
-        ratio = (
-            f", {side['ratio'].text()} times ours, {side['rows_in_common']:.0%} of the rows in common"
-            if "ratio" in side
-            else ""
-        )
-        click.echo(
-            f"  {name}: {side['total_s'].text(3)} s, prefill {side['prefill_s'].text(3)}, "
-            f"{side['ms_per_step'].text(1)} ms per step, {side['tokens_per_s'].text(0)} tokens/s, KV "
-            f"{side['kv_bytes'] / 1e6:,.0f} MB{peak}{ratio}"
-        )
 
 
 if __name__ == "__main__":

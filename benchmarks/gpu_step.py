@@ -15,6 +15,7 @@ then timed in turn with host-driven draws.
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -26,7 +27,7 @@ import click
 import numpy as np
 import numpy.typing as npt
 import torch
-from harness.report import COUNT, FOLDER, Spread, benchmark
+from harness.report import COUNT, FOLDER, Spread, benchmark, shown
 from harness.timing import in_turn
 from harness.twin_models import Sizes, random_llama, synchronize
 from torch import Tensor
@@ -142,8 +143,8 @@ def main(options: SimpleNamespace) -> list[dict[str, Any]] | None:
             sizes = Sizes(trie.vocab_size, hidden, options.layers, max(1, hidden // 256), 4 * hidden)
             model = HFLanguageModel(random_llama(sizes, where, torch.bfloat16))
             for number in options.branches:
-                figures.append(measure(resident, model, number, options.repeats))
-                click.echo(describe(figures[-1]))
+                figure = measure(resident, model, number, options.repeats)
+                figures.append(shown(f"{number} branches", figure))
     return figures
 
 
@@ -163,13 +164,12 @@ def measure(resident: Resident, model: HFLanguageModel, branches: int, repeats: 
     """Take all figures for a number of branches."""
     trie, device = resident.trie, model.device
     contests = [contestants(trie, states, depth, branches) for states, depth in prefixes(resident, branches)]
-    times = {name: [0.0] * repeats for name in contests[0]}
-    for contest in contests:
-        for n in range(repeats + 1):
-            for name, call in contest.items():
-                seconds = seconds_per_call(call, device)
-                if n:  # the first round warms up
-                    times[name][n - 1] += seconds / len(contests)
+
+    def mean_seconds(name: str) -> float:
+        return statistics.fmean(seconds_per_call(contest[name], device) for contest in contests)
+
+    taken = in_turn({name: partial(mean_seconds, name) for name in contests[0]}, repeats)
+    times = {name: [took.value for took in column] for name, column in taken.items()}
     decode = [decode_seconds(model, branches) for _ in range(repeats + 1)][1:]
     us = {name: Spread.of([1e6 * s for s in column]) for name, column in times.items()}
     fastest = "graph" if "graph" in times else "step"
@@ -270,24 +270,6 @@ def seconds_per_call(call: Callable[[], object], device: torch.device, calls: in
         call()
     synchronize(device)
     return (time.perf_counter() - begun) / calls
-
-
-def describe(figure: dict[str, Any]) -> str:
-    """Return one line for people."""
-    times = ", ".join(f"{name} {spread.text(0)}" for name, spread in figure["us"].items())
-    loop = figure["loop"]
-    waiting = (
-        "not checked"
-        if not loop["checked"]
-        else f"waits: {loop['waits']}"
-        if loop["waits"]
-        else "never waits"
-    )
-    return (
-        f"{figure['branches']:>5} branches, us: {times}; model {figure['decode_us'].text(0)}, "
-        f"step / model {figure['step_share_of_decode'].text(3)}; loop {loop['static_ms'].text(1)} ms "
-        f"({waiting}), host-driven / static {loop['tree_over_static'].text()}"
-    )
 
 
 def loop(trie: TitleTrie, model: HFLanguageModel, branches: int, repeats: int) -> dict[str, Any]:

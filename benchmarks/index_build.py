@@ -9,17 +9,18 @@ second build has the same bytes as the first, the index verifies, and random tit
 
 from __future__ import annotations
 
-import filecmp
 import random
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import click
-from harness.processes import build_index, measured
-from harness.report import COUNT, Spread, benchmark
+from harness.processes import build_index, digests, measured, same_files
+from harness.report import COUNT, Spread, benchmark, shown
+from harness.timing import in_turn
 from harness.titles import batches, chosen_titles, input_options, titles_file, tokenizer_file, write_tsv
 
 from genret.retrieval.index.layout import (
@@ -70,17 +71,12 @@ def main(options: SimpleNamespace) -> dict[str, Any]:
         arguments = ["--tokenizer", model, "--memory-limit", options.memory_limit]
         if options.threads is not None:
             arguments += ["--threads", options.threads]
-        runs = []
-        for n in range(options.builds):
-            run = build_index(source, folder / f"{n}.index", *arguments)
-            runs.append(run)
-            click.echo(
-                f"build {n + 1}: {run.seconds:.1f} s wall, {run.cpu_seconds:.1f} s CPU, "
-                f"{run.peak_bytes / _MIB:,.0f} MiB peak"
-            )
+        runs = [build_index(source, folder / f"{n}.index", *arguments) for n in range(options.builds)]
         first = folder / "0.index"
         for n in range(1, options.builds):
-            compare(first, folder / f"{n}.index")
+            same_files(
+                digests(first), digests(folder / f"{n}.index"), "a further build differs from the first"
+            )
         click.echo("every build has the same bytes")
         figures = {
             "titles": number,
@@ -92,18 +88,7 @@ def main(options: SimpleNamespace) -> dict[str, Any]:
             **opening(first, options.repeats),
         }
         read_back(first, TextTokenizer.load(model), titles_file(options), number)
-    show(figures)
-    return figures
-
-
-def compare(first: Path, second: Path) -> None:
-    """Fail unless both indexes hold the same files with the same bytes."""
-    ours, theirs = ({p.relative_to(i): p for p in i.rglob("*") if p.is_file()} for i in (first, second))
-    if set(ours) != set(theirs):
-        raise click.ClickException(f"a further build differs: {sorted(map(str, set(ours) ^ set(theirs)))}")
-    for name, file in ours.items():
-        if not filecmp.cmp(file, theirs[name], shallow=False):
-            raise click.ClickException(f"a further build differs in {name}")
+    return shown("index", figures)
 
 
 def size(path: Path) -> dict[str, Any]:
@@ -122,15 +107,16 @@ def size(path: Path) -> dict[str, Any]:
 
 def opening(path: Path, repeats: int) -> dict[str, Any]:
     """Time opening and verifying in fresh processes, with the files in the page cache."""
-    interleaved: dict[str, list[float]] = {"digests": [], "no digests": []}
-    measured([sys.executable, "-c", _OPEN, str(path), "digests"])  # brings the files into the page cache
-    for _ in range(repeats):
-        for how, seconds in interleaved.items():
-            seconds.append(float(measured([sys.executable, "-c", _OPEN, str(path), how]).stdout))
+    commands = {how: [sys.executable, "-c", _OPEN, str(path), how] for how in ("digests", "no digests")}
+    measured(commands["digests"])  # brings the files into the page cache
+    taken = in_turn(
+        {how: partial(measured, command) for how, command in commands.items()}, repeats, warm_up=0
+    )
+    seconds = {how: [float(took.value.stdout) for took in column] for how, column in taken.items()}
     verified = [measured([sys.executable, "-c", _VERIFY, str(path)]) for _ in range(2)]
     return {
-        "open_without_digests_s": Spread.of(interleaved["no digests"]),
-        "open_with_digests_s": Spread.of(interleaved["digests"]),
+        "open_without_digests_s": Spread.of(seconds["no digests"]),
+        "open_with_digests_s": Spread.of(seconds["digests"]),
         "verify_wall_s": Spread.of([run.seconds for run in verified]),
         "verify_peak_rss_mib": Spread.of([run.peak_bytes / _MIB for run in verified]),
     }
@@ -150,16 +136,6 @@ def read_back(path: Path, tokenizer: TextTokenizer, file: Path, number: int) -> 
             if rank < 0 or index.row_token_ids(rank) != tuple(row or ()) or index.surface(rank) != text:
                 raise click.ClickException(f"{text!r} did not come back")
     click.echo(f"{len(chosen)} random titles came back token for token")
-
-
-def show(figures: dict[str, Any]) -> None:
-    """Print the figures, one a line."""
-    for name, value in figures.items():
-        if isinstance(value, dict):
-            for part, number in value.items():
-                click.echo(f"{name}, {part}: {number:.2f}")
-        else:
-            click.echo(f"{name}: {value.text() if isinstance(value, Spread) else value}")
 
 
 if __name__ == "__main__":

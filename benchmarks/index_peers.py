@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,7 +31,8 @@ import click
 import numpy as np
 from harness.dictionary_trie import nested_dictionaries, row_lists
 from harness.processes import measured, memory_bytes
-from harness.report import COUNT, Spread, benchmark
+from harness.report import COUNT, Spread, benchmark, shown
+from harness.timing import in_turn
 from harness.titles import chosen_titles, input_options, tokenizer_file
 
 from genret.decoding.trie.trie_arrays import TrieArrays, derive_trie
@@ -38,10 +40,9 @@ from genret.index_builder.runs import IntArray, gather_rows, sort_rows
 from genret.retrieval.index.layout import token_type
 from genret.retrieval.text import Rendering, TextTokenizer
 
-_FIGURES = {"build_s": "s", "held_bytes": "MiB", "peak_bytes": "MiB", "saved_bytes": "MiB"}
+_FIGURES = ("build_s", "held_bytes", "peak_bytes", "saved_bytes")
 _CHUNK = 100_000
 _CONTEND = "contend"  # first argument of a contestant's process
-_MIB = 1 << 20
 _FIRST_SURROGATE, _SURROGATES = 0xD800, 0x800
 
 
@@ -61,12 +62,9 @@ def main(options: SimpleNamespace) -> dict[str, Any]:
         number = tokenise(options, Path(folder))
         sizes = dict.fromkeys(_BUILDERS, number)
         sizes["dictionaries"] = min(options.dict_titles or number, number)
-        rounds: dict[str, list[dict[str, float]]] = {name: [] for name in _BUILDERS}
-        for n in range(options.repeats):
-            for name, results in rounds.items():
-                results.append(_in_a_process(name, Path(folder), sizes[name]))
-                click.echo(f"round {n + 1}, {name}: {_describe(results[-1])}")
-    return summarise(rounds, sizes)
+        calls = {name: partial(_in_a_process, name, Path(folder), sizes[name]) for name in _BUILDERS}
+        taken = in_turn(calls, options.repeats, warm_up=0)
+    return summarise({name: [took.value for took in column] for name, column in taken.items()}, sizes)
 
 
 def tokenise(options: SimpleNamespace, folder: Path) -> int:
@@ -173,36 +171,22 @@ def summarise(rounds: dict[str, list[dict[str, float]]], sizes: dict[str, int]) 
     figures: dict[str, Any] = {}
     for name, results in rounds.items():
         entry: dict[str, Any] = {"titles": sizes[name]}
-        click.echo(f"{name}, {sizes[name]:,} titles")
-        for figure, unit in _FIGURES.items():
+        for figure in _FIGURES:
             values = [result[figure] for result in results]
             entry[figure] = Spread.of(values)
-            scale = 1 if unit == "s" else _MIB
-            line = f"  {figure:<12} {Spread.of([v / scale for v in values]).text()} {unit}"
-            if unit != "s":
-                line += f", {entry[figure].median / sizes[name]:,.1f} bytes per title"
+            if figure != "build_s":
+                entry[f"{figure}_per_title"] = entry[figure].median / sizes[name]
             if name != "ours" and sizes[name] == sizes["ours"]:
-                ratio = Spread.of_ratios(values, [result[figure] for result in rounds["ours"]])
-                entry[f"{figure}_ratio_to_ours"] = ratio
-                line += f"; {ratio.text()} times ours"
-            click.echo(line)
+                ours = [result[figure] for result in rounds["ours"]]
+                entry[f"{figure}_ratio_to_ours"] = Spread.of_ratios(values, ours)
         figures[name] = entry
-    return figures
+    return shown("tries", figures)
 
 
 def _in_a_process(name: str, folder: Path, limit: int) -> dict[str, float]:
     command = [sys.executable, __file__, _CONTEND, name, str(folder), str(limit)]
     figures: dict[str, float] = json.loads(measured(command, {"OMP_NUM_THREADS": "1"}).stdout)
     return figures
-
-
-def _describe(result: dict[str, float]) -> str:
-    sizes = ", ".join(
-        f"{result[name] / _MIB:,.1f} MiB {name.removesuffix('_bytes')}"
-        for name in _FIGURES
-        if name != "build_s"
-    )
-    return f"{result['build_s']:.2f} s, {sizes}"
 
 
 if __name__ == "__main__":

@@ -22,12 +22,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import click
-from harness.processes import Usage, measured
-from harness.report import COUNT, Spread, benchmark
+from harness.processes import Usage, digests, measured, same_files
+from harness.report import COUNT, Spread, benchmark, shown
 from harness.titles import chosen_titles, input_options, tokenizer_file
 
 from genret.retrieval.index.layout import MANIFEST_FILE, RANKING_FILE
-from genret.retrieval.index.small_files import digest_file
 from genret.retrieval.index.versions import version_dir
 
 _GENRET = "from genret.service.main import cli; cli()"
@@ -40,9 +39,7 @@ _SHARE = click.FloatRange(0, 0.5, min_open=True)
 @benchmark("numpy", "pyarrow", "tokenizers")
 @input_options
 @click.option("--memory-limit", default="2GiB", help="Passed to builds and updates.")
-@click.option(
-    "--share", type=click.FloatRange(0, 0.5, min_open=True), default=0.01, help="Share that changes."
-)
+@click.option("--share", type=_SHARE, default=0.01, help="Share that changes.")
 @click.option("--repeats", type=COUNT, default=3, help="Rounds.")
 def main(options: SimpleNamespace) -> dict[str, Any]:
     """Update an index and build the final catalogue anew, in turn, and compare."""
@@ -50,7 +47,6 @@ def main(options: SimpleNamespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(dir=options.work) as name:
         folder = Path(name)
         counts = write_catalogues(folder, chosen_titles(options), options.share)
-        click.echo(", ".join(f"{number:,} {what}" for what, number in counts.items()))
         before = genret("build", folder / "before.tsv", "--out", folder / "before.index", *common)
         changes = ["--add", folder / "add.tsv", "--remove", folder / "remove.txt"]
         update: list[Usage] = []
@@ -64,7 +60,6 @@ def main(options: SimpleNamespace) -> dict[str, Any]:
                 compare(updated, fresh)
                 genret("verify", updated)
                 click.echo("the updated index verifies and has the bytes of the one built anew")
-            click.echo(f"round {n + 1}: " + ", ".join(f"{run[-1].seconds:.1f} s" for run in (update, anew)))
             shutil.rmtree(updated)
             shutil.rmtree(fresh)
     figures = {**counts, "memory_limit": options.memory_limit, "build_before_s": Spread.of([before.seconds])}
@@ -75,9 +70,7 @@ def main(options: SimpleNamespace) -> dict[str, Any]:
     figures["build_anew_over_update"] = Spread.of_ratios(
         [run.seconds for run in anew], [run.seconds for run in update]
     )
-    for what, value in figures.items():
-        click.echo(f"{what}: {value.text() if isinstance(value, Spread) else value}")
-    return figures
+    return shown("update", figures)
 
 
 def write_catalogues(folder: Path, titles: Iterable[list[str]], share: float) -> dict[str, int]:
@@ -122,21 +115,15 @@ def genret(*arguments: object) -> Usage:
 
 def compare(updated: Path, fresh: Path) -> None:
     """Fail unless both live versions have the same files, but for history and ranking."""
-    ours, theirs = _content(version_dir(updated)), _content(version_dir(fresh))
-    differing = sorted(name for name in set(ours) | set(theirs) if ours.get(name) != theirs.get(name))
-    if differing:
-        raise click.ClickException(f"the updated index differs from the one built anew in {differing}")
+    same_files(_content(version_dir(updated)), _content(version_dir(fresh)), "the updated index differs")
 
 
 def _content(version: Path) -> dict[str, Any]:
     manifest = json.loads((version / MANIFEST_FILE).read_text())
     del manifest["history"]
     manifest["files"] = [entry for entry in manifest["files"] if entry["name"] != RANKING_FILE]
-    files = {
-        str(file.relative_to(version)): digest_file(file)
-        for file in version.rglob("*")
-        if file.is_file() and file.name not in (MANIFEST_FILE, RANKING_FILE)
-    }
+    files = digests(version)
+    files.pop(RANKING_FILE, None)
     return {**files, MANIFEST_FILE: manifest}
 
 

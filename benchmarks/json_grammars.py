@@ -15,7 +15,6 @@ work in one process.
 from __future__ import annotations
 
 import gc
-import gzip
 import json
 import random
 import signal
@@ -26,7 +25,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -42,11 +40,9 @@ from harness.grammar_engines import (
     Xgrammar,
     admits,
 )
-from harness.report import Spread, benchmark, percentiles
+from harness.report import Spread, benchmark, percentiles, shown
 from harness.schema_classes import CLASSES
-from harness.titles import DATA
-from rich.console import Console
-from rich.table import Table
+from harness.titles import DATA, json_lines
 
 from genret.decoding.grammar.compile_options import GrammarOptions
 from genret.decoding.grammar.errors import GrammarError
@@ -86,36 +82,28 @@ def main(options: SimpleNamespace) -> dict[str, Any]:
         engines: list[Engine] = [Ours(file, GrammarOptions(property_order="schema"), ours.leaves)]
         if options.peers:
             engines += [Xgrammar(file), Llguidance(file)]
-        figures["classes"] = measure_classes(engines, file, options.repeats, options.instances)
-        print_classes(figures["classes"])
+        measured = measure_classes(engines, file, options.repeats, options.instances)
+        figures["classes"] = shown("classes", measured)
     labelling: list[Engine] = [ours]
     if options.peers:
         labelling += [Xgrammar(file), Xgrammar(file, strict=False), Llguidance(file)]
     if "real" in parts:
-        rows = read_rows(schemas / "real_world.dev.jsonl.gz")
+        rows = list(json_lines(schemas / "real_world.dev.jsonl.gz"))
         if options.real_schemas:
             rows = random.Random(options.seed).sample(rows, options.real_schemas)
-        figures["real"] = measure_labels(labelling, None, file, rows, options.peer_seconds)
-        print_labels("real schemas", figures["real"])
+        measured = measure_labels(labelling, None, file, rows, options.peer_seconds)
+        figures["real"] = shown("real schemas", measured)
     if "cold" in parts:
-        rows = read_rows(schemas / "real_world.dev.jsonl.gz")
-        figures["cold"] = measure_cold_masks(Ours(file).leaves, file, rows)
-        print_cold_masks(figures["cold"])
+        rows = list(json_lines(schemas / "real_world.dev.jsonl.gz"))
+        figures["cold"] = shown("cold masks", measure_cold_masks(Ours(file).leaves, file, rows))
     if "suite" in parts:
-        rows = read_rows(schemas / "json_schema_test_suite.draft2020-12.jsonl.gz")
+        rows = list(json_lines(schemas / "json_schema_test_suite.draft2020-12.jsonl.gz"))
         annotating = Ours(file, GrammarOptions(formats="annotate"), ours.leaves)
-        figures["suite"] = measure_labels(labelling, annotating, file, rows, options.peer_seconds)
-        print_labels("test suite", figures["suite"])
+        measured = measure_labels(labelling, annotating, file, rows, options.peer_seconds)
+        figures["suite"] = shown("test suite", measured)
     if "cache" in parts:
-        figures["cache"] = measure_cache(file, ours)
-        click.echo(f"cache: {figures['cache']}")
+        figures["cache"] = shown("cache", measure_cache(file, ours))
     return figures
-
-
-def read_rows(file: Path) -> list[dict[str, Any]]:
-    """Read schemas with their labelled instances, a JSON object each line."""
-    with gzip.open(file, "rt", encoding="utf-8") as lines:
-        return [json.loads(line) for line in lines]
 
 
 def measure_classes(
@@ -174,13 +162,7 @@ def walk(start: Callable[[], Matcher], document: Sequence[int]) -> None:
 def time_steps(
     start: Callable[[], Matcher], documents: Sequence[Sequence[int]], times: dict[str, list[float]]
 ) -> None:
-    """Walk documents of a schema that was just compiled: the first time cold, the second warm.
-
-    Args:
-        start: Starts a walk.
-        documents: Instances of the schema.
-        times: Microseconds of masks and advances by kind, added to.
-    """
+    """Walk documents of a schema just compiled, cold, then warm; add microseconds by kind to `times`."""
     for kind in ("cold", "warm"):
         masks, advances = times.setdefault(f"{kind}_mask", []), times.setdefault(f"{kind}_advance", [])
         for document in documents:
@@ -192,26 +174,6 @@ def time_steps(
                 matcher.advance(token)
                 advances.append((_now() - masked) / 1e3)
                 masks.append((masked - begun) / 1e3)
-
-
-def print_classes(rows: Sequence[dict[str, Any]]) -> None:
-    """Print one table: whole first requests, then steps."""
-    columns = ("class", "engine", "first ms", "compile ms", "cold mask", "max", "warm mask", "warm advance")
-    table = Table(*columns, title="nine classes: whole first request, ms; mask and advance, us (p50/p99)")
-    for row in rows:
-        for name, found in row["engines"].items():
-            cold, mask, advance = (found[f"{kind}_us"] for kind in ("cold_mask", "warm_mask", "warm_advance"))
-            table.add_row(
-                row["class"],
-                name,
-                found["first_ms"].text(3),
-                found["compile_ms"].text(3),
-                f"{cold['p50']:.1f}/{cold['p99']:.1f}",
-                f"{cold['max']:.0f}",
-                f"{mask['p50']:.2f}/{mask['p99']:.2f}",
-                f"{advance['p50']:.2f}/{advance['p99']:.2f}",
-            )
-    Console(width=150).print(table)
 
 
 @dataclass
@@ -311,34 +273,10 @@ def _limit(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def print_labels(title: str, scores: dict[str, dict[str, Any]]) -> None:
-    """Print one table."""
-    columns = ("engine", "compiled", "wholly right", "valid admitted", "invalid refused")
-    times = ("compile ms p50/p95/max", "mask us p50/p99/max", "advance us p50/p99")
-    table = Table(*columns, *times, title=title)
-    for name, score in scores.items():
-        table.add_row(
-            name,
-            f"{score['compiled']}/{score['schemas']}",
-            f"{score['wholly_right']}",
-            "{}/{}".format(*score["valid_admitted"]),
-            "{}/{}".format(*score["invalid_refused"]),
-            "/".join(f"{score['compile_ms'].get(p, 0):.2f}" for p in ("p50", "p95", "max")),
-            "/".join(f"{score['mask_us'].get(p, 0):.1f}" for p in ("p50", "p99", "max")),
-            "/".join(f"{score['advance_us'].get(p, 0):.1f}" for p in ("p50", "p99")),
-        )
-    Console(width=150).print(table)
-
-
 def measure_cold_masks(leaves: Leaves, file: TokenizerFile, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Walk every instance of every schema, and time the first mask of each state of its grammar.
 
     Times are those of the thread, without the collector.
-
-    Args:
-        leaves: Leaves that are warmed up; what schemas share is kept between them, as in a server.
-        file: The tokenizer of the leaves.
-        rows: The schemas.
     """
     options = GrammarOptions()
     times: list[float] = []
@@ -376,17 +314,6 @@ def measure_cold_masks(leaves: Leaves, file: TokenizerFile, rows: Sequence[dict[
         "above_20_ms": sum(taken > 20_000 for found in worst.values() for taken in found),
         "slowest": {name: [len(found), round(max(found))] for name, found in slowest},
     }
-
-
-def print_cold_masks(figures: dict[str, Any]) -> None:
-    """Print two lines, and the schemas with the slowest masks."""
-    console = Console(width=150)
-    console.print(f"cold masks: {figures['masks']}, us: {figures['mask_us']}")
-    console.print(f"above 1 ms: {figures['above_1_ms']}, above 20 ms: {figures['above_20_ms']}")
-    table = Table("schema", "masks above 1 ms", "largest, us")
-    for name, (count, largest) in figures["slowest"].items():
-        table.add_row(name, str(count), str(largest))
-    console.print(table)
 
 
 def large_schema(tag: str = "") -> str:

@@ -41,7 +41,7 @@ import torch
 from harness.beam_contest import allowed, generated
 from harness.dictionary_trie import nested_dictionaries, row_lists
 from harness.processes import MemoryTrace
-from harness.report import COUNT, FILE, FOLDER, Spread, benchmark
+from harness.report import COUNT, FILE, FOLDER, Spread, benchmark, shown
 from harness.sample_data import read_tsv
 from harness.timing import in_turn
 from transformers import AutoModelForCausalLM
@@ -161,14 +161,10 @@ def contest(
         if name in (_BASE, _START):
             continue
         found = way()
-        agreements[name] = agreement = Agreement.of(expected, answers_in(out) if name == _RUN else found)
-        click.echo(
-            f"  {name:26} the entity of single links in {agreement.num_equal} of {agreement.num_mentions}, "
-            f"log-probabilities differ by at most {agreement.largest_difference:.1e}"
-        )
+        agreements[name] = compared = agreement(expected, answers_in(out) if name == _RUN else found)
         if not name.startswith("generate"):
-            agrees &= agreement.num_equal == agreement.num_mentions
-            agrees &= agreement.largest_difference <= _TOLERANCE
+            agrees &= compared["num_equal"] == compared["num_mentions"]
+            agrees &= compared["largest_difference"] <= _TOLERANCE
     taken = in_turn(ways, options.repeats, warm_up=0)
     seconds = {name: [took.wall_s for took in column] for name, column in taken.items()}
     seconds["run, workers started"] = [
@@ -180,13 +176,8 @@ def contest(
         base: {name: Spread.of_ratios(seconds[base], seconds[name]) for name in rates if name not in bases}
         for base in bases
     }
-    for name, rate in rates.items():
-        click.echo(f"  {name:26} {rate.text(1):>24} mentions/s")
-    for base, columns in ratios.items():
-        for name, ratio in columns.items():
-            click.echo(f"  {name:26} {ratio.text(2):>24} x {base}")
     figures = {"seconds": seconds, "per_second": rates, "ratios": ratios, "agreements": agreements}
-    return figures, agrees
+    return shown("linked", figures), agrees
 
 
 def in_bounded_memory(options: SimpleNamespace, mentions: Sequence[Mention], folder: Path) -> dict[str, Any]:
@@ -198,22 +189,17 @@ def in_bounded_memory(options: SimpleNamespace, mentions: Sequence[Mention], fol
         run(few, _WARM_UP_DOCUMENTS, folder / "few", options)
     with MemoryTrace() as trace:
         seconds = run(many, number, folder / "many", options)
-    above = trace.peak_bytes - at_rest.peak_bytes
-    click.echo(
-        f"{number:,} documents of {len(mentions):,} different sentences in {seconds:,.0f} s: "
-        f"{number / seconds:,.0f} documents/s; peak {trace.peak_bytes / 2**20:,.0f} MiB, "
-        f"{above / 2**20:,.0f} MiB above model and index"
-    )
-    return {
+    figures = {
         "documents": number,
         "different_sentences": len(mentions),
         "seconds": seconds,
         "documents_per_second": number / seconds,
         "peak_bytes": trace.peak_bytes,
         "model_and_index_bytes": at_rest.peak_bytes,
-        "above_bytes": above,
+        "above_bytes": trace.peak_bytes - at_rest.peak_bytes,
         "memory_over_time": trace.thinned(_SAMPLES),
     }
+    return shown("many documents", figures)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,28 +210,14 @@ class Answer:
     logprob: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Agreement:
-    """Comparison of the answers of two ways.
-
-    Attributes:
-        num_equal: Number of mentions with the same entity.
-        num_mentions: Number of all mentions.
-        largest_difference: Largest difference of log-probabilities where the entity is the same.
-    """
-
-    num_equal: int
-    num_mentions: int
-    largest_difference: float
-
-    @classmethod
-    def of(cls, one: Sequence[Answer], other: Sequence[Answer]) -> Agreement:
-        """Compare answers mention by mention."""
-        same = [(a, b) for a, b in zip(one, other, strict=True) if a.entity_id == b.entity_id]
-        differences = [
-            abs(a.logprob - b.logprob) for a, b in same if a.logprob is not None and b.logprob is not None
-        ]
-        return cls(len(same), len(one), max(differences, default=0.0))
+def agreement(one: Sequence[Answer], other: Sequence[Answer]) -> dict[str, Any]:
+    """Count the mentions with the same entity; say how far log-probabilities differ at most where it is."""
+    same = [(a, b) for a, b in zip(one, other, strict=True) if a.entity_id == b.entity_id]
+    differences = [
+        abs(a.logprob - b.logprob) for a, b in same if a.logprob is not None and b.logprob is not None
+    ]
+    most = max(differences, default=0.0)
+    return {"num_equal": len(same), "num_mentions": len(one), "largest_difference": most}
 
 
 def link_as_documents(
@@ -284,12 +256,7 @@ def answers_in(out: Path) -> list[Answer]:
 
 
 class Generation:
-    """transformers' `generate` with a dictionary of titles, on the prompts that `Retriever.link` makes.
-
-    Args:
-        retriever: Source of the prompts and titles.
-        beams: Number of beams, as many as `Retriever.link` keeps.
-    """
+    """transformers' `generate` with a dictionary of titles, on the prompts that `Retriever.link` makes."""
 
     def __init__(self, retriever: Retriever, beams: int) -> None:
         model = AutoModelForCausalLM.from_pretrained(small_model_dir(), dtype=torch.float32)

@@ -16,7 +16,7 @@ mentions of the part: `genret.json` has those of the train parts, and the figure
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,7 +26,7 @@ import click
 import numpy as np
 import numpy.typing as npt
 from harness.labelled_mentions import catalogue_of, labelled_sets, opened_index, read_documents
-from harness.report import NEW_FOLDER, benchmark
+from harness.report import NEW_FOLDER, benchmark, shown
 from harness.titles import DATA
 from scipy.optimize import minimize
 
@@ -174,45 +174,33 @@ def main(options: SimpleNamespace) -> dict[str, Any]:
         click.echo(f"{name}: {len(found[name])} mentions", err=True)
     figures = _report(found)
     if options.is_fitted:
-        figures["fitted"] = fit(list(found.values()))
-        click.echo("fitted: " + ", ".join(f"{k} {v:.3g}" for k, v in figures["fitted"].items()))
+        figures["fitted"] = shown("fitted", fit(list(found.values())))
     return {"model": folder_fingerprint(model), "part": part, **figures}
 
 
 def _report(found: dict[str, list[Asked]]) -> dict[str, Any]:
     """Print and return the figures."""
-    sets, better = {}, 0
-    click.echo(f"{'set':14} {'mentions':>8} {'listed':>6} {'simple':>6} {'link':>6}")
-    for name, asked in found.items():
-        listed = sum(one.gold in one.titles for one in asked)
-        simple, right = sum(one.is_simply_right for one in asked), sum(one.is_right for one in asked)
-        better += right > simple
-        sets[name] = {"mentions": len(asked), "listed": listed, "simple": simple, "link": right}
-        click.echo(f"{name:14} {len(asked):8} {listed:6} {simple:6} {right:6}")
-    pooled = [one for asked in found.values() for one in asked]
-    totals = {key: sum(row[key] for row in sets.values()) for key in next(iter(sets.values()))}
-    click.echo(
-        f"{'all':14} " + " ".join(f"{v:{w}}" for v, w in zip(totals.values(), (8, 6, 6, 6), strict=True))
-    )
-    open_sets = sum(row["simple"] < row["listed"] for row in sets.values())
-    click.echo(
-        f"more right in {better} of {len(sets)} sets; the simple answer leaves something in {open_sets}"
-    )
-    calibration = {}
-    kinds: dict[str, Callable[[Asked], bool]] = {
-        "its entity is called so": lambda one: one.gold in one.titles,
-        "its entity is in the catalogue": lambda one: True,
+    sets = {
+        name: {
+            "mentions": len(asked),
+            "listed": sum(one.gold in one.titles for one in asked),
+            "simple": sum(one.is_simply_right for one in asked),
+            "link": sum(one.is_right for one in asked),
+        }
+        for name, asked in found.items()
     }
-    for kind, counts in kinds.items():
-        error, bins = calibration_error([one for one in pooled if counts(one)])
+    totals = {key: sum(row[key] for row in sets.values()) for key in next(iter(sets.values()))}
+    totals["sets where link is better"] = sum(row["link"] > row["simple"] for row in sets.values())
+    totals["sets where it can be"] = sum(row["simple"] < row["listed"] for row in sets.values())
+    pooled = [one for asked in found.values() for one in asked]
+    calibration = {}
+    for kind, asked in (
+        ("its entity is called so", [one for one in pooled if one.gold in one.titles]),
+        ("its entity is in the catalogue", pooled),
+    ):
+        error, bins = calibration_error(asked)
         calibration[kind] = {"error": error, "bins": bins}
-        click.echo(f"mentions where {kind}: expected calibration error {error:.3f}")
-        for b in bins:
-            click.echo(
-                f"  {b['from']:.1f}-{b['from'] + 0.1:.1f} {b['mentions']:6} mentions: "
-                f"told {b['probability']:.3f}, right {b['right']:.3f}"
-            )
-    return {"sets": sets, "total": totals, "calibration": calibration}
+    return shown("mentions", {"sets": sets, "total": totals, "calibration": calibration})
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ from harness.labelled_mentions import (
     opened_index,
     read_documents,
 )
-from harness.report import COUNT, FOLDER, Spread, benchmark
+from harness.report import COUNT, FOLDER, Spread, benchmark, shown
 from harness.titles import DATA, WORK
 
 from genret.retrieval.index.reader import Index
@@ -229,7 +229,12 @@ def main(options: SimpleNamespace) -> dict[str, Any]:
         figures: dict[str, Any] = {"part": part, "sets": {}}
         for name, read in documents.items():
             figures["sets"][name] = _scored(sides[catalogue_of(name)], read)
-        _show(figures["sets"])
+        shown("sets", figures["sets"])
+        lost = {way: Counter[str]() for way in (_OLD, _NEW)}
+        for scored in figures["sets"].values():
+            for way, total in lost.items():
+                total.update(scored[way].lost)
+        figures["lost"] = shown("lost in all sets", lost)
         prose = [document.text for name in names if name in _PROSE for document in documents[name]]
         if prose:
             figures["characters_per_second"] = speeds(sides[WIKIPEDIA].ways, prose, options.repeats)
@@ -245,7 +250,17 @@ def _scored(side: Side, documents: Sequence[LabelledDocument]) -> dict[str, Any]
         for document in documents:
             _count(side, document, {(span.start, span.end) for span in find(document.text)}, counts)
         figures[way] = counts
+        figures[f"{way}, percent"] = {
+            "recall": _percent(counts.recalled, len(linked)),
+            "recall of named": _percent(counts.named, named),
+            "precision": _percent(counts.right, counts.found),
+            "boundary": _percent(counts.right, counts.overlapping),
+        }
     return figures
+
+
+def _percent(number: int, total: int) -> float | None:
+    return 100 * number / total if total else None
 
 
 def _count(side: Side, document: LabelledDocument, found: set[tuple[int, int]], counts: Counts) -> None:
@@ -276,43 +291,9 @@ def speeds(ways: dict[str, Callable[[str], object]], texts: Sequence[str], repea
                 ways[way](text)
             if number:  # the first round brings the tables into memory
                 rates[way].append(num_chars / (time.process_time() - begun))
-    ratio = Spread.of_ratios(rates[_NEW], rates[_OLD])
-    click.echo(f"\n{num_chars:,} characters of {', '.join(_PROSE)}; 1,000 characters per second of one core")
-    for way, found in rates.items():
-        click.echo(f"{way}: {Spread.of([rate / 1000 for rate in found]).text(0)}")
-    click.echo(f"ratio: {ratio.text()}")
-    return {**{way: Spread.of(found) for way, found in rates.items()}, "ratio": ratio}
-
-
-def _show(sets: dict[str, dict[str, Any]]) -> None:
-    click.echo("\n| set | linked | recall % | named | recall of named % | precision % | boundary % | found |")
-    click.echo("|---|--:|--:|--:|--:|--:|--:|--:|")
-    lost: dict[str, Counter[str]] = {_OLD: Counter(), _NEW: Counter()}
-    for name, figures in sets.items():
-        old, new = figures[_OLD], figures[_NEW]
-        cells = [
-            f"{figures['linked']:,}",
-            _pair(old.recalled, new.recalled, figures["linked"], figures["linked"]),
-            f"{figures['named']:,}",
-            _pair(old.named, new.named, figures["named"], figures["named"]),
-            _pair(old.right, new.right, old.found, new.found),
-            _pair(old.right, new.right, old.overlapping, new.overlapping),
-            f"{old.found:,} → {new.found:,}",
-        ]
-        click.echo(f"| {name} | {' | '.join(cells)} |")
-        for way, total in lost.items():
-            total.update(figures[way].lost)
-    click.echo(f"\n| lost | {_OLD} | {_NEW} |\n|---|--:|--:|")
-    for reason in _CLASSES:
-        click.echo(f"| {reason} | {lost[_OLD][reason]:,} | {lost[_NEW][reason]:,} |")
-
-
-def _pair(old: int, new: int, of_old: int, of_new: int) -> str:
-    return f"{_percent(old, of_old)} → {_percent(new, of_new)}"
-
-
-def _percent(number: int, total: int) -> str:
-    return f"{100 * number / total:.1f}" if total else "–"
+    figures = {way: Spread.of(found) for way, found in rates.items()}
+    figures["ratio"] = Spread.of_ratios(rates[_NEW], rates[_OLD])
+    return shown(f"characters per second, of {num_chars:,}", figures)
 
 
 if __name__ == "__main__":

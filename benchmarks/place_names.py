@@ -20,7 +20,7 @@ import click
 import pyarrow as pa
 import pyarrow.parquet as pq
 from harness.processes import build_index
-from harness.report import COUNT, NEW_FOLDER, benchmark
+from harness.report import COUNT, NEW_FOLDER, benchmark, shown
 from harness.titles import DATA
 
 from genret import Retriever
@@ -46,18 +46,14 @@ def main(options: SimpleNamespace) -> dict[str, Any]:
         if not index.exists():
             build_index(source, index, "--tokenizer", model, *arguments)
         with Retriever.open(index, model, num_threads=1) as retriever:
-            found = {
+            figures[kind] = {
                 "beam": _retrieved(retriever, asked, places, "beam"),
                 "auto": _retrieved(retriever, asked, places, "auto"),
                 "link": _linked(retriever, asked),
+                "bytes": retriever.index.manifest.num_bytes,
+                "postings": len(retriever.index.postings.entity),
             }
-            size = retriever.index.manifest.num_bytes
-            num_postings = len(retriever.index.postings.entity)
-        figures[kind] = {**found, "bytes": size, "postings": num_postings}
-        click.echo(f"{kind} weights: index {size:,} bytes, {num_postings:,} postings")
-        for way, counts in found.items():
-            click.echo(f"  {way}: " + ", ".join(f"{what} {n} of {len(asked)}" for what, n in counts.items()))
-    return figures
+    return shown("weights", figures)
 
 
 def _retrieved(

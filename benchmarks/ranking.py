@@ -18,7 +18,6 @@ Ties count against whoever has them.
 from __future__ import annotations
 
 import gzip
-import json
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -32,12 +31,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
+from harness.divergence import auc
 from harness.processes import build_index
-from harness.report import COUNT, FILE, NEW_FOLDER, benchmark
+from harness.report import COUNT, FILE, NEW_FOLDER, benchmark, shown
 from harness.sample_data import DATA as DATA_FOLDER
 from harness.sample_data import read_tsv
 from harness.timing import timed
-from harness.titles import DATA
+from harness.titles import DATA, json_lines
 
 from genret import Retriever
 from genret.retrieval.evidence.field import NAMES
@@ -150,13 +150,8 @@ def _first(asked: Iterable[Asked], count: int, seed: int) -> list[Asked]:
     return every[:count]
 
 
-def _rows(file: Path) -> Iterator[dict[str, Any]]:
-    with gzip.open(file, "rt", encoding="utf-8") as lines:
-        yield from map(json.loads, lines)
-
-
 def _gold(shared: Path, name: str, part: str, known: set[str], lang: str | None = None) -> Iterator[Asked]:
-    for row in _rows(shared / "queries" / f"{name}.{part}.jsonl.gz"):
+    for row in json_lines(shared / "queries" / f"{name}.{part}.jsonl.gz"):
         titles = tuple(gold["title"] for gold in row["gold"] if gold["grade"] > 0 and gold["title"] in known)
         if titles and lang in (None, row.get("lang")):
             yield row["query"], titles
@@ -165,7 +160,7 @@ def _gold(shared: Path, name: str, part: str, known: set[str], lang: str | None 
 def _mentions(
     shared: Path, name: str, part: str, known: set[str]
 ) -> Iterator[tuple[tuple[str, str], tuple[str, ...]]]:
-    for row in _rows(shared / "el" / f"{name}.{part}.jsonl.gz"):
+    for row in json_lines(shared / "el" / f"{name}.{part}.jsonl.gz"):
         title = row.get("title_wp") or row.get("title")
         if title in known:
             around = f"{row['left'][-60:]} {row['mention']} {row['right'][:60]}"
@@ -205,10 +200,9 @@ def titles(options: SimpleNamespace) -> dict[str, Any]:
         row["best single"] = {"way": single, "difference": _interval(firsts["auto"], firsts[single])}
         figures["counts"][name] = len(asked)
         figures["sets"][name] = row
-        click.echo(f"{name} ({len(asked)}): " + ", ".join(f"{way} {row[way]['hits@1']:.3f}" for way in ways))
-        click.echo(f"  auto minus {single}: {row['best single']['difference']}")
-    figures["average hits@1"] = {way: float(np.mean(values)) for way, values in averages.items()}
-    click.echo(f"average hits@1: {figures['average hits@1']}")
+        shown(f"{name} ({len(asked)})", row)
+    average = {way: float(np.mean(values)) for way, values in averages.items()}
+    figures["average hits@1"] = shown("average hits@1", average)
     return figures
 
 
@@ -234,19 +228,19 @@ def sample(options: SimpleNamespace) -> dict[str, Any]:
                 first = [bool(e.right[order[0]]) for e, order in zip(asked[name], model, strict=True)]
                 ten = [bool(e.right[order[:10]].any()) for e, order in zip(asked[name], model, strict=True)]
                 quality = quality_of(fitted, asked[name])
-                nothing = [
-                    (outcome.nothing, outcome.without)
-                    for outcome in (outcome_of(fitted, example) for example in asked[name])
-                    if not np.isnan(outcome.without)
-                ]
+                outcomes = [outcome_of(fitted, example) for example in asked[name]]
+                known = [outcome for outcome in outcomes if not np.isnan(outcome.without)]
+                # How often P(nothing fits) is larger with the right entity away.
+                away = np.array([outcome.without for outcome in known])
+                there = np.array([outcome.nothing for outcome in known])
                 figures[kind][name] = {
                     "queries": len(asked[name]),
                     "auto": quality.hits,
                     "model alone": (float(np.mean(first)), float(np.mean(ten))),
                     "calibration error": quality.calibration_error,
-                    "nothing AUC": _auc(nothing),
+                    "nothing AUC": auc(away, there),
                 }
-                click.echo(f"{kind}, {name}: {figures[kind][name]}")
+                shown(f"{kind}, {name}", figures[kind][name])
             figures[kind]["shares of weights"] = fitted.to_json()["weights"]
     return figures
 
@@ -291,8 +285,8 @@ def places(options: SimpleNamespace) -> dict[str, Any]:
         ):
             asked: list[Asked] = list(zip(queries, gold, strict=True))
             first, ten, cost = _hits(lambda query: _ranked(ranker, ranker.alone, query), asked, number_of)
-            figures[kind][right] = {"hits@1": first.mean(), "hits@10": ten.mean(), "cpu_ms": cost}
-            click.echo(f"{kind}, {right}: {figures[kind][right]}")
+            found = {"hits@1": first.mean(), "hits@10": ten.mean(), "cpu_ms": cost}
+            figures[kind][right] = shown(f"{kind}, {right}", found)
     return figures
 
 
@@ -324,7 +318,6 @@ def cost(options: SimpleNamespace) -> dict[str, Any]:
             "cpu_ms p95": float(np.percentile(times, 95)),
             "bytes per title": size / index.num_entities,
         }
-        click.echo(f"{index.num_entities:,} titles: {figures[f'{index.num_entities:,} titles']}")
     path = work / "sample-with-past-queries.index"
     queries = DATA_FOLDER / "queries.tsv"
     _built(path, DATA_FOLDER / "catalogue.tsv", "--queries", f"{queries}#train").close()
@@ -338,8 +331,7 @@ def cost(options: SimpleNamespace) -> dict[str, Any]:
             for query in test
         ]
     figures["auto over beam"] = {"median": statistics.median(ratios), "p90": float(np.percentile(ratios, 90))}
-    click.echo(f"auto over beam search: {figures['auto over beam']}")
-    return figures
+    return shown("cost", figures)
 
 
 def _built(path: Path, source: Path, *arguments: str) -> Index:
@@ -460,13 +452,6 @@ def _examples(retriever: Retriever, queries: Sequence[Labelled]) -> list[Any]:
         pair = (entities, logprobs)
         examples.append(example_of(query, retriever.ranker.evidence, pair))
     return examples
-
-
-def _auc(pairs: Sequence[tuple[float, float]]) -> float:
-    """Return how often P(nothing fits) is larger with the right entity away, over all pairs of queries."""
-    there, away = (np.array(column) for column in zip(*pairs, strict=True))
-    above = (away[:, None] > there[None]).mean()
-    return float(above + (away[:, None] == there[None]).mean() / 2)
 
 
 main = click.Group(commands=[titles, sample, places, cost], help="Measure the ranking of `auto`.")

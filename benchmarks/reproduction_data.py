@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import gzip
 import json
 import os
 from collections.abc import Iterable, Iterator
@@ -29,6 +28,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from harness.titles import json_lines
 
 QUERY_SETS = (
     "creak", "fever", "fever_dev_extra", "hover", "lcquad1", "dbpedia_entity_v2", "triviaqa", "webquestions",
@@ -116,15 +116,10 @@ def main() -> None:
         print(f"{name}.jsonl: {len(rows):,} lines")
 
 
-def _lines(file: Path) -> Iterator[dict[str, Any]]:
-    with gzip.open(file, "rt", encoding="utf-8") as lines:
-        yield from map(json.loads, lines)
-
-
 def _queries(data: Path, sets: Iterable[str], split: str, known: set[str]) -> Iterator[dict[str, Any]]:
     """Yield id, query, gold and the best grade of every query with a gold title in the catalogue."""
     for name in sets:
-        for line in _lines(data / "queries" / f"{name}.{split}.jsonl.gz"):
+        for line in json_lines(data / "queries" / f"{name}.{split}.jsonl.gz"):
             found = [g for g in line["gold"] if g["title"] in known and g["grade"] > 0]
             gold = [{"title": g["title"], "grade": g["grade"]} for g in found]
             if gold:
@@ -136,7 +131,7 @@ def _queries(data: Path, sets: Iterable[str], split: str, known: set[str]) -> It
 def _mentions(data: Path, sets: Iterable[str], split: str, known: set[str]) -> Iterator[dict[str, Any]]:
     """Yield the linked mentions whose entity is in the catalogue."""
     for name in sets:
-        for line in _lines(data / "el" / f"{name}.{split}.jsonl.gz"):
+        for line in json_lines(data / "el" / f"{name}.{split}.jsonl.gz"):
             title = line["title"] if line.get("title_kind") == "wikipedia" else line.get("title_wp")
             if title in known:
                 parts = {part: line[part] for part in ("left", "mention", "right")}

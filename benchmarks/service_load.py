@@ -22,7 +22,7 @@ from typing import Any
 import click
 from harness.bare_grpc import bare_overhead_ms
 from harness.load_generator import Ended, Load, Percentiles, closed_loop, open_loop, probe_health
-from harness.report import Spread, benchmark
+from harness.report import Spread, benchmark, shown
 from harness.sample_data import sample_queries
 from harness.served_process import ServedProcess, serving
 
@@ -60,10 +60,7 @@ async def measure_overhead(
         "wire": [call.seconds * 1000 - call.server_ms for call in calls],
         "bare gRPC": bare_ms,
     }
-    figures = {name: Percentiles.of(values) for name, values in parts.items()}
-    for name, figure in figures.items():
-        click.echo(f"  {name:9} ms p50 / p99: {figure.text(2)}")
-    return figures
+    return {name: Percentiles.of(values) for name, values in parts.items()}
 
 
 async def measure_clients(
@@ -81,18 +78,11 @@ async def measure_clients(
         shares = {
             "device_ran": device.ran_s / load.seconds,
             "device_queued": device.queued_s / load.seconds,
+            "device_idle": 1 - (device.ran_s + device.queued_s) / load.seconds,
             "server_others": others_s / load.seconds,
             "client": mine / load.seconds,
         }
         figures[str(num_clients)] = figures_of(load) | {"shares": shares}
-        click.echo(f"  {num_clients:3} clients: {load.per_second:6.1f} answers/s; {said(load)}")
-        idle = 1 - shares["device_ran"] - shares["device_queued"]
-        click.echo(
-            f"      the device's thread is {shares['device_ran']:.1%} on a core, "
-            f"{shares['device_queued']:.1%} waiting for one, {idle:.1%} idle or waiting for a lock; "
-            f"of a core, the server's other threads take {shares['server_others']:.1%}, "
-            f"the client {shares['client']:.1%}"
-        )
     return figures
 
 
@@ -111,11 +101,7 @@ async def measure_health(
     times_ms: list[float] = []
     async with probing(client, times_ms):
         load = await closed_loop(client, requests, 64, seconds)
-    figure = Percentiles.of(times_ms)
-    click.echo(
-        f"  health ms p50 / p99: {figure.text()} of {figure.count}, at {load.per_second:.1f} answers/s"
-    )
-    return {"health_ms": figure, "per_second": load.per_second}
+    return {"health_ms": Percentiles.of(times_ms), "per_second": load.per_second}
 
 
 async def measure_overload(
@@ -141,25 +127,6 @@ async def measure_overload(
     slow = [call for call in refused if call.seconds > _REFUSED_WITHIN_S]
     slow_itself = sum(call.seconds - call.late_seconds > _REFUSED_WITHIN_S for call in slow)
     kept = 2 * load.per_second / (capacity + later_capacity)
-    click.echo(f"  capacity before and after {capacity:.1f}, {later_capacity:.1f}/s")
-    click.echo(f"  at 0.8 of it, before and after: {usual.per_second:.1f} answers/s; {said(usual)}")
-    click.echo(
-        f"  at 4 times: {load.per_second:.1f} answers/s, {kept:.2f} of the capacity; {said(load)}; "
-        f"p99 {ratio:.2f}x of the usual"
-    )
-    click.echo(
-        f"  refused ms p50 / p99 / worst: {load.milliseconds('RESOURCE_EXHAUSTED').text()} / "
-        f"{load.milliseconds('RESOURCE_EXHAUSTED').worst:.1f}; with RetryInfo {with_hint} of {len(refused)}; "
-        f"{len(slow)} took more than 50 ms, {slow_itself} of them from when they were sent"
-    )
-    click.echo(
-        f"  health ms p50 / p99: {Percentiles.of(times_ms).text()}; "
-        f"generator late ms p99 / worst: {late.p99:.1f} / {late.worst:.1f}"
-    )
-    click.echo(
-        f"  anonymous memory MiB {before.anonymous_mib:.0f} -> {after.anonymous_mib:.0f}; "
-        f"fds {before.num_fds} -> {after.num_fds}; threads {before.num_threads} -> {after.num_threads}"
-    )
     return {
         "capacity": [capacity, later_capacity],
         "capacity_kept": kept,
@@ -172,6 +139,7 @@ async def measure_overload(
         "health_ms": Percentiles.of(times_ms),
         "generator_late_ms": late,
         "anonymous_mib": [before.anonymous_mib, after.anonymous_mib],
+        "footprints": [before, after],
     }
 
 
@@ -185,11 +153,6 @@ async def probing(client: AsyncRetrievalClient, times_ms: list[float]) -> Any:
         probe.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await probe
-
-
-def said(load: Load) -> str:
-    """Return codes and times for people."""
-    return f"{load.codes()}, ms p50 / p99: {load.milliseconds().text()}"
 
 
 def figures_of(load: Load) -> dict[str, Any]:
@@ -250,17 +213,8 @@ async def measure_turns(
     ratios = {
         name: Spread.of_ratios(per_second["many"], per_second[name]) for name in ("one", "alone", "beside")
     }
-    names = {
-        "one": "one client",
-        "many": f"{_NUM_CLIENTS} clients",
-        "alone": f"the library, batches of {_BATCH_SIZE}",
-        "beside": f"the same beside a process that uses {busy_share:.0%} of a core",
-    }
-    for name, values in per_second.items():
-        click.echo(f"  {names[name]}: {Spread.of(values).text(1)} answers/s")
-    for name, ratio in ratios.items():
-        click.echo(f"  {_NUM_CLIENTS} clients against {names[name]}: {ratio.text()}x")
-    return {"busy_share": busy_share, "per_second": per_second, "ratios": ratios}
+    per_turn = {name: Spread.of(values) for name, values in per_second.items()}
+    return {"busy_share": busy_share, "per_second": per_turn, "ratios": ratios}
 
 
 @benchmark("torch", "grpcio")
@@ -290,8 +244,7 @@ def main(options: SimpleNamespace) -> dict[str, Any]:
             async with AsyncRetrievalClient(served.address, timeout_s=60) as client:
                 await closed_loop(client, requests, 4, 3)
                 for part in wanted:
-                    click.echo(part)
-                    figures[part] = await measures[part](client)
+                    figures[part] = shown(part, await measures[part](client))
 
         asyncio.run(run())
     return figures

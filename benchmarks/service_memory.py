@@ -18,7 +18,7 @@ from typing import Any
 
 import click
 from harness.load_generator import closed_loop
-from harness.report import benchmark
+from harness.report import benchmark, shown
 from harness.sample_data import sample_queries
 from harness.served_process import Footprint, ServedProcess, serving
 
@@ -70,14 +70,7 @@ def main(options: SimpleNamespace) -> dict[str, Any]:
     figures = {}
     for index in options.indexes:
         with serving(index, start_seconds=600) as served:
-            figures[index.name] = seen = asyncio.run(measure(served, requests))
-        click.echo(f"{index.name}: {seen['titles']:,} titles; KV of a request {seen['kv_peak_kib']:,.0f} KiB")
-        for name, footprint in seen.items():
-            if isinstance(footprint, Footprint):
-                mapped = footprint.rss_mib - footprint.anonymous_mib
-                click.echo(
-                    f"  {name:11} anonymous {footprint.anonymous_mib:6.0f} MiB, mapped {mapped:6.0f} MiB"
-                )
+            figures[index.name] = shown(index.name, asyncio.run(measure(served, requests)))
     return figures
 
 

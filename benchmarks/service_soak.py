@@ -16,7 +16,6 @@ import os
 import random
 import shutil
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -29,10 +28,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import click
-from harness.load_generator import slope
-from harness.report import benchmark
+from harness.report import benchmark, shown
 from harness.sample_data import sample_queries
 from harness.served_process import Footprint, ServedProcess, serving
+from scipy import stats
 
 from genret.retrieval.answers.answer_types import AnswerRequest
 from genret.retrieval.types import Mention, RetrieveRequest
@@ -104,13 +103,7 @@ class Soak:
 
 
 class MixedLoad:
-    """Clients that send every kind of request until they are cancelled.
-
-    Args:
-        client: Client of the server.
-        queries: Queries, taken in turn.
-        soak: Counts of how calls end.
-    """
+    """Clients that send every kind of request until they are cancelled."""
 
     def __init__(self, client: AsyncRetrievalClient, queries: Sequence[str], soak: Soak) -> None:
         self._client = client
@@ -247,41 +240,18 @@ def memory_trend(soak: Soak) -> tuple[float, float]:
         for at, print_ in zip(soak.at_s, soak.footprints, strict=True)
         if at > soak.at_s[-1] / 3
     ]
-    times, values = [at for at, _ in pairs], [value for _, value in pairs]
-    if len(times) < 3:
+    if len(pairs) < 3:
         return 0.0, float("inf")
-    steepness = slope(times, values)
-    mean_t, mean_v = statistics.fmean(times), statistics.fmean(values)
-    rest = [v - mean_v - steepness / 3600 * (t - mean_t) for t, v in pairs]
-    spread = sum((t - mean_t) ** 2 for t in times)
+    line = stats.linregress(*zip(*pairs, strict=True))
     # Neighbours in time are alike: as many independent samples are counted as there were reloads.
-    error = (sum(r * r for r in rest) / (len(rest) - 2) / spread) ** 0.5
-    independent = max(1.0, len(rest) / max(1, len(soak.reload_s)))
-    return steepness, error * independent**0.5 * 3600
+    independent = max(1.0, len(pairs) / max(1, len(soak.reload_s)))
+    return 3600 * line.slope, 3600 * line.stderr * independent**0.5
 
 
 def report(soak: Soak, served: ServedProcess) -> dict[str, Any]:
     """Print what was seen, and return it."""
-    for kind, number in sorted(soak.codes.items()):
-        click.echo(f"  {kind:32} {number:8}")
-    for text in soak.failures:
-        click.echo(f"  FAILED: {text}")
-    first, last = soak.footprints[min(3, len(soak.footprints) - 1)], soak.footprints[-1]
     steepness, error = memory_trend(soak)
-    errors = len(served.log_lines("ERROR")) + len(served.log_lines("Traceback"))
-    click.echo(
-        f"  reloads {len(soak.reload_s)}, versions that answered {len(soak.versions)}, killed {soak.killed}"
-    )
-    click.echo(
-        f"  anonymous memory MiB: {first.anonymous_mib:.0f} -> {last.anonymous_mib:.0f}, "
-        f"slope {steepness:+.1f} ± {error:.1f} a hour behind the first third"
-    )
-    click.echo(
-        f"  fds {first.num_fds} -> {last.num_fds}, threads {first.num_threads} -> {last.num_threads}, "
-        f"mapped versions {first.mapped_versions} -> {last.mapped_versions}"
-    )
-    click.echo(f"  errors in the server's log: {errors}")
-    return {
+    figures = {
         "codes": dict(soak.codes),
         "failures": soak.failures,
         "reloads_s": soak.reload_s,
@@ -289,10 +259,13 @@ def report(soak: Soak, served: ServedProcess) -> dict[str, Any]:
         "killed": soak.killed,
         "memory_slope_mib_per_hour": steepness,
         "memory_slope_error": error,
-        "log_errors": errors,
+        "log_errors": len(served.log_lines("ERROR")) + len(served.log_lines("Traceback")),
         "at_s": soak.at_s,
         "footprints": soak.footprints,
     }
+    ends = {"first": soak.footprints[min(3, len(soak.footprints) - 1)], "last": soak.footprints[-1]}
+    shown("soak", {**figures, "footprints": ends})
+    return figures
 
 
 def _failed(figures: dict[str, Any], _options: SimpleNamespace) -> str | None:

@@ -38,10 +38,8 @@ from harness.grammar_engines import (
     admits,
 )
 from harness.processes import memory_bytes
-from harness.report import COUNT, FOLDER, Spread, benchmark, percentiles
+from harness.report import COUNT, FOLDER, Spread, benchmark, percentiles, shown
 from harness.titles import batches, input_options, titles_file, tokenizer_file
-from rich.console import Console
-from rich.table import Table
 
 from genret.decoding.grammar.compile_options import GrammarOptions
 from genret.decoding.grammar.json_grammar import compile_schema
@@ -81,8 +79,8 @@ def main(options: SimpleNamespace) -> dict[str, Any]:
                 for engine in engines:
                     gc.collect()
                     contest.take_turn(engine)
-            figures[f"{index.num_entities}"] = contest.figures()
-            print_figures(index.num_entities, figures[f"{index.num_entities}"])
+            number = index.num_entities
+            figures[f"{number}"] = shown(f"{number:,} titles", contest.figures())
     return figures
 
 
@@ -157,13 +155,7 @@ class Contestant(Protocol):
 
 
 class Contest:
-    """Rounds of several engines over the same answers.
-
-    Args:
-        file: The tokenizer.
-        titles: Titles that must be written.
-        misses: Texts that must be refused.
-    """
+    """Rounds of several engines over the same answers."""
 
     def __init__(self, file: TokenizerFile, titles: Sequence[str], misses: Sequence[str]) -> None:
         def answer(title: str) -> list[int]:
@@ -296,35 +288,6 @@ def _schema(title: dict[str, Any], reason: str = _REASON) -> str:
         "additionalProperties": False,
     }
     return json.dumps(document, ensure_ascii=False)
-
-
-def print_figures(number: int, figures: dict[str, Any]) -> None:
-    """Print one table."""
-    table = Table("engine", title=f"{number:,} titles")
-    for column in ("attach ms", "MB", "mask p50 us", "p99", "max", "advance p99", "written", "refused"):
-        table.add_column(column, justify="right")
-    for name, one in figures.items():
-        if one.get("refused"):
-            table.add_row(name, one["refused"][:40])
-            continue
-        table.add_row(
-            name,
-            one["attach_ms"].text(3),
-            f"{one['attach_bytes'].max / 1e6:.2f}",
-            *(one[figure].text(1) for figure in ("mask_p50_us", "mask_p99_us", "mask_max_us")),
-            one["advance_p99_us"].text(1),
-            "{} of {}".format(*one["written"]),
-            "{} of {}".format(*one["misses_refused"]),
-        )
-    console = Console(width=160)
-    console.print(table)
-    ours = next(iter(figures.values()))
-    opened, second = ours["open_bytes"].median / 1e6, ours["second_schema_bytes"].median / 1e6
-    console.print(
-        f"opening the titles, once per process: {ours['open_ms'].text(1)} ms, {opened:.2f} MB "
-        f"(counted {ours['counted_bytes'].max / 1e6:.2f}); "
-        f"a second schema: {ours['second_schema_ms'].text(3)} ms, {second:.2f} MB"
-    )
 
 
 if __name__ == "__main__":

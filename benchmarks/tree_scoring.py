@@ -28,7 +28,7 @@ from typing import Any
 import click
 import pyarrow.parquet as pq
 import torch
-from harness.report import COUNT, Spread, benchmark
+from harness.report import COUNT, Spread, benchmark, shown
 from harness.sample_data import SMALL_MODEL
 from harness.timing import in_turn
 from harness.titles import DATA
@@ -76,8 +76,7 @@ def main(options: SimpleNamespace) -> list[dict[str, Any]]:
             else:
                 rows = _real(number, options.data, twins.vocab_size)
             about = {"model": name, "titles": f"{number} {options.kind}"}
-            found.append(about | _measure(twins, rows, options))
-            _show(found[-1])
+            found.append(shown(name, about | _measure(twins, rows, options)))
     return found
 
 
@@ -188,12 +187,7 @@ def padded(model: PreTrainedModel, prompt: Sequence[int], rows: Rows, batch: int
 
 
 class PromptOnce:
-    """A prompt that was run once, whose keys and values every row gets a copy of.
-
-    Args:
-        model: Stock model.
-        prompt: Tokens of the prompt.
-    """
+    """A prompt that was run once, whose keys and values every row gets a copy of."""
 
     @torch.no_grad()
     def __init__(self, model: PreTrainedModel, prompt: Sequence[int]) -> None:
@@ -226,30 +220,10 @@ def _rectangle(rows: Rows) -> tuple[Tensor, Tensor]:
     return torch.tensor([[*row, *[0] * (width - len(row))] for row in rows]), lengths
 
 
-def _token_logprobs(logits: Tensor, tokens: Tensor) -> Tensor:
-    """Shapes: (n, L, V) and (n, L) to (n, L)."""
-    return (logits.gather(2, tokens[..., None])[..., 0] - logits.logsumexp(-1)).double()
-
-
 def _sums(logits: Tensor, tokens: Tensor, lengths: Tensor) -> list[float]:
-    counts = torch.arange(tokens.shape[1]) < lengths
-    return torch.where(counts, _token_logprobs(logits, tokens), 0.0).sum(1).tolist()
-
-
-def _show(figures: dict[str, Any]) -> None:
-    click.echo(
-        f"\n{figures['model']}, {figures['titles']} titles: {figures['tree_nodes']:,} nodes, "
-        f"{figures['forward_nodes']:,} with a forward; head {figures['head_share']:.0%} of the tree; "
-        f"floor {figures['floor']:.2f}\ntree / prefill {figures['ratio'].text()}"
-    )
-    for side, spread in figures["cpu_s"].items():
-        apart = figures["largest_difference"].get(side)
-        click.echo(
-            f"  {side:20} {1000 * spread.median:9,.0f} ms CPU "
-            f"({1000 * spread.min:,.0f}–{1000 * spread.max:,.0f}), "
-            f"{1000 * figures['wall_s'][side].median:9,.0f} ms wall"
-            + ("" if apart is None else f", differs by at most {apart:.1e}")
-        )
+    """Sum log-probabilities of the rows. Shapes: (n, L, V), (n, L) and (n, 1)."""
+    logprobs = (logits.gather(2, tokens[..., None])[..., 0] - logits.logsumexp(-1)).double()
+    return torch.where(torch.arange(tokens.shape[1]) < lengths, logprobs, 0.0).sum(1).tolist()
 
 
 if __name__ == "__main__":

@@ -17,8 +17,9 @@ effort is the number of cells visited or candidates kept, 0 for everything; time
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -28,8 +29,8 @@ import click
 import numpy as np
 import numpy.typing as npt
 from harness.processes import build_index
-from harness.report import COUNT, FOLDER, Spread, benchmark
-from harness.timing import timed
+from harness.report import COUNT, FOLDER, Spread, benchmark, shown
+from harness.timing import Took, in_turn, timed
 from harness.titles import chosen_titles, input_options, tokenizer_file, write_tsv
 
 from genret.retrieval.index.layout import VECTORS_FILE
@@ -97,8 +98,7 @@ def main(options: SimpleNamespace) -> dict[str, Any]:
             write_tsv(source, chosen_titles(options))
             arguments = ["--tokenizer", tokenizer_file(options), "--evidence", "none"]
             usage = build_index(source, path, "--vectors", options.vectors, *arguments)
-            built = {"seconds": usage.seconds, "peak_bytes": usage.peak_bytes}
-            click.echo(f"built in {usage.seconds:,.0f} s, peak {usage.peak_bytes / (1 << 20):,.0f} MiB")
+            built = shown("built", {"seconds": usage.seconds, "peak_bytes": usage.peak_bytes})
         with Index.open(path) as opened:
             queries = title_queries(opened, options.number, options.seed)
             figures = measure(opened, queries, options.rounds, options.seed)
@@ -111,11 +111,6 @@ def measure(index: Index, queries: Sequence[TitleQuery], rounds: int, seed: int)
     searcher, embedder = VectorSearcher(stored, index.num_entities, entry.effort), open_embedder(entry)
     file = index.manifest.file(VECTORS_FILE)
     stored_bytes = 0 if file is None else file.bytes
-    click.echo(
-        f"{index.num_entities:,} entities, {entry.count:,} vectors of {entry.dimensions} dimensions, "
-        f"{entry.factory}: {stored_bytes / entry.count:.1f} bytes per vector; effort {entry.effort} keeps "
-        f"{entry.recall:.1%} of {entry.recall_queries} known items first"
-    )
     embedding_ms, vectors = [], []
     for query in queries:
         embedded = timed(embedder.embed_queries, [query.text])
@@ -130,51 +125,40 @@ def measure(index: Index, queries: Sequence[TitleQuery], rounds: int, seed: int)
         allowed[meant] = True
         settings.append((entry.effort, selectivity, allowed))
     few = [draw.integers(0, index.num_entities, SIZE) for _ in queries]
-    found: list[list[IntArray]] = [[] for _ in settings]
-    wall: list[list[float]] = [[] for _ in settings]
-    cpu: list[list[float]] = [[] for _ in settings]
-    similarities_ms = []
+
+    def searches(mask: Mask | None, effort: int) -> list[Took]:
+        return [timed(searcher.search, vector, SIZE, mask, effort) for vector in vectors]
+
+    def similarities() -> list[Took]:
+        return [timed(searcher.similarities, v, f) for v, f in zip(vectors, few, strict=True)]
+
+    calls: dict[str, Callable[[], list[Took]]] = {
+        **{str(at): partial(searches, mask, effort) for at, (effort, _, mask) in enumerate(settings)},
+        "similarities": similarities,
+    }
     with faiss_threads(1):
         full = [[searcher.search(v, SIZE, mask, 0).entities for v in vectors] for _, _, mask in settings]
-        for _ in range(rounds):
-            for at, (effort, _, mask) in enumerate(settings):
-                searches = [timed(searcher.search, v, SIZE, mask, effort) for v in vectors]
-                found[at] = [search.value.entities for search in searches]
-                wall[at].append(1000 * float(np.median([search.wall_s for search in searches])))
-                cpu[at].append(1000 * float(np.median([search.cpu_s for search in searches])))
-            described = [timed(searcher.similarities, v, f) for v, f in zip(vectors, few, strict=True)]
-            similarities_ms.append(1000 * float(np.median([took.wall_s for took in described])))
-    click.echo(
-        f"a query: embedding {np.median(embedding_ms):.2f} ms, "
-        f"similarities of {SIZE} entities {Spread.of(similarities_ms).median:.2f} ms"
-    )
+        taken = in_turn(calls, rounds, warm_up=0)
+
+    def median_ms(name: str, clock: str) -> Spread:
+        rounds = ([getattr(one, clock) for one in took.value] for took in taken[name])
+        return Spread.of([1000 * float(np.median(seconds)) for seconds in rounds])
+
     listed = []
     for at, (effort, selectivity, _) in enumerate(settings):
-        recall, first, hits = quality(meant, found[at], full[at])
-        search_ms, cpu_ms = Spread.of(wall[at]), Spread.of(cpu[at])
-        listed.append(
-            {
-                "effort": effort,
-                "selectivity": selectivity,
-                "search_ms": search_ms,
-                "cpu_ms": cpu_ms,
-                "recall": recall,
-                "first": first,
-                "hits": hits,
-            }
-        )
-        click.echo(
-            f"effort {effort or 'full'}, {selectivity:.0%} of the entities: {search_ms.median:.2f} ms, CPU "
-            f"{cpu_ms.median:.2f} ms; recall@{SIZE} {recall:.1%}, first {first:.1%}; hits@1/10/100 "
-            + " / ".join(f"{hits[depth]:.1%}" for depth in DEPTHS)
-        )
-    return {
+        found = [one.value.entities for one in taken[str(at)][-1].value]
+        recall, first, hits = quality(meant, found, full[at])
+        setting = {"effort": effort, "selectivity": selectivity}
+        times = {"search_ms": median_ms(str(at), "wall_s"), "cpu_ms": median_ms(str(at), "cpu_s")}
+        listed.append({**setting, **times, "recall": recall, "first": first, "hits": hits})
+    figures = {
         "entry": entry,
         "bytes": stored_bytes,
         "embedding_ms": float(np.median(embedding_ms)),
-        "similarities_ms": Spread.of(similarities_ms),
+        "similarities_ms": median_ms("similarities", "wall_s"),
         "settings": listed,
     }
+    return shown("vectors", figures)
 
 
 def quality(

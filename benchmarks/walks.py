@@ -30,7 +30,7 @@ from typing import Any
 import click
 import grpc
 import torch
-from harness.report import benchmark
+from harness.report import benchmark, shown
 from harness.sample_data import SMALL_MODEL
 
 import genret
@@ -175,21 +175,16 @@ def num_modules() -> int:
     return int(subprocess.check_output([sys.executable, "-c", _IMPORTS], cwd=_PACKAGE.parent, text=True))
 
 
-def figures(name: str, walk: Walk, list_files: bool) -> dict[str, Any]:
-    """Print what a walk entered, and return it for the file of figures."""
-    print(f"{name}: {len(walk.files)} files, {len(walk.calls)} functions, {walk.calls.total()} calls", end="")
-    print(f", {walk.hand_overs} hand-overs" if walk.computing else "")
-    packages = Counter(file.split("/")[0] for file in walk.files)
-    print("  files of " + ", ".join(f"{package}: {count}" for package, count in sorted(packages.items())))
-    if walk.computing:
-        print("  path: " + " > ".join(dict.fromkeys(walk.queued + walk.computing)))
-    if list_files:
-        print("".join(f"  {count:4} {file}\n" for file, count in sorted(walk.files.items())), end="")
+def figures(walk: Walk) -> dict[str, Any]:
+    """Return what a walk entered: functions by file, files by package, and the way to the first tensor."""
     return {
-        "files": dict(walk.files),
+        "files": dict(sorted(walk.files.items())),
+        "packages": Counter(file.split("/")[0] for file in sorted(walk.files)),
+        "num_files": len(walk.files),
         "functions": len(walk.calls),
         "calls": walk.calls.total(),
         "hand_overs": walk.hand_overs if walk.computing else None,
+        "path": " > ".join(dict.fromkeys(walk.queued + walk.computing)) if walk.computing else None,
     }
 
 
@@ -207,10 +202,11 @@ def main(options: SimpleNamespace) -> dict[str, Any]:
             "gRPC Retrieve": asyncio.run(service_walk(index)),
             "build of three titles": building,
         }
-    told: dict[str, Any] = {name: figures(name, walk, options.list_files) for name, walk in walks.items()}
-    told["modules"] = num_modules()
-    click.echo(f"from genret import Retriever: {told['modules']} modules")
-    return told
+    found: dict[str, Any] = {name: figures(walk) for name, walk in walks.items()}
+    for name, figure in found.items():
+        left_out = () if options.list_files else ("files",)
+        shown(name, {part: value for part, value in figure.items() if part not in left_out})
+    return {**found, **shown("from genret import Retriever", {"modules": num_modules()})}
 
 
 if __name__ == "__main__":

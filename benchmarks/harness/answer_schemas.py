@@ -12,12 +12,7 @@ _OLD_DRAFT = "http://json-schema.org/draft-0{}/schema#"
 
 @dataclass(frozen=True, slots=True)
 class AnswerSchema:
-    """A schema of an answer.
-
-    Attributes:
-        name: Name of the schema.
-        schema: JSON Schema as Python values, properties in order.
-    """
+    """A schema of an answer."""
 
     name: str
     schema: Any

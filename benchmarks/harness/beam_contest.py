@@ -35,13 +35,7 @@ Lists = list[dict[Row, float]]  # by query: the score of every row found
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A cell of a table.
-
-    Attributes:
-        prompt: Number of tokens of a prompt.
-        beams: Number of beams, and of results.
-        batch: Number of prompts at a time.
-    """
+    """A cell of a table."""
 
     prompt: int
     beams: int
@@ -104,13 +98,7 @@ class EqualTitles:
 
     @classmethod
     def make(cls, number: int, vocab_size: int, device: torch.device | str = "cpu") -> EqualTitles:
-        """Make about so many with skewed tokens, so that prefixes are shared as in real titles.
-
-        Args:
-            number: Number of titles; fewer where some come out equal.
-            vocab_size: Number of tokens there are.
-            device: Device of the trie.
-        """
+        """Make about so many with skewed tokens, so that prefixes are shared as in real titles."""
         ranks = np.random.default_rng(0).zipf(1.2, size=(number, LENGTH)) % (vocab_size - FIRST) + FIRST
         rows = np.unique(ranks, axis=0)
         rows = np.concatenate([rows, np.full((len(rows), 1), END)], axis=1)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import click
 import torch
 from torch import Tensor
 
@@ -19,8 +19,9 @@ from genret.decoding.model.hf_model import HFLanguageModel
 from genret.decoding.model.token_tree import CollectionPolicy
 from genret.decoding.params import BeamParams
 from harness.beam_contest import EqualTitles, FreeText, Run, Setting, finished, search
-from harness.report import Spread, picture
+from harness.report import Spread, picture, shown
 from harness.sample_data import SMALL_MODEL, sample_prompts
+from harness.timing import in_turn
 from harness.twin_models import END, Twins
 
 NEVER = "never"
@@ -59,11 +60,7 @@ class Moment:
 
 
 class TracedSession:
-    """A session over one query that notes its memory after every step (`language_model.DecodeSession`).
-
-    Args:
-        session: Session of one query, nothing written yet.
-    """
+    """A session over one query that notes its memory after every step (`language_model.DecodeSession`)."""
 
     def __init__(self, session: DecodeSession) -> None:
         if len(session.root_logits) != 1:
@@ -106,15 +103,7 @@ class TracedSession:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Searches whose memory is looked at.
-
-    Attributes:
-        name: Name of the work.
-        twins: The model.
-        constraint: Constraint of the search.
-        setting: Its size.
-        prompts: Shape: (batch, prompt), int64.
-    """
+    """Searches whose memory is looked at. Shape of the prompts: (batch, prompt), int64."""
 
     name: str
     twins: Twins
@@ -138,18 +127,19 @@ def works(twins: Twins, titles: EqualTitles, prompt: int, queries: int, new_toke
 def ablation(work: Work, repeats: int) -> tuple[dict[str, Any], dict[str, list[Run]]]:
     """Compare policies of collection on one work; return the figures and the runs, by policy."""
     setting = work.setting
-    click.echo(f"{work.name}: {setting.words()}")
     models = {policy: work.twins.model(settings) for policy, settings in POLICIES.items()}
-    runs: dict[str, list[Run]] = {policy: [] for policy in POLICIES}
-    for _ in range(repeats):
-        for policy, model in models.items():
-            runs[policy].append(search(model, work.constraint, work.prompts, setting.beams))
+    searches = {
+        policy: partial(search, model, work.constraint, work.prompts, setting.beams)
+        for policy, model in models.items()
+    }
+    taken = in_turn(searches, repeats, warm_up=0)
+    runs = {policy: [took.value for took in column] for policy, column in taken.items()}
     figures: dict[str, Any] = {**asdict(setting)}
     kept = [run.decode_s for run in runs[NEVER]]
     for policy, model in models.items():
         usage = runs[policy][0].usage
         assert usage is not None  # ours has one
-        figures[policy] = figure = {
+        figures[policy] = {
             "policy": policy,
             "total_s": Spread.of([run.total_s for run in runs[policy]]),
             "time_over_never": Spread.of_ratios([run.decode_s for run in runs[policy]], kept),
@@ -158,13 +148,7 @@ def ablation(work: Work, repeats: int) -> tuple[dict[str, Any], dict[str, list[R
             "collections": usage.num_collections,
             **_saved(work, model),
         }
-        click.echo(
-            f"  {policy:14} KV at most {figure['peak_bytes'] / 1e6:7.2f} MB "
-            f"(a cache per beam {figure['per_branch_bytes'] / 1e6:.2f}), most slots behind a prompt "
-            f"{figure['slots']:6.1f}, saved tokens {figure['saved_tokens']:8.1f}, {figure['collections']} "
-            f"collections, decode over never {figure['time_over_never'].text()}"
-        )
-    return figures, runs
+    return shown(work.name, figures), runs
 
 
 def _saved(work: Work, model: HFLanguageModel) -> dict[str, float]:
@@ -214,20 +198,12 @@ def trace(work: Work) -> dict[str, Any]:
         "per_beam": [setting.beams * start, *(branches[n] * (setting.prompt + n + 1) * size for n in steps)],
         "greedy": [start, *((setting.prompt + n + 1.0) * size for n in steps)],
     }
-    click.echo(
-        f"{work.name}, {setting.words()}, MB after the last step: "
-        + ", ".join(f"{field} {column[-1] / 1e6:.2f}" for field, column in curves.items())
-    )
+    shown(f"{work.name}, bytes after the last step", {field: column[-1] for field, column in curves.items()})
     return {"name": work.name, **asdict(setting), "token_bytes": size, "curves": curves}
 
 
 def draw(file: Path, panels: Sequence[dict[str, Any]]) -> None:
-    """Draw keys and values over the steps of decoding, as docs/beam-search.md shows them.
-
-    Args:
-        file: An image in any format matplotlib writes.
-        panels: Figures that `trace` returned.
-    """
+    """Draw keys and values over the steps of decoding, as docs/beam-search.md shows them."""
     with picture(file, len(panels), (3.6 * len(panels), 3.9)) as (figure, axes):
         for place, panel in zip(axes, panels, strict=True):
             _panel(place, panel)

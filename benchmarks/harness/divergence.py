@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import integrate
+from scipy import integrate, stats
 
 Array = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
@@ -38,18 +38,6 @@ class Divergence:
     results: int
     expected: float
     p_value: float
-
-    @property
-    def ratio(self) -> float:
-        """Measured divergence over the mean of sampling error alone."""
-        return self.kl / self.expected
-
-    def text(self) -> str:
-        """Return the figures and what they say."""
-        return (
-            f"KL {self.kl:.2e} of {self.results:,} results, {self.ratio:.2f} times "
-            f"sampling error alone (p {self.p_value:.3f})"
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +84,13 @@ def holm(p_values: Sequence[float]) -> list[float]:
     adjusted = np.empty(len(order))
     adjusted[order] = np.maximum.accumulate(np.minimum(1.0, factors * np.asarray(p_values)[order]))
     return [float(p) for p in adjusted]
+
+
+def auc(above: Array, below: Array) -> float | None:
+    """Return the probability that one of the first is larger than one of the second, ties counted half."""
+    if not len(above) or not len(below):
+        return None
+    return float(stats.mannwhitneyu(above, below).statistic) / (len(above) * len(below))
 
 
 def kl(law: Array, other: Array) -> float:

@@ -12,12 +12,14 @@ P_S.
 
 Adaptive draws need no fewer forwards at equal KL: both ways make one walk or two, and a plain K large enough
 takes one wide walk. Where P_L(S) is small they need fewer draws, and fewer tokens where results or prefixes
-are many to a query; with most first draws accepted there is nothing to gain. `report` counts the cases.
+are many to a query; with most first draws accepted there is nothing to gain. The
+last line printed counts the cases.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import fmean
@@ -46,6 +48,7 @@ from harness.divergence import (
     theorem_rate,
 )
 from harness.enumerable import END, Law, Row, TableModel, prefixes, random_rows
+from harness.report import shown
 
 PROMPT = (1, 2, 1)
 _EXACT_DRAWS = (1, 2, 4, 8, 16)
@@ -69,19 +72,12 @@ Setting = dict[str, Any]
 
 
 def judged(p_values: dict[str, float]) -> dict[str, Any]:
-    """Print and return the verdict of all tests together: of many at 95 %, some fail by chance.
-
-    Args:
-        p_values: P-value of each test, by name.
-    """
+    """Print and return the verdict of all tests together: of many at 95 %, some fail by chance."""
     adjusted = dict(zip(p_values, holm(list(p_values.values())), strict=True))
     failed = [name for name, p in adjusted.items() if p < _ALPHA]
-    smallest = min(adjusted, key=lambda name: adjusted[name])
-    click.echo(
-        f"{len(adjusted)} tests together at level {_ALPHA} (Holm): {len(failed)} fail; smallest adjusted "
-        f"p {adjusted[smallest]:.3g}: {smallest}" + "".join(f"\n  FAILS {name}" for name in failed)
-    )
-    return {"tests": len(adjusted), "alpha": _ALPHA, "failed": failed, "adjusted_p_values": adjusted}
+    verdict = {"tests": len(adjusted), "alpha": _ALPHA, "failed": failed}
+    shown("together (Holm)", {**verdict, "smallest adjusted p": min(adjusted.values())})
+    return {**verdict, "adjusted_p_values": adjusted}
 
 
 def catalogues() -> Iterator[tuple[str, LanguageModel, Sequence[Row], Law]]:
@@ -160,13 +156,7 @@ def _compare_laws(model: LanguageModel, rows: Sequence[Row], law: Law, k: int, w
         "mean_draws_p_value": 2 * float(stats.norm.sf(abs(z))),
         "expected_draws": expected,
     }
-    click.echo(
-        f"  K={k:<2} accepted: {accepted.text()}\n"
-        f"       all: KL {everything.kl:.2e}, by the exact law of Algorithm 1 {figure['exact_kl']:.2e} "
-        f"(against that law {own_law.ratio:.2f} times sampling error, p {own_law.p_value:.3f}); "
-        f"draws {figure['mean_draws']:.3f}, Theorem 3.1 {expected:.3f}, z {z:+.2f}"
-    )
-    return figure
+    return shown(f"K={k}", figure)
 
 
 def _samples(
@@ -228,7 +218,12 @@ def adaptive(results: int, runs: int) -> list[dict[str, Any]]:
         for samples in SAMPLES
     ]
     judged(tests)
-    report(figures)
+    counts = Counter(
+        f"{figure['catalogue']} catalogue, {COSTS[entry['cost']]}: {entry['cheaper']}"
+        for figure in figures
+        for entry in figure["needed"]
+    )
+    shown("cheaper at equal KL", counts)
     return figures
 
 
@@ -257,7 +252,7 @@ def _compare_ways(
         "mass": law.mass,
         "num_samples": samples,
         "settings": table,
-        "needed": needed(table),
+        "needed": shown("cheapest settings by distance and cost", needed(table)),
     }
 
 
@@ -289,13 +284,7 @@ def _measure(model: TableModel, law: Law, params: DiscParams, results: int, runs
         "nodes": fmean(result.num_nodes for result in many) / params.num_samples,
         "draws": fmean(result.num_draws for result in many) / params.num_samples,
     }
-    click.echo(
-        f"  {figure['way']:8} K={params.num_draws:<3} KL measured {found.kl:8.1e} ± {found.stderr:.0e}"
-        + (f", law {distance:.1e}" if not params.adaptive else " " * 13)
-        + f", {figure['accepted_share']:6.1%} accepted; {figure['steps']:4.1f} forwards, per result "
-        f"{figure['nodes']:6.1f} tokens, {figure['draws']:6.1f} draws"
-    )
-    return figure
+    return shown(f"{figure['way']}, K={params.num_draws}", figure)
 
 
 def _cells(law: Law) -> Array:
@@ -350,35 +339,3 @@ def _cheaper(best: dict[str, Setting | None], cost: str) -> str:
     if abs(plain[cost] - adaptive[cost]) <= _SAME * plain[cost]:
         return "neither"
     return "adaptive" if adaptive[cost] < plain[cost] else "plain"
-
-
-def report(figures: Sequence[dict[str, Any]]) -> None:
-    """Print the cheapest settings, and which way is cheaper how often."""
-    for figure in figures:
-        click.echo(
-            f"{figure['catalogue']} catalogue, P_L(S) {figure['mass']:.2f}, {figure['num_samples']} results "
-            f"per query: the cheapest that comes so close (forwards / tokens / draws, K)"
-        )
-        for entry in figure["needed"]:
-            both = "; ".join(f"{way} {_text(entry[way])}" for way in WAYS)
-            click.echo(f"  KL <= {entry['kl']:<4} by {COSTS[entry['cost']]:8}: {both}")
-    for catalogue in dict.fromkeys(figure["catalogue"] for figure in figures):
-        for cost, name in COSTS.items():
-            votes = [
-                entry["cheaper"]
-                for figure in figures
-                if figure["catalogue"] == catalogue
-                for entry in figure["needed"]
-                if entry["cost"] == cost
-            ]
-            counts = ", ".join(f"{way} {votes.count(way)}" for way in ("adaptive", "plain", "neither"))
-            click.echo(
-                f"{catalogue} catalogue, fewer {name} at equal KL, of {len(votes)} comparisons: {counts}"
-            )
-
-
-def _text(setting: Setting | None) -> str:
-    if setting is None:
-        return "never"
-    costs = " / ".join(f"{setting[cost]:.1f}" for cost in COSTS)
-    return f"{costs} (K={setting['num_draws']})"

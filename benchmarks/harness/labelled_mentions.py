@@ -6,8 +6,6 @@ puts the lines of a document together again, so that every mention has its place
 
 from __future__ import annotations
 
-import gzip
-import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -19,6 +17,7 @@ import pyarrow.parquet as pq
 
 from genret.retrieval.index.reader import Index
 from harness.processes import build_index
+from harness.titles import json_lines
 
 # Sets whose titles are places of GeoNames; those of all others are articles of Wikipedia.
 PLACE_SETS = ("lgl",)
@@ -110,10 +109,8 @@ def read_documents(path: Path) -> list[LabelledDocument]:
     Windows that share no text stay apart; so do stretches of one document between which text is missing.
     """
     rows: dict[str, list[Mapping[str, Any]]] = {}
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        for line in file:
-            row = json.loads(line)
-            rows.setdefault(row["doc"], []).append(row)
+    for row in json_lines(path):
+        rows.setdefault(row["doc"], []).append(row)
     return [document for doc_id, of_document in rows.items() for document in _joined(doc_id, of_document)]
 
 

@@ -11,7 +11,6 @@ import asyncio
 import itertools
 import math
 import random
-import statistics
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -47,12 +46,7 @@ class Ended:
 
 @dataclass(slots=True)
 class Load:
-    """Calls of one run.
-
-    Attributes:
-        seconds: Length of the run.
-        calls: Every call that ended.
-    """
+    """Calls of one run."""
 
     seconds: float = 0.0
     calls: list[Ended] = field(default_factory=list)
@@ -95,10 +89,6 @@ class Percentiles:
             ordered[min(len(ordered) - 1, int(len(ordered) * share))] for share in (0.5, 0.9, 0.99)
         )
         return cls(p50, p90, p99, ordered[-1], len(ordered))
-
-    def text(self, digits: int = 1) -> str:
-        """Return "p50 / p99"."""
-        return f"{self.p50:,.{digits}f} / {self.p99:,.{digits}f}"
 
 
 async def ask(client: AsyncRetrievalClient, request: RetrieveRequest, due: float) -> Ended:
@@ -183,10 +173,3 @@ async def probe_health(client: AsyncRetrievalClient, times_ms: list[float], ever
         await client.health()
         times_ms.append((time.perf_counter() - started) * 1000)
         await asyncio.sleep(every_s)
-
-
-def slope(times_s: Sequence[float], values: Sequence[float]) -> float:
-    """Return the least-squares slope of values over time, per hour; 0 for fewer than two."""
-    if len(times_s) < 2:
-        return 0.0
-    return statistics.linear_regression(times_s, values).slope * 3600

@@ -10,8 +10,11 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
+
+from genret.retrieval.index.small_files import digest_file
 
 _BUILD = "from genret.index_builder.cli import build_command; build_command()"
 _SAMPLE_SECONDS = 0.02
@@ -146,3 +149,16 @@ def process_tree(pid: int) -> list[int]:
         except OSError:  # it ended meanwhile
             continue
     return found
+
+
+def digests(folder: Path) -> dict[str, Any]:
+    """Return the digest of every file below a folder, by its path there."""
+    files = (file for file in folder.rglob("*") if file.is_file())
+    return {str(file.relative_to(folder)): digest_file(file) for file in files}
+
+
+def same_files(ours: Mapping[str, Any], theirs: Mapping[str, Any], complaint: str) -> None:
+    """Fail with a complaint and the names of the files unless their contents are the same."""
+    differing = sorted(name for name in {*ours, *theirs} if ours.get(name) != theirs.get(name))
+    if differing:
+        raise click.ClickException(f"{complaint} in {differing}")

@@ -10,11 +10,11 @@ import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 import numpy as np
@@ -23,20 +23,15 @@ FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 NEW_FOLDER = click.Path(path_type=Path, file_okay=False)
 NEW_FILE = click.Path(path_type=Path, dir_okay=False)
+_LISTED = 20
+_Figures = TypeVar("_Figures")
 COUNT = click.IntRange(min=1)
 _JSON = click.option("--json", "json_file", type=NEW_FILE, help="Write the figures there.")
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Repeated measurements of one figure.
-
-    Attributes:
-        median: Their median.
-        min: The smallest.
-        max: The largest.
-        values: All of them, in the order measured.
-    """
+    """Repeated measurements of one figure, in the order measured."""
 
     median: float
     min: float
@@ -53,11 +48,11 @@ class Spread:
         """Summarise the ratios of measurements that were taken in pairs, one after the other."""
         return cls.of([a / b for a, b in zip(above, below, strict=True)])
 
-    def text(self, digits: int = 2) -> str:
+    def text(self) -> str:
         """Return "median (min–max)"."""
         if len(self.values) == 1:
-            return f"{self.median:,.{digits}f}"
-        return f"{self.median:,.{digits}f} ({self.min:,.{digits}f}–{self.max:,.{digits}f})"
+            return _text(self.median)
+        return f"{_text(self.median)} ({_text(self.min)}–{_text(self.max)})"
 
 
 def environment(*packages: str) -> dict[str, Any]:
@@ -73,6 +68,43 @@ def environment(*packages: str) -> dict[str, Any]:
     if "torch" in sys.modules and sys.modules["torch"].cuda.is_available():
         facts["device"] = sys.modules["torch"].cuda.get_device_name()
     return facts
+
+
+def shown(name: str, figures: _Figures) -> _Figures:
+    """Print figures, a line for each group of them, and return them.
+
+    A group within a group has its own line, named by the way to it. Of a long list the beginning is printed.
+    """
+    parts = _parts(figures)
+    said = [f"{part} {_text(value)}" for part, value in parts.items() if not _parts(value)]
+    if said:
+        click.echo(f"{name}: {', '.join(said)}")
+    for part, value in parts.items():
+        if _parts(value):
+            shown(f"{name}, {part}", value)
+    return figures
+
+
+def _parts(figures: Any) -> dict[Any, Any]:
+    """Return the parts of a group of figures; a single figure has none."""
+    if isinstance(figures, Spread):
+        return {}
+    if is_dataclass(figures):
+        return {field.name: getattr(figures, field.name) for field in fields(figures)}
+    if isinstance(figures, list | tuple):
+        return dict(enumerate(figures, start=1)) if any(map(_parts, figures)) else {}
+    return figures if isinstance(figures, dict) else {}
+
+
+def _text(figure: Any) -> str:
+    if isinstance(figure, Spread):
+        return figure.text()
+    if isinstance(figure, list | tuple):
+        more = " …" if len(figure) > _LISTED else ""
+        return " / ".join(map(_text, figure[:_LISTED])) + more
+    if isinstance(figure, bool) or not isinstance(figure, int | float):
+        return str(figure)
+    return f"{figure:,.0f}" if abs(figure) >= 1000 else f"{figure:.4g}"
 
 
 def percentiles(values: Sequence[float], *shares: float) -> dict[str, float]:
@@ -141,14 +173,7 @@ def _version(name: str) -> str:
 
 @contextmanager
 def picture(file: Path, panels: int, size: tuple[float, float], **options: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield a figure of matplotlib and its panels side by side, and write it to a file at the end.
-
-    Args:
-        file: An image in any format matplotlib writes.
-        panels: Number of panels.
-        size: Width and height, inches.
-        options: Further options of `pyplot.subplots`.
-    """
+    """Yield a figure of matplotlib and its panels side by side, and write it to a file at the end."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -17,13 +17,7 @@ _WORDS = [
 
 @dataclass(frozen=True, slots=True)
 class SchemaClass:
-    """A schema and a way to make instances of it.
-
-    Attributes:
-        name: Name of the class.
-        schema: JSON Schema as Python values, properties in order.
-        instance: Function that makes one instance, its properties in the schema's order.
-    """
+    """A schema and a way to make instances of it."""
 
     name: str
     schema: dict[str, Any]

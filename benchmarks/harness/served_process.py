@@ -56,13 +56,7 @@ class ThreadTimes:
 
 
 class ServedProcess:
-    """A running `genret serve`.
-
-    Attributes:
-        process: Its process.
-        address: Host and port.
-        log: File with its stderr.
-    """
+    """A running `genret serve`."""
 
     def __init__(self, process: subprocess.Popen[bytes], address: str, log: Path) -> None:
         self.process = process

@@ -13,12 +13,7 @@ from genret.decoding.row_trees import Ints, NodeSpan, RowTrees
 
 
 class SteppedTrees:
-    """Writes token trees below prompts of any session, one forward per level (`language_model.TreeWriter`).
-
-    Args:
-        session: Session, which stays as it is.
-        trees: Token trees, one per query of the session.
-    """
+    """Writes token trees below prompts of a session, one forward per level (`language_model.TreeWriter`)."""
 
     def __init__(self, session: DecodeSession, trees: RowTrees) -> None:
         self._session = session

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -75,6 +77,12 @@ def batches(file: Path, limit: int | None = None) -> Iterator[list[str]]:
             return
         yield batch[:left]
         left -= len(batch)
+
+
+def json_lines(file: Path) -> Iterator[Any]:
+    """Yield the values of a gzipped file of JSON lines."""
+    with gzip.open(file, "rt", encoding="utf-8") as lines:
+        yield from map(json.loads, lines)
 
 
 def write_tsv(file: Path, titles: Iterator[list[str]]) -> int:

@@ -22,7 +22,7 @@ def run_script(script: str, *options: object) -> subprocess.CompletedProcess[str
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(BENCHMARKS / script), *map(str, options)]
     return subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=280, env=environment, cwd=REPOSITORY
+        command, capture_output=True, text=True, check=False, timeout=2800, env=environment, cwd=REPOSITORY
     )
 
 

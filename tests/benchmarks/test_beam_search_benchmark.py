@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from beam_search import PeerCost
+from beam_search import PeerCost, main
+from click.testing import CliRunner
 from harness.beam_contest import Agreement, EqualTitles, FreeText, Run, Setting, generate, search
 from harness.beam_memory import TracedSession
 from harness.sample_data import sample_prompts
 from harness.twin_models import Sizes, Twins
 
-from genret.decoding.constraints import WideConstraint
 from genret.decoding.model.token_tree import CollectionPolicy
 
 VOCAB, LENGTH, END = 300, 6, 1
@@ -70,19 +70,6 @@ def test_a_difference_is_seen() -> None:
     assert not of([{(2, 1): -1.0}], [{(2, 1): -1.5}]).holds(0.4)
 
 
-def test_free_text_lists_what_it_verifies() -> None:
-    text = FreeText(2, 5, 1)
-    assert isinstance(text, WideConstraint)
-    states = torch.tensor([0, -1, 1, 2])
-    children = text.children(states)
-    assert children.owner.tolist() == [0] * 4 + [2] * 4
-    assert children.token.tolist() == [0, 2, 3, 4] * 2
-    assert children.next_state.tolist() == [1] * 4 + [2] * 4
-    verified = text.verify(states, torch.arange(5).expand(4, 5))
-    assert verified.tolist() == [[1, -1, 1, 1, 1], [-1] * 5, [2, -1, 2, 2, 2], [-1] * 5]
-    assert text.is_final(states).tolist() == [False, False, False, True]
-
-
 def test_a_trace_counts_live_tokens(twins: Twins) -> None:
     session = twins.model(CollectionPolicy.never()).prefill([[2, 3, 4]])
     traced = TracedSession(session)
@@ -118,13 +105,18 @@ def test_prompts_of_the_default_model_end_in_queries() -> None:
     assert prompts[0].tolist()[-1] == prompts[1].tolist()[-1]  # the template's end
 
 
-def test_what_makes_no_sense_is_refused_by_name(output_of: Callable[..., str]) -> None:
-    def refused(*options: str) -> str:
-        return output_of("beam_search.py", *options, status=2)
-
-    assert "--plot needs the section trace" in refused("--only", "titles", "--plot", "p.png")
-    assert "PROMPT/BEAMS/BATCH" in refused("--settings", "512/15")
-    assert "--hidden must be a multiple of 64, got 100" in refused("--hidden", "100")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--only", "titles", "--plot", "p.png"], "--plot needs the section trace"),
+        (["--settings", "512/15"], "PROMPT/BEAMS/BATCH"),
+        (["--hidden", "100"], "--hidden must be a multiple of 64, got 100"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_by_name(options: list[str], message: str) -> None:
+    refused = CliRunner().invoke(main, options)
+    assert refused.exit_code == 2
+    assert message in refused.output
 
 
 @pytest.mark.slow

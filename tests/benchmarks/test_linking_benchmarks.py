@@ -13,7 +13,7 @@ import click
 import pytest
 from harness.labelled_mentions import LabelledSpan, base_name, read_documents
 from harness.processes import MemoryTrace
-from linking import Agreement, Answer, as_documents, made_mentions, mentions_of, repeated, write_documents
+from linking import Answer, agreement, as_documents, made_mentions, mentions_of, repeated, write_documents
 
 from genret.retrieval.types import Mention
 from tests.shared_titles import shared_file
@@ -67,7 +67,7 @@ def test_documents_mark_their_mention(tmp_path: Path) -> None:
 def test_answers_agree_by_entity_and_score() -> None:
     one = [Answer("E1", -1.0), Answer("E2", -2.0), Answer(None, None), Answer("E3", -1.0)]
     other = [Answer("E1", -1.5), Answer("E2", -2.0), Answer(None, None), Answer("E4", -9.0)]
-    assert Agreement.of(one, other) == Agreement(3, 4, 0.5)
+    assert agreement(one, other) == {"num_equal": 3, "num_mentions": 4, "largest_difference": 0.5}
 
 
 def test_memory_is_looked_at_while_the_block_runs() -> None:

@@ -1,4 +1,4 @@
-"""The load on a server is what it says it is: due times, codes, percentiles, trends."""
+"""The load on a server is what it says it is: due times, codes, percentiles."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from benchmarks.harness.load_generator import (
     closed_loop,
     open_loop,
     probe_health,
-    slope,
 )
 from benchmarks.harness.served_process import ServedProcess, ThreadTimes
 from genret.retrieval.types import RetrieveRequest
@@ -39,12 +38,10 @@ def test_arrivals_are_a_poisson_process_and_the_same_for_a_seed() -> None:
     assert abs(len(times) - 10_000) < 5 * math.sqrt(10_000)  # 5 sigma
 
 
-def test_percentiles_and_trends() -> None:
+def test_percentiles() -> None:
     figure = Percentiles.of([float(value) for value in range(100, 0, -1)])
     assert (figure.p50, figure.p90, figure.p99, figure.worst, figure.count) == (51, 91, 100, 100, 100)
     assert math.isnan(Percentiles.of([]).p99)
-    assert slope([0, 1800, 3600], [1, 2, 3]) == pytest.approx(2)
-    assert slope([1], [1]) == 0
 
 
 def test_a_call_counts_from_when_it_was_due() -> None:
