@@ -533,16 +533,6 @@ def test_any_other_order_is_found_out(texts: list[bytes], data: st.DataObject) -
     assert (found is None) == (other.tolist() == order.tolist())
 
 
-def test_words_of_texts_are_read_where_they_lie() -> None:
-    batches = TextBatches.of([b"abc", b"", b"abcdefghij", b"x"], 4)
-    words, taken = batches.words(batches_numbers := title_order(batches, 4), 0)
-    texts = [batches.text(int(number)) for number in batches_numbers]
-    assert texts == [b"", b"abc", b"abcdefghij", b"x"]
-    assert [int(word).to_bytes(8, "big") for word in words] == [text[:8].ljust(8, b"\0") for text in texts]
-    assert taken.tolist() == [0, 3, 8, 1]
-    assert batches.lengths(batches_numbers).tolist() == [0, 3, 10, 1]
-
-
 @settings(max_examples=150)
 @given(TEXTS, st.sampled_from([1, 4, 1 << 16]))
 def test_bytes_and_characters_are_those_of_all_texts(texts: list[bytes], rows: int) -> None:

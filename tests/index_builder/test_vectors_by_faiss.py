@@ -56,12 +56,6 @@ def proposed(index: Path, texts: list[str]) -> list[str]:
         return [opened.entity(int(one.entities[0])).title for one in found]
 
 
-def test_the_same_input_gives_the_same_index(summary: BuildSummary, tmp_path: Path) -> None:
-    again = build(tmp_path)
-    assert again.version == summary.version
-    assert version_files(again) == version_files(summary)
-
-
 def test_what_is_built_is_sound_and_finds_titles(summary: BuildSummary) -> None:
     report = verify(summary.index)
     assert (report.problems, report.notes) == ((), ())

@@ -68,14 +68,6 @@ def model(index: Index) -> TableModel:
     return likely_titles(index)
 
 
-def test_candidate_tells_title_and_surface_apart(index: Index, model: TableModel) -> None:
-    (result,) = ask(index, model, RetrieveRequest("q", k=12, beam_size=200))
-    for candidate in result.candidates:
-        entity = index.entity_by_id(candidate.entity_id)
-        assert (candidate.title, candidate.metadata) == (entity.title, entity.metadata)
-        assert candidate.surface in (entity.title, *entity.aliases)
-
-
 def test_one_row_of_two_spellings_shows_each_entity_its_own(tmp_path: Path) -> None:
     tokenizer = character_tokenizer("abcdefghijklmnopqrstuvwxyz ", lower=True)
     lines = ["entity_id\ttitle\taliases", "film\tIt\t", "pronoun\tit\t", "office\tBureau\tIT"]

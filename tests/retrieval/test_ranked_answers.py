@@ -303,26 +303,6 @@ def test_the_share_in_past_queries_is_that_among_all_that_the_evidence_finds(
     check_ranked(setting, request, result, setting.scored(request, decoded[0]))
 
 
-@settings(max_examples=20, deadline=None)
-@given(query=st.sampled_from(QUESTIONS), size=st.integers(1, 119), k=st.integers(1, 130))
-def test_a_shortlist_is_the_evidences_best_by_log_probability(
-    setting: Setting, query: str, size: int, k: int
-) -> None:
-    request = RetrieveRequest(query, k=k, method="shortlist", shortlist_size=size)
-    (result,) = setting.answer(request)
-    oracle = setting.oracle(request)
-    proposed = setting.proposed(request)
-    best = sorted(proposed, key=lambda number: -oracle.logprob(number))[:k]
-    found = oracle.numbers(result.candidates)
-    assert [oracle.logprob(n) for n in found] == pytest.approx([oracle.logprob(n) for n in best], abs=1e-4)
-    assert set(found) <= set(proposed)
-    assert all(c.score == c.logprob and not c.shares for c in result.candidates)
-    assert (result.nothing_fits, result.certified, result.shortlist_size) == (None, None, len(proposed))
-    mass = oracle.mass({rank for number in proposed for rank in oracle.forms(number)})
-    for candidate in result.candidates:
-        assert candidate.probability == pytest.approx(math.exp(candidate.logprob) / mass, rel=1e-3)
-
-
 @pytest.mark.parametrize("size", [4, 200])
 @pytest.mark.parametrize("options", [{}, {"temperature": 2.0}, {"adaptive": True}, {"min_mass": 1.0}])
 def test_the_order_changes_nothing_of_what_disc_says(

@@ -69,8 +69,6 @@ def test_answers_pass_all_three(
     [
         ({"filter": "year = 3"}, f"filter: at character 1: unknown column 'year'; {HAS}"),
         ({"filter": "kind = 'x"}, "filter: at character 8: this string is not closed; expected another '"),
-        ({"filter": 3}, "filter: must be text, got int"),
-        ({"allow_ids": "Q1"}, "allow_ids: must be a sequence of ids, got str"),
         ({"deny_ids": ["x"] * 100_001}, "deny_ids: at most 100,000 ids, got 100,001"),
     ],
 )

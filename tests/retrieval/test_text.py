@@ -190,11 +190,6 @@ def test_folder_without_a_usable_tokenizer(tmp_path: Path, files: dict[str, byte
     assert str(tmp_path) in str(error.value)
 
 
-def test_missing_path_is_no_hub_id(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="neither an existing path nor a valid hub id"):
-        TextTokenizer.load(tmp_path / "absent" / "model")
-
-
 def test_hub_id_is_fetched_once_and_read_from_its_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -124,18 +124,6 @@ def test_closing(summary: BuildSummary) -> None:
     assert np.array_equal(arrays.token, before)  # what was handed out outlives the reader and the files
 
 
-def test_an_open_reader_survives_later_publications(tmp_path: Path) -> None:
-    first = build(tmp_path, ["a", "b"], TOKENIZER, keep_versions=0)
-    with Index.open(first.index) as index:
-        for titles in (["c"], ["d", "e"], ["f"]):
-            build(tmp_path, titles, TOKENIZER, keep_versions=0)
-        assert not index.path.exists()
-        assert [index.surface(rank) for rank in range(2)] == ["a", "b"]
-        assert [index.entity(n).title for n in range(2)] == ["a", "b"]
-    with Index.open(first.index) as index:
-        assert [index.surface(rank) for rank in range(index.num_rows)] == ["f"]
-
-
 # Lengths on both sides of eight bytes, characters of one to four bytes, and ends of zero bytes.
 IDS = st.lists(st.text(st.sampled_from("ab\0é€😀Q1"), max_size=20), unique=True, max_size=40)
 
@@ -311,11 +299,6 @@ def test_every_row_of_an_entity_its_title_first(index: Index) -> None:
         mine = rows.of(number)
         assert sorted(mine) == sorted(ranks)
         assert ranks[mine[0]] == index.entity(number).title
-
-
-def test_of_one_row_each_nothing_is_cut(tmp_path: Path) -> None:
-    with Index.open(make_index(tmp_path, TINY, CATALOGUES["one form each"])) as index:
-        assert EntityRows(index).of_all([2, 0], 1) == ([[2], [0]], True)
 
 
 @settings(max_examples=50, deadline=None)
