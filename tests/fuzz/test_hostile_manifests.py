@@ -136,12 +136,8 @@ def test_files_outside_the_version_are_not_even_looked_at(
     ("text", "message"),
     [
         ("", "not valid JSON"),
-        ("{", "not valid JSON"),
         ("[]", "not a manifest"),
-        ("null", "not a manifest"),
         ("[" * 200_000, "nested too deeply"),
-        ('{"a":' * 200_000, "nested too deeply"),
-        ('{"format": NaN}', "NaN is no number"),
         ('{"format": -Infinity}', "-Infinity is no number"),
         ('{"format": 1, "format": 2}', "'format' stands there twice"),
         ("9" * 10_000, "not valid JSON"),

@@ -220,20 +220,6 @@ def test_disc_samples_the_distribution_over_allowed_entities(
     assert chisquare([counts[n] for n in names], [expected[n] * 1024 for n in names]).pvalue > 0.001
 
 
-def test_a_filter_allows_the_rows_of_its_entities(index: Index, maker: FilterStore) -> None:
-    for ids in [(), ("Q9",), ("Q10", "Q11"), ("absent",), IDS]:
-        allowed = maker.make(Restriction(allow_ids=ids))
-        assert entity_ids(index, allowed) == set(ids) & set(IDS)
-        wanted = [
-            any(index.entity(n).entity_id in ids for n in index.entities_of(rank))
-            for rank in range(index.num_rows)
-        ]
-        grows = torch.diff(allowed.rows.prefix) > 0
-        assert grows.tolist() == wanted
-        assert allowed.rows.num_allowed == sum(wanted)
-        assert allowed.num_allowed == len(set(ids) & set(IDS))
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

@@ -22,7 +22,6 @@ from genret.index_builder.past_queries import QueryFile
 from genret.retrieval.errors import IndexChecksumError
 from genret.retrieval.evidence.evidence import FEATURE_NUMBER, KINDS, EvidenceQuery
 from genret.retrieval.filters.entity_filter import EntityFilter
-from genret.retrieval.index.manifest import Manifest
 from genret.retrieval.index.reader import Index
 from genret.retrieval.methods import batches
 from genret.retrieval.methods.decoded_methods import Decoded
@@ -35,7 +34,6 @@ from tests.checkpoints import CATALOGUE, END, make_index, train_tokenizer
 from tests.entity_oracle import EntityOracle
 from tests.fakes import TableModel, likely_titles
 from tests.table_retrievers import CONFIG, answers, without_costs
-from tests.vector_fixtures import rename
 
 WORDS = [
     "Nile", "Paris", "Ham", "Mercury", "Amazon", "river", "of", "Light", "Texas", "planet", "Curie", "Hill",
@@ -320,14 +318,7 @@ def test_the_order_changes_nothing_of_what_disc_says(
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {"exact": True},
-        {"aggregate": "sum"},
-        {"aggregate": "max"},
-        {"length_penalty": 0.7},
-        {"vector_weight": 0.0},
-        {"vector_weight": 4.0},
-    ],
+    [{"exact": True}, {"aggregate": "sum"}, {"aggregate": "max"}, {"length_penalty": 0.7}],
 )
 @pytest.mark.parametrize("size", [5, 200])
 def test_a_request_with_an_order_of_its_own_gets_that(
@@ -336,19 +327,9 @@ def test_a_request_with_an_order_of_its_own_gets_that(
     request = RetrieveRequest("nile river", k=30, shortlist_size=size, beam_size=400, **options)
     (result,) = setting.answer(request)
     oracle, told = setting.oracle(request), setting.oracle(request).numbers(result.candidates)
-    weight = options.get("vector_weight", 0.0)
-    if size == 200 or not weight:
-        assert result.certified is True
-    else:
-        assert result.certified is False
-    if not weight:
-        order = {"aggregate": request.aggregation, "length_penalty": request.length_penalty}
-        oracle.assert_is_ranking(told, 30, **order, tolerance=1e-4)
-    else:
-        for candidate in result.candidates:
-            assert candidate.score == pytest.approx(
-                candidate.logprob + weight * candidate.similarity, abs=1e-5
-            )
+    assert result.certified is True
+    order = {"aggregate": request.aggregation, "length_penalty": request.length_penalty}
+    oracle.assert_is_ranking(told, 30, **order, tolerance=1e-4)
     assert result.nothing_fits is None
     assert not any(candidate.shares for candidate in result.candidates)
     surfaces = [oracle.surface(number, request.length_penalty) for number in told]
@@ -455,28 +436,3 @@ def test_without_any_evidence_left_auto_is_its_decoder(
         broken.retriever.retrieve("texas", method="shortlist")
     (beam,) = broken.answer(RetrieveRequest("texas", method="beam"))
     assert beam.missing_evidence == ()
-
-
-@pytest.mark.parametrize("decoder", ["beam", "disc"])
-def test_an_index_of_an_older_format_without_evidence_is_answered_by_the_decoder(
-    setting: Setting, tmp_path: Path, decoder: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    options: dict[str, Any] = {"rendering": CONFIG.rendering, "mapping": ColumnMapping(weight="fame")}
-    place = make_index(tmp_path, TOKENIZER, TEXT, evidence=None, **options)
-    version = next((place / "versions").iterdir())
-    manifest = Manifest.from_bytes((version / "manifest.json").read_bytes())
-    rename(place, version, replace(manifest, format_version=5))
-    old = Setting(place)
-    assert old.index.manifest.format_version == 5
-    assert old.ranker.problems == {}
-    assert not caplog.records
-    request = RetrieveRequest("texas", k=5, decoder=decoder, seed=4)
-    (result,) = old.answer(request)
-    (alone,) = setting.answer(replace(request, method=decoder, decoder=None))
-    assert without_costs(result) == without_costs(alone)
-    assert result.method == decoder
-    few = RetrieveRequest("texas", k=5, filter="fame > 50")
-    (scored,) = old.answer(few)
-    (same,) = setting.answer(replace(few, vector_weight=0.0))
-    assert [replace(c, similarity=None) for c in same.candidates] == list(scored.candidates)
-    assert (scored.certified, scored.nothing_fits, scored.missing_evidence) == (True, None, ())

@@ -121,20 +121,15 @@ def test_wrong_field_is_named_with_what_was_expected_and_got(fields: dict[str, A
     ("fields", "name", "takers", "got"),
     [
         ({"method": "shortlist", "decoder": "beam"}, "decoder", "auto", "shortlist"),
-        ({"method": "beam", "decoder": "beam"}, "decoder", "auto", "beam"),
         ({"method": "beam", "shortlist_size": 3}, "shortlist_size", "auto or shortlist", "beam"),
         ({"method": "disc", "vector_weight": 1.0}, "vector_weight", "auto or shortlist", "disc"),
         ({"method": "beam", "shortlist_query": "x"}, "shortlist_query", "auto or shortlist", "beam"),
         ({"method": "shortlist", "exact": True}, "exact", "beam", "shortlist"),
         ({"method": "shortlist", "min_mass": 0.5}, "min_mass", "disc", "shortlist"),
         ({"decoder": "disc", "aggregate": "max"}, "aggregate", "beam", "auto with the decoder disc"),
-        ({"min_mass": 0.2}, "min_mass", "disc", "auto with the decoder beam"),
-        ({"method": "beam", "min_mass": 0.0}, "min_mass", "disc", "beam"),
         ({"method": "beam", "adaptive": True}, "adaptive", "disc", "beam"),
-        ({"method": "disc", "exact": True, "exact_budget": 5}, "exact", "beam", "disc"),
         ({"method": "disc", "exact_budget": 0}, "exact_budget", "beam", "disc"),
         ({"method": "disc", "length_penalty": -1}, "length_penalty", "beam", "disc"),
-        ({"method": "disc", "aggregate": "sum"}, "aggregate", "beam", "disc"),
     ],
 )
 def test_options_of_other_methods_are_refused(

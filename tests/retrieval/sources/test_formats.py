@@ -176,8 +176,6 @@ def write_lines(folder: Path, *lines: str | bytes) -> Path:
         ("{'title': 1}", "bad JSON", "at character 2"),
         ('{"title": "a\tb"}', "bad JSON", "Invalid control character"),
         ("[1]", "not a JSON object", "got a list"),
-        ("null", "not a JSON object", "got null"),
-        ('"a"', "not a JSON object", "got a string"),
         ('{"title": "a", "entity_id": "b", "kind": NaN}', "bad JSON", "NaN is not a JSON number"),
         ('{"title": "a", "entity_id": "b", "kind": 1e999}', "bad JSON", "1e999 is beyond"),
         ('{"title": "a", "title": "b"}', "bad JSON", "'title' is given more than once"),
@@ -189,7 +187,6 @@ def write_lines(folder: Path, *lines: str | bytes) -> Path:
         ('{"title": "a"}', "no entity_id", ""),
         ('{"title": "a", "entity_id": " "}', "no entity_id", ""),
         ('{"title": ["a"], "entity_id": "b"}', "bad value", "title: expected a string, got a list"),
-        ('{"title": true, "entity_id": "b"}', "bad value", "title: expected a string, got a bool"),
         ('{"title": "a", "entity_id": 1.5}', "bad value", "entity_id: expected a string, got a number"),
         (
             '{"title": "a", "entity_id": "b", "kind": {"x": 1}}',
