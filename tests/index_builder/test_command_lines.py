@@ -621,28 +621,20 @@ def test_rollback_after_a_rollback_and_an_update_returns_to_where_the_update_sta
     assert live_version(index) == first
 
 
-SIXTY = "".join(f"Title number {i}\n" for i in range(60))
-
-
 @pytest.fixture
 def sixty(tmp_path: Path) -> Path:
-    (tmp_path / "titles.txt").write_text(SIXTY, encoding="utf-8")
-    return tmp_path
-
-
-def build_sixty(sixty: Path, *options: str) -> tuple[int, str]:
-    arguments = [str(sixty / "titles.txt"), "--out", str(sixty / "index"), "--quiet", *options]
-    result = CliRunner().invoke(build_command, arguments)
-    return result.exit_code, result.output
+    return write_titles(tmp_path / "titles.txt", [f"Title number {i}" for i in range(60)])
 
 
 def test_an_index_takes_the_rankings_of_a_file(sixty: Path) -> None:
     rankings = Rankings().with_one(NO_MODEL, DEFAULT_RANKING).with_one("some model", DEFAULT_RANKING)
-    (sixty / "ranking.json").write_bytes(rankings.to_bytes())
-    assert build_sixty(sixty, "--ranking", str(sixty / "ranking.json")) == (0, "")
-    with Index.open(sixty / "index") as index:
+    file = sixty.with_name("ranking.json")
+    file.write_bytes(rankings.to_bytes())
+    result = run(sixty, "--ranking", file, "--quiet")
+    assert (result.exit_code, result.output) == (0, "")
+    with Index.open(sixty.with_name("titles.index")) as index:
         assert Rankings.read(index).to_bytes() == rankings.to_bytes()
-        assert index.manifest.history[-1].options["evidence"]["ranking"] == str(sixty / "ranking.json")
+        assert index.manifest.history[-1].options["evidence"]["ranking"] == str(file)
 
 
 @pytest.mark.parametrize(
@@ -656,17 +648,17 @@ def test_an_index_takes_the_rankings_of_a_file(sixty: Path) -> None:
 def test_a_file_without_rankings_is_refused_before_anything_is_made(
     sixty: Path, content: str | None, message: str
 ) -> None:
-    file = sixty / "ranking.json"
+    file = sixty.with_name("ranking.json")
     if content is not None:
         file.write_text(content, encoding="utf-8")
-    code, output = build_sixty(sixty, "--ranking", str(file))
-    assert code == 2
-    assert f"ranking: {file}: " in output
-    assert message in output
-    assert not (sixty / "index").exists()
+    result = run(sixty, "--ranking", file)
+    assert result.exit_code == 2
+    assert f"ranking: {file}: " in result.output
+    assert message in result.output
+    assert not sixty.with_name("titles.index").exists()
 
 
 def test_rankings_go_with_evidence(sixty: Path) -> None:
-    code, output = build_sixty(sixty, "--evidence", "none", "--ranking", "ranking.json")
-    assert code == 2
-    assert "--ranking goes without --evidence none" in output
+    result = run(sixty, "--evidence", "none", "--ranking", "ranking.json")
+    assert result.exit_code == 2
+    assert "--ranking goes without --evidence none" in result.output

@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 from genret.retrieval.errors import InputError, ModelError
 from genret.retrieval.text import Rendering, TextTokenizer
-from tests.checkpoints import CATALOGUE, END, SPECIAL_TOKENS, TITLE, save_tokenizer, train_tokenizer
+from tests.checkpoints import END, SPECIAL_TOKENS, TITLE, save_tokenizer, train_tokenizer
 from tests.table_retrievers import TOKENIZER
 
 SPECIAL_IDS = set(range(len(SPECIAL_TOKENS)))
@@ -255,12 +255,6 @@ def test_a_letter_as_end_token_is_doubted_and_the_right_ones_are_named() -> None
     assert "the end token 'Ċ' is the text 'Ċ' in the vocabulary of letters" in doubt
     assert "there '</s>' ends a text and '\\n' ends a line" in doubt
     assert tokenizer.doubt_of_end(Rendering(end_token="\n")) is None
-
-
-def test_catalogue_is_tokenised_the_same_alone_and_together() -> None:
-    titles = [line.split("\t")[1] for line in CATALOGUE.splitlines()]
-    together = TOKENIZER.encode_titles(titles, Rendering(prefix=" "))
-    assert together == [TOKENIZER.encode_titles([t], Rendering(prefix=" "))[0] for t in titles]
 
 
 @pytest.mark.parametrize("make", [unigram, word_level, train_tokenizer, lambda: prefixed(True)])

@@ -53,23 +53,6 @@ def test_attributes(summary: BuildSummary) -> None:
         assert index.manifest == summary.manifest
 
 
-def test_metadata_is_typed_and_repeated_strings_are_dictionaries(tmp_path: Path) -> None:
-    lines = ["title\tkind\tname\tyear\tweight\tliving"]
-    lines += [f"{t}\tx\t{t}{t}\t{n}\t{n / 4}\ttrue" for n, t in enumerate("abcd")]
-    typed = build(tmp_path, [*lines, "e\t\t\t\t\t"], TOKENIZER)
-    with Index.open(typed.index) as index:
-        kinds = {"kind": "string", "name": "string", "year": "int", "weight": "float", "living": "bool"}
-        assert index.metadata_types == kinds
-        entity = index.entity_by_id("c")
-        assert dict(entity.metadata) == {"kind": "x", "name": "cc", "year": 2, "weight": 0.5, "living": True}
-        empty = index.entity_by_id("e")
-        assert set(empty.metadata.values()) == {None}
-        assert index.entities.stored_column("kind").type == pa.dictionary(pa.uint8(), pa.string())
-        assert index.entities.stored_column("name").type == pa.string()
-        assert index.entities.column("kind").type == pa.string()
-        assert index.metadata_column("kind").to_pylist() == ["x", "x", "x", "x", None]
-
-
 def test_trie_is_zero_copy_read_only_and_serves_the_decoder(summary: BuildSummary) -> None:
     with Index.open(summary.index) as index:
         arrays = index.trie_arrays()

@@ -203,16 +203,6 @@ def test_taken_over_vectors_are_as_they_were(kind: str, seed: int, tmp_path: Pat
     assert sum(title in found for title, found in zip(titles, named, strict=True)) >= len(titles) - 1
 
 
-def test_vectors_that_were_outgrown_are_made_anew(tmp_path: Path) -> None:
-    old = made(tmp_path / "old", ROWS[:60], "ivfpq")
-    new = carried(tmp_path / "new", old, ROWS)
-    assert new.vectors.sample > old.vectors.sample
-    assert new.vectors.kind == "ivfpq"
-    shortlister = VectorProposer.open(new)
-    (vector,) = shortlister.embed(["red mill"])
-    assert shortlister.search(vector, 300, None).entities.size == new.num_entities
-
-
 def restamped(
     index: Index, folder: Path, change: Callable[[Any, VectorsEntry], tuple[Any, VectorsEntry]]
 ) -> Index:
