@@ -33,6 +33,7 @@ from genret.retrieval.vectors.embedder import VectorMethod
 from tests.checkpoints import CATALOGUE, END, make_index, train_tokenizer
 from tests.entity_oracle import EntityOracle
 from tests.fakes import TableModel, likely_titles
+from tests.index_fixtures import flip
 from tests.table_retrievers import CONFIG, answers, without_costs
 
 WORDS = [
@@ -40,13 +41,6 @@ WORDS = [
 ]  # fmt: skip
 NUM_ENTITIES = 120  # more than are scored without being proposed
 QUESTIONS = ("nile river", "mercury planett", "who wrote Light of Paris", "texas", "zzz", "ham of light hill")
-FILES = {
-    "names": "names.arrow",
-    "texts": "texts.arrow",
-    "queries": "queries.arrow",
-    "vectors": "vectors.faiss",
-    "ranking": "ranking.json",
-}
 
 
 def catalogue(seed: int = 0) -> str:
@@ -390,11 +384,8 @@ def damaged(folder: Path, place: Path, kinds: Sequence[str]) -> Path:
     copy = place / "damaged"
     shutil.copytree(folder, copy)
     for kind in kinds:
-        (file,) = (copy / "versions").glob(f"*/{FILES[kind]}")
-        content = bytearray(file.read_bytes())
-        content[len(content) // 2] ^= 255
-        file.chmod(0o644)
-        file.write_bytes(content)
+        (file,) = (copy / "versions").glob(f"*/{kind}.*")
+        flip(file)
     return copy
 
 

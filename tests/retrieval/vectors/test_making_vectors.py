@@ -124,9 +124,9 @@ def test_what_the_manifest_says(index: Index) -> None:
 def test_the_same_input_gives_the_same_bytes(kind: str, tmp_path: Path) -> None:
     source = plain(tmp_path / "plain", ROWS)
     files = []
-    for name, memory in (("a", MEMORY), ("b", MEMORY)):
+    for name in ("a", "b"):
         (tmp_path / name).mkdir()
-        make_vectors(source, TRIGRAMS, VectorOptions(kind), tmp_path / name, memory_bytes=memory)
+        make_vectors(source, TRIGRAMS, VectorOptions(kind), tmp_path / name, memory_bytes=MEMORY)
         files.append((tmp_path / name / VECTORS_FILE).read_bytes())
     assert files[0] == files[1]
 
