@@ -80,7 +80,6 @@ def test_the_data_files_are_those_of_a_build_without_weights(tmp_path: Path, sum
         (["", "", ""], "float", [1, 1, 1]),
         (["9007199254740993", "0.5", "1"], "float", [9007199254740992, 0.5, 1]),
         (["007", "1", "2"], "int", [7, 1, 2]),
-        (["1.50", "1", ""], "float", [1.5, 1, 1]),
     ],
 )
 def test_the_column_is_always_one_of_numbers(

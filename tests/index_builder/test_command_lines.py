@@ -552,8 +552,6 @@ def test_update_rollback_and_inspect(tmp_path: Path, index: Path) -> None:
 
 def test_updating_twice_with_the_same_files_says_no_change(tmp_path: Path, index: Path) -> None:
     same = write_titles(tmp_path / "same.tsv", LINES)
-    result = _run("update", index, "--add", same, "--quiet", "--json")
-    assert json.loads(result.stdout)["unchanged"] == 3
     result = _run("update", index, "--add", same)
     assert "no change" in result.stdout
     assert len(list_versions(index)) == 1

@@ -64,13 +64,6 @@ def test_order_and_runs_equal_brute_force(case: tuple[int, list[list[int]]]) -> 
     assert gathered_offsets.tolist() == np.cumsum([0, *map(len, ordered)]).tolist()
 
 
-def test_rows_of_ten_thousand_tokens() -> None:
-    rows = [[1] * 10_000 + [2], [1] * 10_000 + [0], [1] * 9_999, [1] * 10_000 + [2]]
-    order, first = sort_rows(*_flatten(rows), 3)
-    assert order.tolist() == [2, 1, 0, 3]
-    assert first.tolist() == [True, True, True, False]
-
-
 def test_no_rows() -> None:
     order, first = sort_rows(np.empty(0, np.uint8), np.zeros(1, np.int64), 5)
     assert len(order) == len(first) == 0

@@ -296,18 +296,31 @@ def test_the_share_in_past_queries_is_that_among_all_that_the_evidence_finds(
 
 
 @pytest.mark.parametrize("size", [4, 200])
-@pytest.mark.parametrize("options", [{}, {"temperature": 2.0}, {"adaptive": True}, {"min_mass": 1.0}])
-def test_the_order_changes_nothing_of_what_disc_says(
+@pytest.mark.parametrize(
+    "options", [{}, {"temperature": 2.0}, {"adaptive": True}, {"min_mass": 1.0}, {"min_mass": 0.0}]
+)
+def test_neither_the_order_nor_what_is_scored_changes_what_disc_says_of_the_mass(
     setting: Setting, options: dict[str, Any], size: int
 ) -> None:
-    request = RetrieveRequest(
-        "texas", k=130, decoder="disc", seed=7, num_samples=8, shortlist_size=size, **options
-    )
-    ranked, ordered = setting.answer(request, replace(request, vector_weight=0.0))
+    alone = RetrieveRequest("texas", k=130, method="disc", seed=7, num_samples=8, **options)
+    request = replace(alone, method="auto", decoder="disc", shortlist_size=size)
+    drawn, ranked, ordered = setting.answer(alone, request, replace(request, vector_weight=0.0))
+    assert (ordered.method, ordered.seed) == ("auto", 7)
     assert ranked.abstained == (options.get("min_mass") == 1.0) == (not ranked.candidates)
     own = {"candidates": (), "certified": None, "nothing_fits": None}
     assert replace(without_costs(ranked), **own) == replace(without_costs(ordered), **own)
-    assert {c.entity_id for c in ranked.candidates} == {c.entity_id for c in ordered.candidates}
+    found = {c.entity_id for c in ranked.candidates}
+    assert found == {c.entity_id for c in ordered.candidates}
+    if size == 200:  # everything is scored, so that its probability is known
+        mass = setting.oracle(request).mass()
+        assert ordered.mass == ordered.mass_lower == ordered.mass_upper == pytest.approx(mass, rel=1e-4)
+        assert (ordered.mass_stderr, ordered.num_draws, ordered.certified) == (0.0, 0, True)
+        return
+    assert ordered.certified is None
+    for name in ("mass", "mass_stderr", "mass_upper", "num_draws", "num_accepted"):
+        assert getattr(ordered, name) == getattr(drawn, name), name
+    assert ordered.mass_lower >= drawn.mass_lower
+    assert {c.entity_id for c in drawn.candidates} <= found or ordered.abstained
 
 
 @pytest.mark.parametrize(
@@ -334,7 +347,12 @@ def test_a_request_with_an_order_of_its_own_gets_that(
 @pytest.mark.parametrize("size", [3, 200])
 def test_an_explanation_has_the_ranks_of_the_ranked_list(setting: Setting, decoder: str, size: int) -> None:
     request = RetrieveRequest("mercury planett", decoder=decoder, seed=1, num_samples=4, shortlist_size=size)
-    plain, explained = setting.answer(request, replace(request, explain=True))
+    alone = replace(request, method=decoder, decoder=None, shortlist_size=None, explain=True)
+    plain, explained, decoded = setting.answer(request, replace(request, explain=True), alone)
+    assert explained.explanation.draws == decoded.explanation.draws
+    assert [replace(node, candidate_rank=None) for node in explained.explanation.nodes] == [
+        replace(node, candidate_rank=None) for node in decoded.explanation.nodes
+    ]
     assert replace(
         without_costs(explained), explanation=None, num_nodes=plain.num_nodes, num_draws=0
     ) == replace(without_costs(plain), num_draws=0)

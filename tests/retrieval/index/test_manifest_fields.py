@@ -89,17 +89,6 @@ def test_the_manifest_says_what_the_vectors_are(summary: BuildSummary) -> None:
     assert Manifest.from_bytes(without).vectors is None
 
 
-@pytest.mark.parametrize("version", [3, 4])
-def test_an_index_of_an_older_format_opens(summary: BuildSummary, version: int) -> None:
-    folder = summary.index / "versions" / summary.version
-    renamed = rename(summary.index, folder, replace(summary.manifest, format_version=version))
-    assert verify(renamed).ok
-    with Index.open(summary.index) as index:
-        assert index.vectors is index.weights is None
-        assert not index.evidence_problems
-        assert index.title_order is not None
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -324,20 +313,6 @@ def weighted(unweighted: BuildSummary, column: str) -> Path:
     return rename(unweighted.index, folder, manifest)
 
 
-@pytest.mark.parametrize(("column", "weights"), [("population", [12, 1, 0]), ("share", [0.5, 0, 1])])
-def test_weights_are_floats_by_number_and_1_where_missing(
-    unweighted: BuildSummary, column: str, weights: list[float]
-) -> None:
-    weighted(unweighted, column)
-    assert verify(unweighted.index).ok
-    with Index.open(unweighted.index) as index:
-        found = index.weights
-        assert (found.tolist(), found.dtype.name, found.shape) == (weights, "float64", (3,))
-        assert not found.flags.writeable
-        assert index.weights is found
-        assert index.metadata_types["population"] == "int"  # the column is one as any other
-
-
 def test_weights_of_several_batches_and_integers_that_no_float_holds(tmp_path: Path) -> None:
     titles = range(ENTITY_BATCH_ROWS + 2)
     lines = ["title\tpopulation", f"0\t{2**63 - 1}", *(f"{n}\t{n % 7}" for n in titles[1:])]
@@ -345,6 +320,7 @@ def test_weights_of_several_batches_and_integers_that_no_float_holds(tmp_path: P
     with Index.open(tmp_path / "it.index") as index:
         expected = [float(2**63) if title == "0" else int(title) % 7 for title in titles_of(index)]
         assert index.weights.tolist() == expected
+        assert (index.weights.dtype.name, index.weights.flags.writeable) == ("float64", False)
 
 
 def titles_of(index: Index) -> list[str]:
