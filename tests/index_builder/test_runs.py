@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from genret.decoding.sorted_texts import TextBatches
-from genret.decoding.trie.trie_arrays import TrieDeriver
 from genret.index_builder import entities as entity_survey
 from genret.index_builder import runs as runs_module
 from genret.index_builder.changes import VersionRun
@@ -411,9 +410,6 @@ def test_entities_far_apart_are_not_read_with_all_between_them(
     assert run.largest <= 10
 
 
-ROWS = [(1, 2, 0), (1, 3, 0), (2, 0), (2, 1, 1, 0), (2, 1, 2, 0), (7, 0)]
-
-
 def test_arrays_come_back_in_any_order(tmp_path: Path) -> None:
     spill = ArraySpill(tmp_path / "spill")
     arrays = [np.arange(5, dtype=np.uint16), np.empty(0, dtype=np.int32), np.arange(9, dtype=np.int64)[::2]]
@@ -440,20 +436,6 @@ def test_a_full_disk_is_named(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No space left") as caught:
         spill.put(np.arange(5, dtype=np.int32))
     assert caught.value.filename == "/dev/full"
-
-
-@pytest.mark.parametrize("block", [1, 2, 6])
-def test_a_trie_is_the_same_whether_its_pieces_wait_in_memory_or_on_disk(tmp_path: Path, block: int) -> None:
-    spill = ArraySpill(tmp_path / "spill")
-    derivers = [TrieDeriver(np.uint8), TrieDeriver(np.uint8, spill.put)]
-    for deriver in derivers:
-        for begin in range(0, len(ROWS), block):
-            rows = ROWS[begin : begin + block]
-            tokens = np.array([token for row in rows for token in row], dtype=np.uint8)
-            deriver.add(tokens, np.cumsum([0, *map(len, rows)]))
-    one, other = (deriver.finish() for deriver in derivers)
-    for name in one._fields:
-        assert np.array_equal(getattr(one, name), getattr(other, name)), name
 
 
 VALUES = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from genret.retrieval.errors import SourceError
@@ -20,7 +20,7 @@ from genret.retrieval.normalize import (
 from genret.retrieval.sources import source_files
 from genret.retrieval.sources.records import Record, RejectReason, Rejects
 from genret.retrieval.sources.title_source import TitleSource, open_source
-from tests.catalogue_files import read_batches
+from tests.catalogue_files import lenient, read_batches
 
 
 def read(
@@ -214,11 +214,7 @@ def test_html_entities_are_resolved_on_request(tmp_path: Path) -> None:
     assert rejected == 0
 
 
-@settings(
-    max_examples=25,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@lenient(max_examples=25)
 @given(
     titles=st.lists(st.text("ab é\u0301\u00a0\u200b&;mp", min_size=1, max_size=8), min_size=1, max_size=700),
     with_aliases=st.booleans(),
