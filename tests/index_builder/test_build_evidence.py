@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from genret.index_builder.build import BuildSummary, build_index
 from genret.index_builder.build_options import (
@@ -32,8 +30,6 @@ from genret.index_builder.update import UpdateRequest, UpdateSummary, update_ind
 from genret.retrieval.errors import IndexChecksumError, InputError
 from genret.retrieval.evidence import field
 from genret.retrieval.evidence.evidence import open_evidence
-from genret.retrieval.evidence.field import NAMES, TEXTS, open_field
-from genret.retrieval.evidence.postings import Characters, fold_all
 from genret.retrieval.index.inspect_command import inspect_command, verify_command
 from genret.retrieval.index.layout import (
     EVIDENCE_FILES,
@@ -134,21 +130,6 @@ def test_the_columns_asked_for_and_none(tmp_path: Path) -> None:
         build(tmp_path, LINES, TOKENIZER, evidence=wish(columns=("colour",)))
 
 
-def test_the_fields_hold_the_words_of_all_names(tmp_path: Path) -> None:
-    """The postings against the terms of each name, taken one by one."""
-    summary = build(tmp_path, MANY, TOKENIZER)
-    with Index.open(summary.index) as index:
-        for kind in (NAMES, TEXTS):
-            opened = open_field(index, kind)
-            for number in range(0, index.num_entities, 7):
-                entity = index.entity(number)
-                text = entity.title if kind == NAMES else str(entity.metadata["description"])
-                characters = Characters(fold_all([text]))
-                lookups = opened.look_up(characters.words().term, characters.letters().term)
-                assert number in opened.propose(lookups, 20, None)
-                assert opened.scores_of(lookups, opened.propose(lookups, 20, None)).min() > 0
-
-
 def test_a_ranking_is_fitted_to_the_catalogue_the_same_every_time(tmp_path: Path, queries: Path) -> None:
     asked = write_titles(tmp_path / "asked.tsv", ["query\tentity_id", "old river\tn1", "the tower\tn9"])
     one, other = (
@@ -211,35 +192,6 @@ def test_an_update_keeps_evidence_in_step(tmp_path: Path, queries: Path) -> None
     assert "asked.tsv" in {source.name for source in updated.manifest.history[-1].sources}
     roll_back(summary.index)
     assert past_queries_of(summary.index)["2"] == [("abc", 2)]
-
-
-@given(data=st.data())
-@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_update_gives_the_evidence_of_a_fresh_build(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
-    folder = tmp_path_factory.mktemp("any")
-    title = st.sampled_from(["a", "ab", "abc", "b", "ba", "c"])
-    rows = st.dictionaries(st.sampled_from("123456789"), title, min_size=1, max_size=8)
-    before, more = data.draw(rows), data.draw(rows)
-    gone = data.draw(st.sets(st.sampled_from("123456789"))) - set(more)
-    asked = data.draw(st.dictionaries(st.sampled_from(sorted(before)), st.integers(1, 9)))
-
-    def lines(entities: dict[str, str]) -> list[str]:
-        return [f"{entity_id}\t{name}\t\t{name} {entity_id}\tx" for entity_id, name in entities.items()]
-
-    def asked_for(ids: set[str], name: str) -> EvidenceOptions:
-        kept = [f"find {key}\t{key}\t{count}" for key, count in asked.items() if key in ids]
-        file = write_titles(folder / name, ["query\tentity_id\tcount", *kept])
-        return wish(file)
-
-    first = asked_for(set(before), "before.tsv")
-    summary = build(folder, [HEADER, *lines(before)], TOKENIZER, evidence=first)
-    updated = update(summary.index, lines(more), remove_ids=tuple(sorted(gone)), ignore_missing=True)
-    after = {key: name for key, name in {**before, **more}.items() if key not in gone}
-    again = fresh(folder, [HEADER, *lines(after)], evidence=asked_for(set(after), "after.tsv"))
-    assert data_files(again.index, again.version) == data_files(summary.index, updated.version)
-    assert verify(summary.index).ok
 
 
 def test_evidence_is_added_made_anew_and_dropped_and_nothing_else_changes(

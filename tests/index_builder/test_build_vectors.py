@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,15 @@ from hypothesis import strategies as st
 
 from genret.index_builder import evidence_maker as evidence_module
 from genret.index_builder.build import BuildSummary, build_index
-from genret.index_builder.build_options import BuildOptions, VectorBuildOptions, VectorChange
+from genret.index_builder.build_options import (
+    BuildOptions,
+    EvidenceOptions,
+    VectorBuildOptions,
+    VectorChange,
+)
 from genret.index_builder.build_plan import plan_build
 from genret.index_builder.cli import update_command
+from genret.index_builder.past_queries import QueryFile
 from genret.index_builder.rollback import roll_back
 from genret.index_builder.update import UpdateRequest, UpdateSummary, update_index
 from genret.retrieval.errors import IndexChecksumError, InputError, MissingExtraError
@@ -289,17 +295,20 @@ def test_damaged_vectors_are_not_carried_on(fake: FakeVectors, tmp_path: Path) -
     stored(summary.index)
 
 
-def test_where_the_model_lies_now(fake: FakeVectors, tmp_path: Path) -> None:
+def test_where_the_model_lies_now(fake: FakeVectors, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     model = model_folder(tmp_path)
     plain = build(tmp_path, LINES, TOKENIZER, name="plain.index")
     with pytest.raises(InputError, match=r"encoder: .* the index has no vectors"):
         update(plain.index, remove_ids=("2",), vectors=VectorChange(encoder="x"))
-    summary = build(tmp_path, LINES, TOKENIZER, name="model.index", vectors=wish(model))
-    moved = model.rename(tmp_path / "moved")
+    summary = build(tmp_path, LINES, TOKENIZER, name="model.index", vectors=wish("./model"))
+    assert summary.manifest.vectors is not None
+    assert summary.manifest.vectors.source == str(model)
+    model.rename(tmp_path / "moved")
     with pytest.raises(InputError, match=r"encoder: .*there is no such directory; --encoder says where"):
         update(summary.index, remove_ids=("2",))
-    update(summary.index, remove_ids=("2",), vectors=VectorChange(encoder=str(moved), device="auto"))
-    assert fake.calls[-1]["encoder"] == str(moved)
+    update(summary.index, remove_ids=("2",), vectors=VectorChange(encoder="moved", device="auto"))
+    assert fake.calls[-1]["encoder"] == str(tmp_path / "moved")
     assert fake.calls[-1]["options"] == VectorOptions(device="auto")
 
 
@@ -341,19 +350,6 @@ def test_the_last_device_there_is_will_do(
     assert fake.calls[-1]["options"] == VectorOptions(device="cuda:1")
 
 
-def test_a_models_directory_is_stored_as_an_absolute_path(
-    fake: FakeVectors, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    model = model_folder(tmp_path)
-    summary = build(tmp_path, LINES, TOKENIZER, vectors=wish("./model"))
-    assert summary.manifest.vectors is not None
-    assert summary.manifest.vectors.source == str(model)
-    model.rename(tmp_path / "moved")
-    update(summary.index, remove_ids=("2",), vectors=VectorChange(encoder="moved"))
-    assert fake.calls[-1]["encoder"] == str(tmp_path / "moved")
-
-
 def test_a_change_is_one_thing_or_the_other() -> None:
     with pytest.raises(InputError, match="expected a method or none, got both"):
         VectorChange(WISH, drop=True)
@@ -365,7 +361,7 @@ def test_a_change_is_one_thing_or_the_other() -> None:
 
 @given(data=st.data())
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_update_keeps_the_vectors_of_what_is_there(
+def test_any_update_gives_the_vectors_and_the_evidence_of_a_fresh_build(
     fake: FakeVectors, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     """The map of old numbers is checked inside the fake, the file against that of the entities."""
@@ -374,11 +370,17 @@ def test_any_update_keeps_the_vectors_of_what_is_there(
     rows = st.dictionaries(st.sampled_from("123456789"), title, min_size=1, max_size=8)
     before, more = data.draw(rows), data.draw(rows)
     gone = data.draw(st.sets(st.sampled_from("123456789"))) - set(more)
+    asked = data.draw(st.dictionaries(st.sampled_from(sorted(before)), st.integers(1, 9)))
+
+    def asked_for(ids: Iterable[str]) -> EvidenceOptions:
+        kept = [f"find {key}\t{key}\t{count}" for key, count in asked.items() if key in ids]
+        file = write_titles(folder / "asked.tsv", ["query\tentity_id\tcount", *kept])
+        return EvidenceOptions(queries=(QueryFile(file),))
 
     def lines(entities: dict[str, str]) -> list[str]:
         return [f"{entity_id}\t{name}\t\t{name} {entity_id}\tx\t1" for entity_id, name in entities.items()]
 
-    summary = build(folder, [HEADER, *lines(before)], TOKENIZER, vectors=WISH)
+    summary = build(folder, [HEADER, *lines(before)], TOKENIZER, vectors=WISH, evidence=asked_for(before))
     updated = update(summary.index, lines(more), remove_ids=tuple(sorted(gone)), ignore_missing=True)
     stored(summary.index)
     if updated.fates.vectors == "carried over":
@@ -386,7 +388,8 @@ def test_any_update_keeps_the_vectors_of_what_is_there(
             ids = [index.entity(number).entity_id for number in range(index.num_entities)]
         assert [was < 0 for was in fake.taken_over] == [entity_id not in before for entity_id in ids]
     after = {key: name for key, name in {**before, **more}.items() if key not in gone}
-    fresh = build(folder, [HEADER, *lines(after)], TOKENIZER, name="fresh.index", vectors=WISH)
+    options: dict[str, Any] = {"vectors": WISH, "evidence": asked_for(after)}
+    fresh = build(folder, [HEADER, *lines(after)], TOKENIZER, name="fresh.index", **options)
     assert data_files(fresh.index, fresh.version) == data_files(summary.index, updated.version)
 
 

@@ -80,7 +80,6 @@ def test_the_data_files_are_those_of_a_build_without_weights(tmp_path: Path, sum
         (["", "", ""], "float", [1, 1, 1]),
         (["9007199254740993", "0.5", "1"], "float", [9007199254740992, 0.5, 1]),
         (["007", "1", "2"], "int", [7, 1, 2]),
-        (["1.50", "1", ""], "float", [1.5, 1, 1]),
     ],
 )
 def test_the_column_is_always_one_of_numbers(
@@ -90,15 +89,6 @@ def test_the_column_is_always_one_of_numbers(
     made = build(tmp_path, lines, TOKENIZER, mapping=POPULATION)
     assert made.manifest.metadata[0].type == kind
     assert list(weights(made.index).values()) == expected
-
-
-def test_a_column_of_empty_cells_or_texts_in_json_is_one_of_numbers(tmp_path: Path) -> None:
-    file = tmp_path / "titles.jsonl"
-    for values, expected in ((["null", "null"], [1, 1]), (['"3"', "4"], [3, 4])):
-        rows = zip("ab", values, strict=True)
-        file.write_text("".join(f'{{"title": "{t}", "population": {value}}}\n' for t, value in rows))
-        build_index(file, TOKENIZER, BuildOptions(out=tmp_path / "it.index", mapping=POPULATION))
-        assert list(weights(tmp_path / "it.index").values()) == expected
 
 
 def test_bad_weights_are_bad_rows(tmp_path: Path) -> None:
@@ -152,23 +142,6 @@ def test_the_commands_tell_of_weights(tmp_path: Path) -> None:
     assert (result.exit_code, "every entity the weight 0 (1 in all)" in result.stderr) == (1, True)
 
 
-@pytest.mark.parametrize(
-    ("flags", "code", "message"),
-    [
-        (["--weight-column", "size"], 1, "no column is called 'size'; the columns are 'entity_id', 'title'"),
-        (["--weight-column", "title"], 2, "weight: titles, ids and aliases are no weights"),
-        (["--weight-column", "population", "--type", "population=string"], 2, "weights are int or float"),
-        (["--weight-column", "population", "--no-metadata", "--type", "kind=int"], 2, "--no-metadata goes"),
-    ],
-)
-def test_columns_that_hold_no_weights_are_refused(
-    tmp_path: Path, flags: list[str], code: int, message: str
-) -> None:
-    source = write_titles(tmp_path / "titles.tsv", LINES)
-    result = run(build_command, source, "--out", tmp_path / "it.index", *flags)
-    assert (result.exit_code, message in result.stderr) == (code, True), result.stderr
-
-
 def test_an_update_reads_weights_as_the_index_has_them(tmp_path: Path, summary: BuildSummary) -> None:
     more = write_titles(tmp_path / "more.tsv", [HEADER, "1\ta\tx\t7\t0", "4\td\tx\t0\t", "5\te\tx\t\t"])
     updated = update(summary.index, more)
@@ -191,13 +164,6 @@ def test_rows_without_the_column_of_weights_weigh_1(tmp_path: Path, summary: Bui
     update(summary.index, both, mapping=ColumnMapping(metadata=()))  # weights are read all the same
     assert weights(summary.index)["5"] == 9
     update(summary.index, more, mapping=ColumnMapping(metadata=("kind",)))
-
-
-def test_bad_weights_of_an_update_are_bad_rows(tmp_path: Path, summary: BuildSummary) -> None:
-    more = write_titles(tmp_path / "more.tsv", [HEADER, "4\td\tx\t-1\t-1", "5\te\tx\t1\t-1"])
-    with pytest.raises(SourceError, match=r"line 2: bad value \(population: .* at least 0, got '-1'\)"):
-        update(summary.index, more)
-    assert live_version(summary.index) == summary.version
 
 
 def test_an_update_that_leaves_zeros_alone_is_refused(tmp_path: Path, summary: BuildSummary) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import shlex
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -83,13 +82,6 @@ def test_the_checkpoint_says_how_titles_are_rendered(tmp_path: Path, checkpoint:
         assert CHARACTERS.decode(index.row_token_ids(0)) == " abc><"
 
 
-def test_a_malformed_checkpoint_configuration_is_one_line(tmp_path: Path, checkpoint: Path) -> None:
-    (checkpoint / "genret.json").write_text('{"format_version": 1, "rendering": {"prefix": 3}}')
-    result = run(write_titles(tmp_path / "t.txt", ["abc"]), "--tokenizer", checkpoint)
-    assert result.exit_code == 1
-    assert "genret.json: malformed: rendering.prefix:" in result.stderr
-
-
 def test_json_summary_is_all_of_standard_output(tmp_path: Path, checkpoint: Path) -> None:
     titles = write_titles(tmp_path / "t.tsv", ["title\tkind", "abc\tx", "", "b\ty"])
     result = run(titles, "--tokenizer", checkpoint, "--max-bad-rows", 1, "--json")
@@ -137,6 +129,9 @@ def test_standard_input(tmp_path: Path, checkpoint: Path) -> None:
         (["good.tsv", "--max-title-tokens", "1"], 2, "--max-title-tokens"),
         (["good.tsv", "--format", "csv"], 2, "--format"),
         (["good.tsv", "--out", "good.tsv"], 2, "is a file"),
+        (["good.tsv", "--memory-limit", "100MiB"], 2, "must be at least 512 MiB"),
+        (["good.tsv", "--type", "a=int", "--type", "a=bool"], 2, "column 'a' is given more than one type"),
+        (["good.tsv", "--title-column", ""], 2, "must not be empty"),
         ([], 2, "TITLES"),
     ],
 )
@@ -156,7 +151,7 @@ def test_mistakes_are_answered_without_a_traceback(
     (tmp_path / "empty.tsv").touch()
     result = run(*arguments)
     assert result.exit_code == status, result.output
-    assert message in result.stderr
+    assert message in " ".join(result.stderr.split())
     assert "Traceback" not in result.output
     assert result.stdout == ""
 
@@ -318,29 +313,6 @@ def test_no_resume(tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyP
     assert json.loads(result.stdout)["resumed"]["shards"] == 0
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--memory-limit", "lots"], "expected bytes such as 512MiB"),
-        (["--memory-limit", "100MiB"], "must be at least 512 MiB"),
-        (["--type", "kind"], "expected COLUMN=TYPE"),
-        (["--type", "kind=int", "--type", "kind=bool"], "column 'kind' is given more than one type"),
-        (["--metadata", "kind", "--metadata", "kind"], "'kind' is named more than once"),
-        (["--title-column", ""], "must not be empty"),
-        (["--title-column", "a", "--id-column", "a"], "must be three columns"),
-        (["--metadata", "kind", "--type", "year=int"], "'year' is not among the metadata columns"),
-    ],
-)
-def test_contradictions_are_usage_errors(
-    tmp_path: Path, checkpoint: Path, options: list[str], message: str
-) -> None:
-    titles = write_titles(tmp_path / "t.tsv", ["title\tkind", "a\t1"])
-    result = build_from(checkpoint, titles, *options)
-    assert result.exit_code == 2, result.output
-    assert message in " ".join(result.stderr.split())
-    assert "Traceback" not in result.output
-
-
 def test_metadata_can_be_left_out_altogether(checkpoint: Path, tmp_path: Path) -> None:
     titles = tmp_path / "c.jsonl"
     titles.write_text('{"title": "a", "kind": [1]}\n')
@@ -455,8 +427,6 @@ DEVICES = "vector_device: expected auto, cpu, cuda, "
     ("line", "message"),
     [
         ("--vectors magic", f"{KNOWN}, got 'magic'"),
-        ("--vectors encoder:", "MODEL is a directory or a hub id"),
-        ("--vectors lexical", f"{KNOWN}, got 'lexical'"),
         ("--evidence some", "'some' is not one of 'all', 'none'"),
         ("--queries '#train'", "queries: expected FILE or FILE#SPLIT, got '#train'"),
         ("--queries 'x.tsv#'", "queries: expected FILE or FILE#SPLIT, got 'x.tsv#'"),
@@ -467,7 +437,6 @@ DEVICES = "vector_device: expected auto, cpu, cuda, "
         ("--vectors encoder:a/b --evidence-columns a,,b", "expected different columns"),
         ("--vectors encoder:a/b --vector-sample 0", "not in the range"),
         ("--vectors encoder:a/b --vector-device gpu9", DEVICES),
-        ("--vectors encoder:x --vector-device cuda:x", DEVICES),
         ("--vectors encoder:x --vector-device ''", "xpu or xpu:N, got ''"),
         ("--vectors encoder:a/b --vector-index ''", "vector_index: expected"),
     ],
@@ -492,15 +461,6 @@ def test_a_build_needs_a_method_for_a_device_and_an_update_keeps_what_it_is_told
 ) -> None:
     with pytest.raises(click.UsageError, match=message):
         taken(flags, line)
-
-
-def test_a_missing_extra_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "faiss", None)
-    titles = write_titles(tmp_path / "titles.txt", ["a"])
-    result = run(titles, "--vectors", "encoder:a/b")
-    assert result.exit_code == 1
-    assert "generative-retrieval[vectors]" in result.stderr
-    assert "Traceback" not in result.stderr
 
 
 def test_a_dry_run_says_what_vectors_a_build_would_make(tmp_path: Path) -> None:
@@ -592,8 +552,6 @@ def test_update_rollback_and_inspect(tmp_path: Path, index: Path) -> None:
 
 def test_updating_twice_with_the_same_files_says_no_change(tmp_path: Path, index: Path) -> None:
     same = write_titles(tmp_path / "same.tsv", LINES)
-    result = _run("update", index, "--add", same, "--quiet", "--json")
-    assert json.loads(result.stdout)["unchanged"] == 3
     result = _run("update", index, "--add", same)
     assert "no change" in result.stdout
     assert len(list_versions(index)) == 1
@@ -661,28 +619,20 @@ def test_rollback_after_a_rollback_and_an_update_returns_to_where_the_update_sta
     assert live_version(index) == first
 
 
-SIXTY = "".join(f"Title number {i}\n" for i in range(60))
-
-
 @pytest.fixture
 def sixty(tmp_path: Path) -> Path:
-    (tmp_path / "titles.txt").write_text(SIXTY, encoding="utf-8")
-    return tmp_path
-
-
-def build_sixty(sixty: Path, *options: str) -> tuple[int, str]:
-    arguments = [str(sixty / "titles.txt"), "--out", str(sixty / "index"), "--quiet", *options]
-    result = CliRunner().invoke(build_command, arguments)
-    return result.exit_code, result.output
+    return write_titles(tmp_path / "titles.txt", [f"Title number {i}" for i in range(60)])
 
 
 def test_an_index_takes_the_rankings_of_a_file(sixty: Path) -> None:
     rankings = Rankings().with_one(NO_MODEL, DEFAULT_RANKING).with_one("some model", DEFAULT_RANKING)
-    (sixty / "ranking.json").write_bytes(rankings.to_bytes())
-    assert build_sixty(sixty, "--ranking", str(sixty / "ranking.json")) == (0, "")
-    with Index.open(sixty / "index") as index:
+    file = sixty.with_name("ranking.json")
+    file.write_bytes(rankings.to_bytes())
+    result = run(sixty, "--ranking", file, "--quiet")
+    assert (result.exit_code, result.output) == (0, "")
+    with Index.open(sixty.with_name("titles.index")) as index:
         assert Rankings.read(index).to_bytes() == rankings.to_bytes()
-        assert index.manifest.history[-1].options["evidence"]["ranking"] == str(sixty / "ranking.json")
+        assert index.manifest.history[-1].options["evidence"]["ranking"] == str(file)
 
 
 @pytest.mark.parametrize(
@@ -696,17 +646,17 @@ def test_an_index_takes_the_rankings_of_a_file(sixty: Path) -> None:
 def test_a_file_without_rankings_is_refused_before_anything_is_made(
     sixty: Path, content: str | None, message: str
 ) -> None:
-    file = sixty / "ranking.json"
+    file = sixty.with_name("ranking.json")
     if content is not None:
         file.write_text(content, encoding="utf-8")
-    code, output = build_sixty(sixty, "--ranking", str(file))
-    assert code == 2
-    assert f"ranking: {file}: " in output
-    assert message in output
-    assert not (sixty / "index").exists()
+    result = run(sixty, "--ranking", file)
+    assert result.exit_code == 2
+    assert f"ranking: {file}: " in result.output
+    assert message in result.output
+    assert not sixty.with_name("titles.index").exists()
 
 
 def test_rankings_go_with_evidence(sixty: Path) -> None:
-    code, output = build_sixty(sixty, "--evidence", "none", "--ranking", "ranking.json")
-    assert code == 2
-    assert "--ranking goes without --evidence none" in output
+    result = run(sixty, "--evidence", "none", "--ranking", "ranking.json")
+    assert result.exit_code == 2
+    assert "--ranking goes without --evidence none" in result.output

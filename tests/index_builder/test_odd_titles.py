@@ -14,12 +14,11 @@ import pytest
 
 from genret.index_builder.build import BuildSummary, build_index
 from genret.index_builder.build_options import BuildOptions
-from genret.index_builder.update import UpdateRequest, update_index
 from genret.retrieval.index.reader import Index
 from genret.retrieval.index.verification import verify
 from genret.retrieval.sources.records import RejectReason
 from genret.retrieval.text import Rendering, TextTokenizer
-from tests.index_fixtures import live_content, version_files, write_titles
+from tests.index_fixtures import version_files, write_titles
 from tests.shared_titles import END_TOKENS, load_tokenizer, odd_titles, shared_file, wikipedia_titles
 
 pytestmark = pytest.mark.shared_data
@@ -202,54 +201,3 @@ def test_all_titles_come_back_token_for_token(tmp_path: Path) -> None:
     second = build_index(source, tokenizer, BuildOptions(out=tmp_path / "second.index"))
     assert first.version == second.version
     assert version_files(first) == version_files(second)
-
-
-def fates(titles: Sequence[str]) -> dict[str, list[str]]:
-    """Spread one per cent of changes over a catalogue: lines of each file, without headers."""
-    files: dict[str, list[str]] = {name: [] for name in ("before", "add", "remove", "after")}
-    for n, title in enumerate(titles):
-        fate, line, retitled = n % 300, f"E{n}\t{title}\t{n % 7}", f"E{n}\t{title} (again)\t{n % 7}"
-        if fate != 0:
-            files["before"].append(line)
-        if fate in (0, 2):
-            files["add"].append(line if fate == 0 else retitled)
-        if fate == 1:
-            files["remove"].append(f"E{n}")
-        else:
-            files["after"].append(retitled if fate == 2 else line)
-    return files
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_an_update_of_one_per_cent_equals_a_fresh_build(tmp_path: Path) -> None:
-    titles = wikipedia_titles()
-    tokenizer = load_tokenizer("gpt2")
-    lines = fates(titles)
-    header = ["entity_id\ttitle\tgroup"]
-    before, add, after = (
-        write_titles(tmp_path / f"{name}.tsv", header + lines[name]) for name in ("before", "add", "after")
-    )
-    remove = write_titles(tmp_path / "remove.txt", lines["remove"])
-    base = build_index(before, tokenizer, BuildOptions(out=tmp_path / "updated.index"))
-    request = UpdateRequest(add=(add,), remove=(remove,))
-    update = update_index(request, tokenizer, BuildOptions(out=base.index))
-    assert (update.parent, update.rejected) == (base.version, {})
-    fresh = build_index(after, tokenizer, BuildOptions(out=tmp_path / "fresh.index"))
-    assert live_content(base.index) == live_content(fresh.index)
-
-    report = verify(base.index)
-    assert report.ok, report.problems
-    with Index.open(base.index) as index:
-        step = index.manifest.history[-1]
-        assert (step.operation, step.parent) == ("update", base.version)
-        changed = len(titles) // 300
-        assert {step.added, step.changed, step.removed} <= {changed, changed + 1}
-        assert step.added + step.changed + step.removed == len(lines["add"]) + len(lines["remove"])
-        ids = [f"E{300 * n + fate}" for n in range(SAMPLE) for fate in (0, 1, 2)]
-        for n, number in zip(range(len(ids)), index.entities.numbers(ids).tolist(), strict=True):
-            fate, title = n % 3, titles[300 * (n // 3) + n % 3]
-            if fate == 1:
-                assert number < 0
-            else:
-                assert index.entity(number).title == (title if fate == 0 else f"{title} (again)")

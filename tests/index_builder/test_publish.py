@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import shutil
@@ -17,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from genret.index_builder import faults
-from genret.index_builder import publish as publish_module
 from genret.index_builder.build import BuildSummary, build_index
 from genret.index_builder.build_options import MIB, BuildOptions
 from genret.retrieval.errors import IndexDirectoryError, SourceError
@@ -87,35 +85,6 @@ def test_a_failing_build_leaves_the_live_version(tmp_path: Path) -> None:
     with pytest.raises(SourceError):
         build(tmp_path, ["b", "c\td"], TOKENIZER, name="fresh.index")
     assert not (tmp_path / "fresh.index").exists()
-
-
-@pytest.mark.fault
-@pytest.mark.parametrize(
-    ("point", "nth"), [*(("write_synced", n) for n in (1, 2)), *(("sync", n) for n in (1, 2, 3, 4))]
-)
-def test_a_failure_at_any_step_of_publication_leaves_old_or_new(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str, nth: int
-) -> None:
-    summary = build(tmp_path, ["a"], TOKENIZER)
-    calls = 0
-    real = getattr(publish_module, point)
-
-    def fails(*arguments: object) -> None:
-        nonlocal calls
-        calls += 1
-        if calls == nth:
-            raise OSError(errno.EIO, "Input/output error")
-        real(*arguments)
-
-    monkeypatch.setattr(publish_module, point, fails)
-    with pytest.raises(IndexDirectoryError, match="cannot write the index: Input/output error"):
-        build(tmp_path, ["b"], TOKENIZER)
-    assert calls == nth
-    assert verify(summary.index).ok
-    assert surfaces(summary.index) in (["a"], ["b"])
-    monkeypatch.undo()
-    build(tmp_path, ["c"], TOKENIZER)
-    assert surfaces(summary.index) == ["c"]
 
 
 def test_other_peoples_directories_and_files_are_refused(tmp_path: Path) -> None:
@@ -228,27 +197,15 @@ def test_shards_of_one_run_may_have_another_size_than_those_of_the_next(tmp_path
     assert files(resumed) == files(whole)
 
 
-@pytest.mark.parametrize("point", ["identities-resolved", "block-merged", "trie-written", "manifest-written"])
-def test_an_interruption_behind_the_shards_keeps_all_of_them(tmp_path: Path, point: str) -> None:
-    source = write_titles(tmp_path / "titles.tsv", list("abcdefgh"))
-    options = BuildOptions(out=tmp_path / "it.index", shard_records=3)
-    with fault(f"{point}:interrupt"), pytest.raises(KeyboardInterrupt):
-        build_index(source, ABC, options)
-    assert sorted(p.name for p in options.out.iterdir()) == [".lock", "work"]
-    resumed = build_index(source, ABC, options)
-    assert (resumed.resumed_shards, resumed.resumed_records) == (3, 8)
-    assert verify(options.out).ok
-
-
 def test_a_torn_line_of_the_journal_is_no_line(tmp_path: Path) -> None:
     source, options = begun(tmp_path, "abcdefgh", 3, shard_records=2)
     whole = build_index(source, ABC, BuildOptions(out=tmp_path / "whole.index"))
-    journal = work(options) / "journal.jsonl"
-    data = journal.read_bytes()
+    data = (work(options) / "journal.jsonl").read_bytes()
     lines = data.splitlines(keepends=True)
-    for cut, left in ((len(data) - 1, 2), (len(data) - 20, 2), (len(lines[0]) + 1, 1), (3, 0), (0, 0)):
+    torn = [(data[:cut], left) for cut, left in ((-1, 2), (-20, 2), (len(lines[0]) + 1, 1), (3, 0), (0, 0))]
+    for journal, left in (*torn, (lines[0] + b"nonsense\n" + lines[2], 1)):
         cut_short(source, options, 3) if not options.out.exists() else None
-        (work(options) / "journal.jsonl").write_bytes(data[:cut])
+        (work(options) / "journal.jsonl").write_bytes(journal)
         resumed = build_index(source, ABC, options)
         assert resumed.resumed_shards == left
         assert files(resumed) == files(whole)
@@ -346,20 +303,6 @@ def test_a_full_disk_keeps_finished_shards_alone(tmp_path: Path, point: str) -> 
     assert names == ["journal.jsonl", *(f"shard-{n:05d}" for n in range(len(lines)))]
     assert all(json.loads(line)["shape"]["entities"] == 1 for line in lines)
     assert build_index(source, ABC, options).resumed_shards == len(lines) > 0
-
-
-def test_two_files_and_their_border(tmp_path: Path) -> None:
-    one = write_titles(tmp_path / "one.tsv", ["title\tkind", "a\t1", "b\t2", "c\t3"])
-    two = write_titles(tmp_path / "two.tsv", ["title\tyear", "d\t1", "e\t2.5"])
-    whole = build_index([one, two], ABC, BuildOptions(out=tmp_path / "whole.index"))
-    options = BuildOptions(out=tmp_path / "it.index", shard_records=1)
-    for finished in range(1, 6):
-        with fault(f"shard-journalled:interrupt:{finished}"), pytest.raises(KeyboardInterrupt):
-            build_index([one, two], ABC, options)
-        resumed = build_index([one, two], ABC, options)
-        assert resumed.resumed_shards == finished
-        assert files(resumed) == files(whole)
-        shutil.rmtree(options.out)
 
 
 def test_progress_counts_on_over_the_borders_of_shards(tmp_path: Path) -> None:

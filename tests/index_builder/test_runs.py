@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from genret.decoding.sorted_texts import TextBatches
-from genret.decoding.trie.trie_arrays import TrieDeriver
 from genret.index_builder import entities as entity_survey
 from genret.index_builder import runs as runs_module
 from genret.index_builder.changes import VersionRun
@@ -62,13 +61,6 @@ def test_order_and_runs_equal_brute_force(case: tuple[int, list[list[int]]]) -> 
     gathered, gathered_offsets = gather_rows(tokens, offsets, order)
     assert gathered.tolist() == [token for row in ordered for token in row]
     assert gathered_offsets.tolist() == np.cumsum([0, *map(len, ordered)]).tolist()
-
-
-def test_rows_of_ten_thousand_tokens() -> None:
-    rows = [[1] * 10_000 + [2], [1] * 10_000 + [0], [1] * 9_999, [1] * 10_000 + [2]]
-    order, first = sort_rows(*_flatten(rows), 3)
-    assert order.tolist() == [2, 1, 0, 3]
-    assert first.tolist() == [True, True, True, False]
 
 
 def test_no_rows() -> None:
@@ -418,9 +410,6 @@ def test_entities_far_apart_are_not_read_with_all_between_them(
     assert run.largest <= 10
 
 
-ROWS = [(1, 2, 0), (1, 3, 0), (2, 0), (2, 1, 1, 0), (2, 1, 2, 0), (7, 0)]
-
-
 def test_arrays_come_back_in_any_order(tmp_path: Path) -> None:
     spill = ArraySpill(tmp_path / "spill")
     arrays = [np.arange(5, dtype=np.uint16), np.empty(0, dtype=np.int32), np.arange(9, dtype=np.int64)[::2]]
@@ -447,20 +436,6 @@ def test_a_full_disk_is_named(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No space left") as caught:
         spill.put(np.arange(5, dtype=np.int32))
     assert caught.value.filename == "/dev/full"
-
-
-@pytest.mark.parametrize("block", [1, 2, 6])
-def test_a_trie_is_the_same_whether_its_pieces_wait_in_memory_or_on_disk(tmp_path: Path, block: int) -> None:
-    spill = ArraySpill(tmp_path / "spill")
-    derivers = [TrieDeriver(np.uint8), TrieDeriver(np.uint8, spill.put)]
-    for deriver in derivers:
-        for begin in range(0, len(ROWS), block):
-            rows = ROWS[begin : begin + block]
-            tokens = np.array([token for row in rows for token in row], dtype=np.uint8)
-            deriver.add(tokens, np.cumsum([0, *map(len, rows)]))
-    one, other = (deriver.finish() for deriver in derivers)
-    for name in one._fields:
-        assert np.array_equal(getattr(one, name), getattr(other, name)), name
 
 
 VALUES = {
@@ -531,16 +506,6 @@ def test_any_other_order_is_found_out(texts: list[bytes], data: st.DataObject) -
     other[place] = data.draw(st.integers(0, len(texts) - 1))
     found = first_disorder(other, batches)
     assert (found is None) == (other.tolist() == order.tolist())
-
-
-def test_words_of_texts_are_read_where_they_lie() -> None:
-    batches = TextBatches.of([b"abc", b"", b"abcdefghij", b"x"], 4)
-    words, taken = batches.words(batches_numbers := title_order(batches, 4), 0)
-    texts = [batches.text(int(number)) for number in batches_numbers]
-    assert texts == [b"", b"abc", b"abcdefghij", b"x"]
-    assert [int(word).to_bytes(8, "big") for word in words] == [text[:8].ljust(8, b"\0") for text in texts]
-    assert taken.tolist() == [0, 3, 8, 1]
-    assert batches.lengths(batches_numbers).tolist() == [0, 3, 10, 1]
 
 
 @settings(max_examples=150)

@@ -265,13 +265,6 @@ def test_unknown_ids_to_remove_are_bad_rows(tmp_path: Path, index: Path) -> None
     assert (summary.changes.removed, summary.changes.missing) == (1, 1)
 
 
-def test_bad_rows_of_one_file_are_reported_as_by_a_build(tmp_path: Path, index: Path) -> None:
-    cells = {"Q4": ("a", "", "", "soon", ""), "Q5": ("b", "", "", "", "")}
-    summary = _update(tmp_path, index, cells, max_bad_rows=1, rejects=tmp_path / "bad.tsv")
-    assert (summary.changes.added, summary.rejected) == (1, {"bad value": 1})
-    assert (tmp_path / "bad.tsv").read_text().startswith("line\treason")
-
-
 def test_refusals(tmp_path: Path, index: Path) -> None:
     before = live_version(index)
     cells = ("a", "", "", "", "")

@@ -6,7 +6,6 @@ entity in one row, as the tokenizer drops case. Logits are float64.
 
 from __future__ import annotations
 
-import itertools
 import math
 import random
 from collections import Counter
@@ -39,7 +38,7 @@ from genret.retrieval.methods.decoded_methods import (
     possible,
 )
 from genret.retrieval.prompts import CheckpointConfig, PromptTemplate
-from tests.decoded_runs import run_beam, run_disc
+from tests.decoded_runs import run_disc
 from tests.entity_oracle import EntityOracle, with_weights
 from tests.fakes import TableModel, chi_square, likely_titles
 from tests.index_fixtures import build, character_tokenizer
@@ -254,23 +253,6 @@ def test_disc_names_one_owner_per_sample_and_adds_up_the_shares_of_the_forms_it_
         assert max(alone, 1) <= count <= sum(drawn[rank] for rank in mine)
 
 
-def test_shares_of_every_form_sum_to_one(indexes: list[Index]) -> None:
-    rng = random.Random(3)
-    for _ in range(200):
-        case = Case.random(rng, indexes, "uniform", "a")
-        owners_of = FormOwners(case.index, mask_of(case.filter), case.title_weight)
-        for rank in range(case.index.num_rows):
-            found = owners_of(rank)
-            expected = {e: mine[rank] for e, mine in case.oracle.log_shares.items() if rank in mine}
-            assert sorted(found.entities) == list(found.entities) == sorted(expected)
-            assert found.shares == pytest.approx([math.exp(expected[e]) for e in found.entities], abs=1e-15)
-            assert [found.log_share(e) for e in found.entities] == pytest.approx(
-                [expected[e] for e in found.entities], abs=1e-12
-            )
-            if found.entities:
-                assert math.fsum(found.shares) == pytest.approx(1.0, abs=1e-15)
-
-
 def random_scores(rng: random.Random, num_rows: int) -> list[float]:
     """Scores of rows; two kinds in three have few values, so that ties are common."""
     kind = rng.randrange(3)
@@ -314,53 +296,6 @@ def test_no_certificate_is_wrong_in_ten_thousand_cases(indexes: list[Index]) -> 
                 truth.assert_is_ranking(told, k, aggregate, penalty)
     assert num_proven > 1_500
     assert num_partly_found > 1_000
-
-
-def test_certified_answers_are_those_of_enumeration(indexes: list[Index]) -> None:
-    """Narrow and exact beams, in batches of requests with prompts, filters and title weights of their own."""
-    rng = random.Random(5)
-    num_certified = num_wrong = 0
-    for index, kind, _ in itertools.product(indexes, KINDS, range(2)):
-        one = Case.random(rng, [index], kind, "a")
-        cases = [
-            replace(
-                one,
-                prompt=tuple(TOKENIZER.encode_text("".join(rng.choices("abc", k=3)))),
-                ids=random_ids(rng, index),
-                title_weight=rng.choice(TITLE_WEIGHTS),
-            )
-            for _ in range(10)
-        ]
-        scorings = [rng.choice(SCORINGS) for _ in cases]
-        requests = [
-            RetrieveRequest(
-                "q",
-                k=rng.randint(1, 6),
-                method="beam",
-                beam_size=rng.randint(1, 5),
-                aggregate=aggregate,
-                length_penalty=penalty,
-                title_weight=case.title_weight,
-                **rng.choice([{}, {"exact": True, "exact_budget": rng.choice((5, 20, EVERYTHING))}]),
-            )
-            for case, (aggregate, penalty) in zip(cases, scorings, strict=True)
-        ]
-        nothing = [None] * len(cases)
-        session = one.model.prefill([case.prompt for case in cases])
-        results = run_beam(
-            session, one.trie, index, requests, nothing, nothing, [case.filter for case in cases]
-        )
-        for case, request, scoring, result in zip(cases, requests, scorings, results, strict=True):
-            assert isinstance(result, RetrievalResult)
-            told = case.oracle.numbers(result.candidates)
-            num_certified += bool(result.certified)
-            if result.certified:
-                case.oracle.assert_is_ranking(told, request.k, *scoring)
-            else:
-                num_wrong += told != case.oracle.ranking(*scoring)[: request.k]
-            assert result.certified or request.exact_budget != EVERYTHING
-    assert num_certified > 250
-    assert num_wrong > 20
 
 
 @pytest.mark.statistical

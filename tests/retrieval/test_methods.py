@@ -68,14 +68,6 @@ def model(index: Index) -> TableModel:
     return likely_titles(index)
 
 
-def test_candidate_tells_title_and_surface_apart(index: Index, model: TableModel) -> None:
-    (result,) = ask(index, model, RetrieveRequest("q", k=12, beam_size=200))
-    for candidate in result.candidates:
-        entity = index.entity_by_id(candidate.entity_id)
-        assert (candidate.title, candidate.metadata) == (entity.title, entity.metadata)
-        assert candidate.surface in (entity.title, *entity.aliases)
-
-
 def test_one_row_of_two_spellings_shows_each_entity_its_own(tmp_path: Path) -> None:
     tokenizer = character_tokenizer("abcdefghijklmnopqrstuvwxyz ", lower=True)
     lines = ["entity_id\ttitle\taliases", "film\tIt\t", "pronoun\tit\t", "office\tBureau\tIT"]
@@ -226,20 +218,6 @@ def test_disc_samples_the_distribution_over_allowed_entities(
     assert set(counts) <= set(ids)
     names = sorted(expected)
     assert chisquare([counts[n] for n in names], [expected[n] * 1024 for n in names]).pvalue > 0.001
-
-
-def test_a_filter_allows_the_rows_of_its_entities(index: Index, maker: FilterStore) -> None:
-    for ids in [(), ("Q9",), ("Q10", "Q11"), ("absent",), IDS]:
-        allowed = maker.make(Restriction(allow_ids=ids))
-        assert entity_ids(index, allowed) == set(ids) & set(IDS)
-        wanted = [
-            any(index.entity(n).entity_id in ids for n in index.entities_of(rank))
-            for rank in range(index.num_rows)
-        ]
-        grows = torch.diff(allowed.rows.prefix) > 0
-        assert grows.tolist() == wanted
-        assert allowed.rows.num_allowed == sum(wanted)
-        assert allowed.num_allowed == len(set(ids) & set(IDS))
 
 
 @pytest.mark.parametrize(

@@ -204,31 +204,6 @@ def test_auto_lists_what_is_decoded_and_what_is_proposed(
         oracle.assert_is_ranking(oracle.numbers(result.candidates), request.k, tolerance=1e-4)
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"temperature": 2.0}, {"adaptive": True}, {"min_mass": 1.0}, {"min_mass": 0.0}]
-)
-@pytest.mark.parametrize("size", [4, 40])
-def test_auto_keeps_what_disc_says_of_the_mass(twelve: Setting, options: dict[str, Any], size: int) -> None:
-    fields: dict[str, Any] = {"query": "a river", "k": 20, "seed": 7, "num_samples": 8, **options}
-    (drawn,) = twelve.answer(RetrieveRequest(method="disc", **fields))
-    request = RetrieveRequest(method="auto", decoder="disc", shortlist_size=size, vector_weight=0.0, **fields)
-    (result,) = twelve.answer(request)
-    assert (result.method, result.seed) == ("auto", 7)
-    assert result.abstained == (options.get("min_mass") == 1.0) == (not result.candidates)
-    if size == 40:  # everything is scored, so that its probability is known
-        mass = twelve.oracle(request).mass()
-        assert result.mass == result.mass_lower == result.mass_upper == pytest.approx(mass, rel=1e-4)
-        assert (result.mass_stderr, result.num_draws, result.certified) == (0.0, 0, True)
-        return
-    assert result.certified is None
-    for name in ("mass", "mass_stderr", "mass_upper", "num_draws", "num_accepted"):
-        assert getattr(result, name) == getattr(drawn, name), name
-    assert result.mass_lower >= drawn.mass_lower
-    if not result.abstained:
-        assert {c.entity_id for c in drawn.candidates} <= {c.entity_id for c in result.candidates}
-        check_scores(twelve, request, result, twelve.oracle(request).numbers(result.candidates))
-
-
 def test_vectors_are_asked_once_for_a_batch(twelve: Setting) -> None:
     twelve.vectors.asked.clear()
     twelve.answer(

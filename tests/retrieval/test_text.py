@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 from genret.retrieval.errors import InputError, ModelError
 from genret.retrieval.text import Rendering, TextTokenizer
-from tests.checkpoints import CATALOGUE, END, SPECIAL_TOKENS, TITLE, save_tokenizer, train_tokenizer
+from tests.checkpoints import END, SPECIAL_TOKENS, TITLE, save_tokenizer, train_tokenizer
 from tests.table_retrievers import TOKENIZER
 
 SPECIAL_IDS = set(range(len(SPECIAL_TOKENS)))
@@ -190,11 +190,6 @@ def test_folder_without_a_usable_tokenizer(tmp_path: Path, files: dict[str, byte
     assert str(tmp_path) in str(error.value)
 
 
-def test_missing_path_is_no_hub_id(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="neither an existing path nor a valid hub id"):
-        TextTokenizer.load(tmp_path / "absent" / "model")
-
-
 def test_hub_id_is_fetched_once_and_read_from_its_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,12 +255,6 @@ def test_a_letter_as_end_token_is_doubted_and_the_right_ones_are_named() -> None
     assert "the end token 'Ċ' is the text 'Ċ' in the vocabulary of letters" in doubt
     assert "there '</s>' ends a text and '\\n' ends a line" in doubt
     assert tokenizer.doubt_of_end(Rendering(end_token="\n")) is None
-
-
-def test_catalogue_is_tokenised_the_same_alone_and_together() -> None:
-    titles = [line.split("\t")[1] for line in CATALOGUE.splitlines()]
-    together = TOKENIZER.encode_titles(titles, Rendering(prefix=" "))
-    assert together == [TOKENIZER.encode_titles([t], Rendering(prefix=" "))[0] for t in titles]
 
 
 @pytest.mark.parametrize("make", [unigram, word_level, train_tokenizer, lambda: prefixed(True)])

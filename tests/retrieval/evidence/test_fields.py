@@ -391,17 +391,6 @@ def test_a_field_without_texts_proposes_nothing(tmp_path: Path) -> None:
     assert not field.scores_of(look_up(field, "the town"), np.array([0, 2])).any()
 
 
-def test_scores_of_entities_are_those_of_their_texts(tmp_path: Path, block_texts: int) -> None:
-    texts = made_up_texts(30, seed=5)
-    owner = sorted(Random(5).sample(range(50), 30))
-    field = field_of(tmp_path, texts, owner, num_entities=50)
-    scores = field.scores_of(look_up(field, "the old town"), np.arange(49, -1, -1))[::-1]
-    for column, kind in enumerate(("words", "letters")):
-        expected = np.zeros(50)
-        expected[owner] = PlainBm25(texts, kind).scores("the old town")
-        np.testing.assert_allclose(scores[:, column], expected, rtol=1e-5)
-
-
 def test_long_texts_count_as_of_255_terms(tmp_path: Path) -> None:
     texts = [" ".join(f"w{n}" for n in range(count)) for count in (10, 255, 300, 2000)]
     field = field_of(tmp_path, texts)

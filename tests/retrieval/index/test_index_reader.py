@@ -53,23 +53,6 @@ def test_attributes(summary: BuildSummary) -> None:
         assert index.manifest == summary.manifest
 
 
-def test_metadata_is_typed_and_repeated_strings_are_dictionaries(tmp_path: Path) -> None:
-    lines = ["title\tkind\tname\tyear\tweight\tliving"]
-    lines += [f"{t}\tx\t{t}{t}\t{n}\t{n / 4}\ttrue" for n, t in enumerate("abcd")]
-    typed = build(tmp_path, [*lines, "e\t\t\t\t\t"], TOKENIZER)
-    with Index.open(typed.index) as index:
-        kinds = {"kind": "string", "name": "string", "year": "int", "weight": "float", "living": "bool"}
-        assert index.metadata_types == kinds
-        entity = index.entity_by_id("c")
-        assert dict(entity.metadata) == {"kind": "x", "name": "cc", "year": 2, "weight": 0.5, "living": True}
-        empty = index.entity_by_id("e")
-        assert set(empty.metadata.values()) == {None}
-        assert index.entities.stored_column("kind").type == pa.dictionary(pa.uint8(), pa.string())
-        assert index.entities.stored_column("name").type == pa.string()
-        assert index.entities.column("kind").type == pa.string()
-        assert index.metadata_column("kind").to_pylist() == ["x", "x", "x", "x", None]
-
-
 def test_trie_is_zero_copy_read_only_and_serves_the_decoder(summary: BuildSummary) -> None:
     with Index.open(summary.index) as index:
         arrays = index.trie_arrays()
@@ -122,18 +105,6 @@ def test_closing(summary: BuildSummary) -> None:
             use()
     shutil.rmtree(summary.index)
     assert np.array_equal(arrays.token, before)  # what was handed out outlives the reader and the files
-
-
-def test_an_open_reader_survives_later_publications(tmp_path: Path) -> None:
-    first = build(tmp_path, ["a", "b"], TOKENIZER, keep_versions=0)
-    with Index.open(first.index) as index:
-        for titles in (["c"], ["d", "e"], ["f"]):
-            build(tmp_path, titles, TOKENIZER, keep_versions=0)
-        assert not index.path.exists()
-        assert [index.surface(rank) for rank in range(2)] == ["a", "b"]
-        assert [index.entity(n).title for n in range(2)] == ["a", "b"]
-    with Index.open(first.index) as index:
-        assert [index.surface(rank) for rank in range(index.num_rows)] == ["f"]
 
 
 # Lengths on both sides of eight bytes, characters of one to four bytes, and ends of zero bytes.
@@ -311,11 +282,6 @@ def test_every_row_of_an_entity_its_title_first(index: Index) -> None:
         mine = rows.of(number)
         assert sorted(mine) == sorted(ranks)
         assert ranks[mine[0]] == index.entity(number).title
-
-
-def test_of_one_row_each_nothing_is_cut(tmp_path: Path) -> None:
-    with Index.open(make_index(tmp_path, TINY, CATALOGUES["one form each"])) as index:
-        assert EntityRows(index).of_all([2, 0], 1) == ([[2], [0]], True)
 
 
 @settings(max_examples=50, deadline=None)

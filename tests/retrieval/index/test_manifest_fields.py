@@ -89,17 +89,6 @@ def test_the_manifest_says_what_the_vectors_are(summary: BuildSummary) -> None:
     assert Manifest.from_bytes(without).vectors is None
 
 
-@pytest.mark.parametrize("version", [3, 4])
-def test_an_index_of_an_older_format_opens(summary: BuildSummary, version: int) -> None:
-    folder = summary.index / "versions" / summary.version
-    renamed = rename(summary.index, folder, replace(summary.manifest, format_version=version))
-    assert verify(renamed).ok
-    with Index.open(summary.index) as index:
-        assert index.vectors is index.weights is None
-        assert not index.evidence_problems
-        assert index.title_order is not None
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -111,14 +100,11 @@ def test_an_index_of_an_older_format_opens(summary: BuildSummary, version: int) 
         (lambda d: d["vectors"].update(recall=1), "recall: expected float, got 1"),
         (lambda d: d["vectors"].update(recall="1.0"), "recall: expected float, got '1.0'"),
         (lambda d: d["vectors"].update(recall=1.5), r"vectors\.recall: expected 0 <= it <= 1, got 1\.5"),
-        (lambda d: d["vectors"].update(recall=-0.5), r"vectors\.recall"),
         (lambda d: d["vectors"].update(recall=1e999), "Infinity is no number|not valid JSON|recall"),
         (lambda d: d["vectors"].update(count=5.0), "count: expected int, got 5.0"),
-        (lambda d: d["vectors"].update(count=True), "count: expected int, got True"),
         (lambda d: d["vectors"].update(count=0), r"vectors\.count: expected at least 1"),
         (lambda d: d["vectors"].update(count=-1), r"vectors\.count: expected 0 <= it"),
         (lambda d: d["vectors"].update(dimensions=0), r"vectors\.dimensions: expected 1 <= it <= 65536"),
-        (lambda d: d["vectors"].update(dimensions=1 << 17), r"vectors\.dimensions"),
         (lambda d: d["vectors"].update(method="magic"), r"vectors\.method: expected one of .* got 'magic'"),
         (lambda d: d["vectors"].update(kind="tree"), r"vectors\.kind: expected one of .* got 'tree'"),
         (lambda d: d["vectors"].update(columns="kind"), "columns: expected list, got 'kind'"),
@@ -128,23 +114,14 @@ def test_an_index_of_an_older_format_opens(summary: BuildSummary, version: int) 
         (lambda d: d["vectors"].update(seed=1 << 63), r"vectors\.seed"),
         (lambda d: d.pop("counts"), ""),
         (lambda d: d.update(format="other"), ""),
-        (lambda d: d["counts"].update(rows=-1), ""),
-        (lambda d: d["counts"].update(rows="3"), ""),
         (lambda d: d["counts"].update(extra=1), ""),
         (lambda d: d["counts"].pop("nodes"), ""),
-        (lambda d: d.update(buckets={}), ""),
         (lambda d: d["files"][0].update(bytes=1.5), ""),
         (lambda d: d.update(stored_ids=1), ""),
         (lambda d: d["rendering"].update(prefix=3), ""),
         (lambda d: d["rendering"].update(unknown="x"), ""),
         (lambda d: d["metadata"][0].update(type="date"), ""),
-        (lambda d: d["metadata"][0].update(name="title"), ""),
-        (lambda d: d["metadata"].append(d["metadata"][0]), ""),
         (lambda d: d.update(metadata=["kind"]), ""),
-        (lambda d: d.update(history=[]), ""),
-        (lambda d: d["history"].append("build"), ""),
-        (lambda d: d["history"].extend(1000 * [d["history"][0]]), ""),
-        (lambda d: d["history"][0].update(operation="merge"), ""),
         (lambda d: d["history"][0].update(added=-1), ""),
         (lambda d: d["history"][0].pop("sources"), ""),
         (lambda d: d["history"][0].update(when="now"), ""),
@@ -153,8 +130,6 @@ def test_an_index_of_an_older_format_opens(summary: BuildSummary, version: int) 
         (lambda d: d.update(weight_column=["area"]), r"weight_column: expected str, got \['area'\]"),
         (lambda d: d.update(weight_column="size"), r"of \['area'\], got 'size'"),
         (lambda d: d.update(weight_column="kind"), "expected a metadata column of numbers, .* got 'kind'"),
-        (lambda d: d.update(weight_column="title"), "expected a metadata column of numbers"),
-        (lambda d: d.update(weight_column=""), "expected a metadata column of numbers"),
     ],
 )
 def test_the_field_is_read_strictly(
@@ -338,20 +313,6 @@ def weighted(unweighted: BuildSummary, column: str) -> Path:
     return rename(unweighted.index, folder, manifest)
 
 
-@pytest.mark.parametrize(("column", "weights"), [("population", [12, 1, 0]), ("share", [0.5, 0, 1])])
-def test_weights_are_floats_by_number_and_1_where_missing(
-    unweighted: BuildSummary, column: str, weights: list[float]
-) -> None:
-    weighted(unweighted, column)
-    assert verify(unweighted.index).ok
-    with Index.open(unweighted.index) as index:
-        found = index.weights
-        assert (found.tolist(), found.dtype.name, found.shape) == (weights, "float64", (3,))
-        assert not found.flags.writeable
-        assert index.weights is found
-        assert index.metadata_types["population"] == "int"  # the column is one as any other
-
-
 def test_weights_of_several_batches_and_integers_that_no_float_holds(tmp_path: Path) -> None:
     titles = range(ENTITY_BATCH_ROWS + 2)
     lines = ["title\tpopulation", f"0\t{2**63 - 1}", *(f"{n}\t{n % 7}" for n in titles[1:])]
@@ -359,6 +320,7 @@ def test_weights_of_several_batches_and_integers_that_no_float_holds(tmp_path: P
     with Index.open(tmp_path / "it.index") as index:
         expected = [float(2**63) if title == "0" else int(title) % 7 for title in titles_of(index)]
         assert index.weights.tolist() == expected
+        assert (index.weights.dtype.name, index.weights.flags.writeable) == ("float64", False)
 
 
 def titles_of(index: Index) -> list[str]:

@@ -316,9 +316,8 @@ def read(file: Path, mapping: ColumnMapping = WEIGHTS) -> tuple[list[str | None]
 
 
 def tsv(tmp_path: Path, cells: list[str]) -> Path:
-    file = tmp_path / "titles.tsv"
-    file.write_text("title\tpopulation\n" + "".join(f"t{n}\t{cell}\n" for n, cell in enumerate(cells)))
-    return file
+    rows = "".join(f"t{n}\t{cell}\n" for n, cell in enumerate(cells))
+    return write(tmp_path, f"title\tpopulation\n{rows}", "titles.tsv")
 
 
 def test_text_that_spells_a_number_is_a_weight(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from genret.retrieval.errors import SourceError
@@ -20,7 +20,7 @@ from genret.retrieval.normalize import (
 from genret.retrieval.sources import source_files
 from genret.retrieval.sources.records import Record, RejectReason, Rejects
 from genret.retrieval.sources.title_source import TitleSource, open_source
-from tests.catalogue_files import read_batches
+from tests.catalogue_files import lenient, read_batches
 
 
 def read(
@@ -75,11 +75,6 @@ def test_bad_rows_are_named_with_their_line(tmp_path: Path, line: bytes, reason:
     assert [(r.line, r.reason) for r in rejects.rows] == ([(3, reason)] if reason else [])
 
 
-def test_a_tab_in_a_file_of_lines_is_too_many(tmp_path: Path) -> None:
-    _, rejects, _ = read(tmp_path, b"A\nB\tC\n")
-    assert [(r.line, r.reason) for r in rejects.rows] == [(2, "too many tabs")]
-
-
 @pytest.mark.parametrize("block", [1, 2, 3, 7, 64])
 def test_blocks_of_any_size_give_the_same_lines(
     tmp_path: Path, block: int, monkeypatch: pytest.MonkeyPatch
@@ -106,8 +101,6 @@ def test_blocks_of_any_size_give_the_same_lines(
         (b"a\tb\n", "none of its fields is 'title'"),
         (b"title\ttitle\nA\tB\n", "more than once"),
         (b"title\t\nA\tB\n", "has no name"),
-        (b"\x1f\x8b\x08\x00", "gzip"),
-        (b"PAR1xxxx", "Parquet"),
     ],
 )
 def test_unusable_files_are_refused_in_one_line(tmp_path: Path, data: bytes, message: str) -> None:
@@ -120,13 +113,6 @@ def test_unusable_files_are_refused_in_one_line(tmp_path: Path, data: bytes, mes
 def test_forced_tsv_needs_a_title_column(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="no column is called 'title'"):
         read(tmp_path, b"name\nA\n", "tsv")
-
-
-def test_missing_file_and_directory(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="no such file"):
-        open_source(tmp_path / "absent.tsv")
-    with pytest.raises(SourceError, match="is a directory"):
-        open_source(tmp_path)
 
 
 def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,11 +214,7 @@ def test_html_entities_are_resolved_on_request(tmp_path: Path) -> None:
     assert rejected == 0
 
 
-@settings(
-    max_examples=25,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@lenient(max_examples=25)
 @given(
     titles=st.lists(st.text("ab é\u0301\u00a0\u200b&;mp", min_size=1, max_size=8), min_size=1, max_size=700),
     with_aliases=st.booleans(),
@@ -288,12 +270,3 @@ def test_the_file_of_bad_rows_is_a_table(tmp_path: Path) -> None:
     )
     Rejects("c", 10).write(tmp_path / "rejects.tsv")
     assert not (tmp_path / "rejects.tsv").exists()
-
-
-def test_the_limit() -> None:
-    rejects = Rejects("c", 1)
-    rejects.add(1, RejectReason.NO_TITLE, "")
-    rejects.check()
-    rejects.add(2, RejectReason.NO_TITLE, "")
-    with pytest.raises(SourceError, match="--max-bad-rows 2"):
-        rejects.check()

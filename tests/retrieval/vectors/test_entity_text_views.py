@@ -83,17 +83,6 @@ def test_texts_are_those_of_every_entity(
     assert texts.count == len(expected)
 
 
-@pytest.mark.parametrize("columns", [(), ("description", "kind")])
-def test_many_texts_in_several_blocks(
-    columns: tuple[str, ...], large: Index, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(views, "_BLOCK", 700)
-    texts = EntityTexts(large, columns)
-    expected = all_by_hand(large, columns)
-    assert streamed(texts) == expected
-    assert texts.count == len(expected)
-
-
 def test_texts_of_some_entities_come_in_the_order_asked_for(large: Index) -> None:
     columns = ("kind", "description")
     texts = EntityTexts(large, columns)
