@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any, Protocol
+from typing import Any
 
-from genret.decoding.grammar.leaves.leaf import TitleSlotName
 from genret.decoding.grammar.regular.number_set import NumberSet
 from genret.decoding.grammar.schema.formula import (
     AllOf,
@@ -25,26 +24,13 @@ from genret.decoding.grammar.schema.formula import (
     PropertyNames,
     Reference,
     Required,
-    TextFromSlot,
     TextIn,
     TypeIs,
     UniqueItems,
 )
-
-
-class Resolves(Protocol):
-    """What knows the formulas behind references, such as a `FormulaTable`."""
-
-    @property
-    def plain_integers(self) -> bool:
-        """Whether a number that must be an integer is written without a fraction."""
-
-    def resolve(self, target: str) -> Formula:
-        """The formula of a target."""
-
+from genret.decoding.grammar.schema.formula_table import FormulaTable
 
 _INTEGERS = NumberSet.of(integers=True)
-HoleMembers = Callable[[TitleSlotName, str], bool]
 
 
 def type_of(value: Any) -> JsonType:
@@ -74,18 +60,17 @@ def identity(value: Any) -> Any:
     return kind, value
 
 
-def evaluates(formula: Formula, table: Resolves, instance: Any, holes: HoleMembers | None = None) -> bool:
+def evaluates(formula: Formula, table: FormulaTable, instance: Any) -> bool:
     """Whether a formula holds for a value.
 
     Args:
         formula: What to ask.
         table: Resolves its references.
         instance: A parsed JSON value: dict, list, str, int, float or Decimal, bool, None.
-        holes: Whether a text is a member of a named set; without it every text is.
     """
 
     def holds(part: Formula, value: Any) -> bool:
-        return evaluates(part, table, value, holes)
+        return evaluates(part, table, value)
 
     match formula:
         case AllOf():
@@ -104,15 +89,13 @@ def evaluates(formula: Formula, table: Resolves, instance: Any, holes: HoleMembe
     if kind == JsonType.NUMBER:
         return not isinstance(formula, NumberIn) or _is_number_in(formula, table, instance)
     if kind == JsonType.STRING:
-        if isinstance(formula, TextFromSlot):
-            return holes is None or holes(formula.name, instance)
         return not isinstance(formula, TextIn) or formula.texts.accepts(instance)
     if kind == JsonType.ARRAY:
         return _of_array(formula, instance, holds)
     return kind != JsonType.OBJECT or _of_object(formula, instance, holds)
 
 
-def _is_number_in(formula: NumberIn, table: Resolves, number: Any) -> bool:
+def _is_number_in(formula: NumberIn, table: FormulaTable, number: Any) -> bool:
     if table.plain_integers and not isinstance(number, int) and (formula.numbers - _INTEGERS).is_empty:
         return False
     return formula.numbers.contains(number)

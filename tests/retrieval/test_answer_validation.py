@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from dataclasses import replace
 from functools import cache
 
@@ -24,39 +23,27 @@ def check(schema: object, text: str) -> None:
     AnswerValidator(json.dumps(schema)).check(text)
 
 
-VALID: list[tuple[object, str]] = [
-    ({"type": "number", "multipleOf": 0.01}, "0.07"),  # 0.07 / 0.01 is 7.000000000000001 in binary
-    ({"type": "integer"}, "1.0"),
-    ({"type": "integer"}, "1e3"),
-    ({"minimum": 0.1}, "0.1"),
-    ({"items": [{"type": "string"}], "additionalItems": False}, '["a"]'),
-    ({"minimum": 3, "exclusiveMinimum": True}, "4"),
-    ({"dependencies": {"a": ["b"]}}, '{"a": 1, "b": 2}'),
-    ({"type": "string", "x-genret-index": "titles"}, '"anything"'),
-]
-INVALID: list[tuple[object, str]] = [
-    ({"type": "number", "multipleOf": 0.01}, "0.075"),
-    ({"type": "integer"}, "1.5"),
-    ({"type": "integer"}, "true"),
-    ({"items": [{"type": "string"}], "additionalItems": False}, '["a", 1]'),
-    ({"minimum": 3, "exclusiveMinimum": True}, "3"),
-    ({"dependencies": {"a": ["b"]}}, '{"a": 1}'),
-    ({"type": "string", "format": "date"}, '"2023-02-29"'),
-    (True, '{"a": '),
-    (True, "NaN"),
-    (False, "1"),
-]
-
-
-@pytest.mark.parametrize(("schema", "text"), VALID)
-def test_valid_documents_pass(schema: object, text: str) -> None:
-    check(schema, text)
-
-
-@pytest.mark.parametrize(("schema", "text"), INVALID)
-def test_what_is_not_valid_is_refused(schema: object, text: str) -> None:
-    with pytest.raises(InvalidAnswerError):
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        ({"type": "number", "multipleOf": 0.01}, ["0.07"], ["0.075"]),  # 7.000000000000001 in binary
+        ({"type": "integer"}, ["1.0", "1e3"], ["1.5", "true"]),
+        ({"minimum": 0.1}, ["0.1"], []),
+        ({"items": [{"type": "string"}], "additionalItems": False}, ['["a"]'], ['["a", 1]']),
+        ({"minimum": 3, "exclusiveMinimum": True}, ["4"], ["3"]),
+        ({"dependencies": {"a": ["b"]}}, ['{"a": 1, "b": 2}'], ['{"a": 1}']),
+        ({"type": "string", "x-genret-index": "titles"}, ['"anything"'], []),
+        ({"type": "string", "format": "date"}, [], ['"2023-02-29"']),
+        (True, [], ['{"a": ', "NaN"]),
+        (False, [], ["1"]),
+    ],
+)
+def test_valid_documents_pass_and_others_are_refused(schema: object, good: list[str], bad: list[str]) -> None:
+    for text in good:
         check(schema, text)
+    for text in bad:
+        with pytest.raises(InvalidAnswerError):
+            check(schema, text)
 
 
 def test_the_message_says_where_and_does_not_quote_the_document() -> None:
@@ -142,7 +129,7 @@ def check_walks(one: AnswerSchema, grammar: Grammar, how: str, num_walks: int) -
     return validated
 
 
-def every_walk(num_walks: int, one_in: int = 1) -> tuple[int, int]:
+def every_walk(num_walks: int, one_in: int) -> tuple[int, int]:
     """Walk under the schemas, in every vocabulary; returns documents that were written, and validated.
 
     Args:
@@ -165,46 +152,14 @@ def every_walk(num_walks: int, one_in: int = 1) -> tuple[int, int]:
     return written, validated
 
 
-def test_no_walk_is_stuck_and_all_are_valid() -> None:
-    written, validated = every_walk(4, one_in=3)
-    assert written > 300
+@pytest.mark.parametrize(
+    ("num_walks", "one_in", "least"),
+    [(4, 3, 300), pytest.param(39, 1, 10_000, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])],
+)
+def test_no_walk_is_stuck_and_all_are_valid(num_walks: int, one_in: int, least: int) -> None:
+    written, validated = every_walk(num_walks, one_in)
+    assert written >= least
     assert validated > 0.95 * written
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_no_walk_of_ten_thousand_is_stuck_and_all_are_valid() -> None:
-    written, validated = every_walk(39)
-    assert written >= 10_000
-    assert validated > 0.95 * written
-
-
-@pytest.mark.parametrize("kind", sorted(KINDS))
-def test_special_tokens_are_never_allowed_and_the_end_only_where_a_text_is_complete(kind: str) -> None:
-    vocabulary = KINDS[kind]()
-    special = {token for token in range(vocabulary.vocab_size) if vocabulary.bytes_of(token) is None}
-    end = vocabulary.end_token_id
-    assert {0, 1, 2, 3, vocabulary.vocab_size - 1} <= special
-    rng = random.Random(kind)
-    for one in SCHEMAS[:40]:
-        grammar = None if one.has_titles else grammar_of(one, kind, "reading")
-        if grammar is None:
-            continue
-        state, written = grammar.start, b""
-        for _ in range(12):
-            allowed = set(grammar.tokens(state).tolist())
-            assert allowed & special == ({end} if grammar.is_complete(state) else set())
-            for token in special - {end}:
-                assert grammar.advance(state, token) == -1
-            if grammar.is_complete(state):
-                # Any exponent may be read, also one that no decimal has.
-                json.loads(written, parse_float=str, parse_constant=pytest.fail)
-            going = sorted(allowed - {end})
-            if not going:
-                break
-            token = rng.choice(going)
-            written += vocabulary.written(token)
-            state = grammar.advance(state, token)
 
 
 BOOLEAN = {"type": "boolean"}

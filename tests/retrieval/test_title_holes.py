@@ -14,9 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genret.decoding.grammar.compile_options import GrammarOptions
 from genret.decoding.grammar.holes.text_leaf import TextLeaf
-from genret.decoding.grammar.json_grammar import Grammar, compile_schema
 from genret.decoding.grammar.leaves.leaf import TitleSlotError, TitleSlotLeaf, TitleSlotName
 from genret.decoding.grammar.leaves.leaf_factory import Leaves
 from genret.decoding.grammar.vocabulary import Vocabulary
@@ -34,6 +32,7 @@ from genret.retrieval.index.small_files import digest_bytes
 from genret.retrieval.index.verification import verify
 from tests.grammar_oracle import accepts
 from tests.index_fixtures import build, character_tokenizer, version_files
+from tests.leaf_oracle import after
 from tests.shared_titles import odd_titles
 
 ALPHABET = 'abcdefghxyz "\\/é😀'
@@ -72,8 +71,15 @@ def holes(index: Index) -> IndexSet:
 def slots_over(
     vocabulary: Vocabulary = VOCABULARY, max_filtered_bytes: int = 1 << 20, **indexes: Index
 ) -> IndexSet:
-    slots = TitleSlots(Leaves(vocabulary), max_filtered_bytes)
-    return IndexSet([named(name, index) for name, index in indexes.items()], lambda: slots)
+    return index_set(
+        *(named(name, index) for name, index in indexes.items()),
+        slots=TitleSlots(Leaves(vocabulary), max_filtered_bytes),
+    )
+
+
+def index_set(*indexes: NamedIndex, slots: TitleSlots | None = None) -> IndexSet:
+    slots = slots or TitleSlots(Leaves(VOCABULARY))
+    return IndexSet(indexes, lambda: slots)
 
 
 def named(name: str, index: Index) -> NamedIndex:
@@ -86,15 +92,6 @@ def warm_up(indexes: IndexSet) -> None:
 
 def written(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode()
-
-
-def after(leaf: TextLeaf, text: bytes) -> int:
-    state = 0
-    for byte in text:
-        state = leaf.step(state, byte)
-        if state < 0:
-            break
-    return state
 
 
 def ids(index: Index, leaf: TextLeaf, title: str) -> set[str]:
@@ -239,84 +236,6 @@ def test_what_cannot_be_opened_is_named(holes: IndexSet, name: TitleSlotName, me
     assert caught.value.keyword == ("x-genret-index" if name.predicate is None else "x-genret-filter")
 
 
-def test_there_may_be_no_index() -> None:
-    with pytest.raises(TitleSlotError, match="there is no index 'titles'; there are: none"):
-        slots_over()(TitleSlotName("titles"))
-
-
-def test_several_indexes(index: Index, places: Index) -> None:
-    holes = slots_over(wiki=index, other=places)
-    leaf = holes(TitleSlotName("other"))
-    assert ids(places, leaf, "gh") == {"gh"}
-    assert ids(index, holes(TitleSlotName("titles")), "gh") == set()
-    with pytest.raises(TitleSlotError, match="there are: 'wiki', 'other'"):
-        holes(TitleSlotName("third"))
-    replaced = holes.with_index(named("wiki", places))
-    assert replaced(TitleSlotName("wiki")).key == leaf.key
-    warm_up(replaced)
-
-
-TITLE = {"type": "string", "x-genret-index": "wiki"}
-PLACE = {"type": "string", "x-genret-index": "places"}
-
-
-def grammar_over(index: Index, places: Index, schema: Any) -> Grammar:
-    slots = slots_over(wiki=index, places=places)
-    return compile_schema(schema, Leaves(VOCABULARY), GrammarOptions.for_writing(), slots)
-
-
-def admits(grammar: Grammar, value: Any) -> bool:
-    return accepts(grammar, written(value))
-
-
-def found(grammar: Grammar, value: Any, **indexes: Index) -> list[tuple[str, str, set[str]]]:
-    """Return pointers, indexes and ids of the entities behind the titles of an answer."""
-    text = written(value)
-    values = grammar.holes(text)
-    for one in values:
-        assert text[one.first_byte : one.first_byte + 1] == text[one.last_byte - 1 : one.last_byte] == b'"'
-    return [
-        (one.pointer, name, {indexes[name].entity(number).entity_id for number in one.members})
-        for one in values
-        for name in [one.name.index]
-    ]
-
-
-def test_titles_stand_anywhere_in_a_schema_and_come_back_as_entities(index: Index, places: Index) -> None:
-    where = {"type": "object", "properties": {"place": PLACE}, "required": ["place"]}
-    also = {"type": "array", "items": TITLE, "maxItems": 3}
-    properties = {"who": TITLE, "where": where, "also": also}
-    schema = {"type": "object", "properties": properties, "required": list(properties)}
-    grammar = grammar_over(index, places, schema)
-    answer = {"who": "abc", "where": {"place": 'x"y'}, "also": ["é😀", 'a "b" c\\d', "a"]}
-    assert admits(grammar, answer)
-    assert found(grammar, answer, wiki=index, places=places) == [
-        ("/who", "wiki", {"1", "2"}),
-        ("/where/place", "places", {'x"y'}),
-        ("/also/0", "wiki", {"5"}),
-        ("/also/1", "wiki", {"4"}),
-        ("/also/2", "wiki", {"3"}),
-    ]
-    for wrong in ({**answer, "who": "h"}, {**answer, "who": "ab"}, {**answer, "also": ["abcd"]}):
-        assert not admits(grammar, wrong)
-
-
-def test_filters_of_one_schema_are_independent(index: Index, places: Index) -> None:
-    items = [{**TITLE, "x-genret-filter": f"kind = '{kind}'"} for kind in "xy"]
-    schema = {"type": "array", "prefixItems": items, "items": False, "minItems": 2}
-    grammar = grammar_over(index, places, schema)
-    assert found(grammar, ["abc", "abc"], wiki=index) == [("/0", "wiki", {"1"}), ("/1", "wiki", {"2"})]
-    assert admits(grammar, ["a", "é😀"])
-    assert not admits(grammar, ["é😀", "a"])
-
-
-def test_items_that_must_differ_are_titles_once(index: Index, places: Index) -> None:
-    grammar = grammar_over(index, places, {"type": "array", "items": PLACE, "uniqueItems": True})
-    assert admits(grammar, ["h", "gh", 'x"y', "xyz"])
-    assert not admits(grammar, ["h", "h"])
-    assert not admits(grammar, ["h", "gh", 'x"y', "xyz", "h"])
-
-
 def test_an_index_of_the_older_format_says_what_to_do_and_an_update_does_it(tmp_path: Path) -> None:
     summary = build(tmp_path, ["title\tkind", "a\tx", "b\ty"], TOKENIZER, evidence=None)
     fresh = version_files(summary)
@@ -373,11 +292,6 @@ def test_odd_real_titles_are_written_and_near_misses_are_not(tmp_path: Path) -> 
                 assert (after(leaf, written(other)) >= 0) == (other in known)
 
 
-def index_set(*indexes: NamedIndex) -> IndexSet:
-    slots = TitleSlots(Leaves(VOCABULARY))
-    return IndexSet(indexes, lambda: slots)
-
-
 def test_a_set_with_one_index_more_leaves_the_first_one_as_it_is(index: Index, places: Index) -> None:
     first = index_set(named("wiki", index))
     second = first.with_index(named("films", places))
@@ -390,10 +304,16 @@ def test_a_set_with_one_index_more_leaves_the_first_one_as_it_is(index: Index, p
     for unknown in (lambda: first.index("films"), lambda: first(TitleSlotName("films"))):
         with pytest.raises(TitleSlotError, match="there is no index 'films'"):
             unknown()
+    with pytest.raises(TitleSlotError, match="there are: 'wiki', 'films'"):
+        second(TitleSlotName("third"))
+    assert ids(places, second(TitleSlotName("films")), "gh") == {"gh"}
+    assert ids(index, second(TitleSlotName("titles")), "gh") == set()
     with pytest.raises(InputError, match="nothing finds titles of the index 'films'"):
         first.finder("films")
     assert second.finder("films")("q", None, 1) == []
     assert first(TitleSlotName("wiki")).key != replaced(TitleSlotName("wiki")).key
+    assert replaced(TitleSlotName("wiki")).key == second(TitleSlotName("films")).key
+    warm_up(replaced)
 
 
 def test_an_empty_set_has_no_titles() -> None:
@@ -401,6 +321,8 @@ def test_an_empty_set_has_no_titles() -> None:
     assert empty.first_name == "titles"
     with pytest.raises(TitleSlotError):
         empty.index("titles")
+    with pytest.raises(TitleSlotError, match="there is no index 'titles'; there are: none"):
+        empty(TitleSlotName("titles"))
     assert empty.stamp('{"x-genret-index": "titles"}', "titles") == ()
 
 

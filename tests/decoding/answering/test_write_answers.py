@@ -36,7 +36,6 @@ from genret.decoding.model.hf_model import HFLanguageModel
 from genret.retrieval.text import TextTokenizer
 from tests.answer_oracles import constraint_logprob, count_rows, greedy_row, row_law
 from tests.fakes import TableModel, chi_square
-from tests.leaf_oracle import in_threads
 from tests.shared_titles import load_tokenizer
 from tests.text_grammar import END, Pieces, TextGrammar, binary_texts
 from tests.verified_architectures import build
@@ -94,12 +93,6 @@ def test_sampled_answers_have_the_law_of_their_steps(
     counts, _ = count_rows(model, grammar, 2000, **options)
     assert set(counts) <= set(law)
     assert chi_square(counts, law) > ALPHA
-
-
-def test_another_temperature_would_be_noticed() -> None:
-    """The test of laws can fail."""
-    counts, _ = count_rows(model_of(5), SMALL, 2000, forced_spans=False)
-    assert chi_square(counts, row_law(model_of(5), [7], SMALL.rows(99), 1.3)) < ALPHA
 
 
 def test_the_budget_bites_as_a_condition_on_the_next_token() -> None:
@@ -324,15 +317,6 @@ def test_masks_are_the_grammars_whatever_is_kept(max_bytes: int) -> None:
     assert looks >= 48
 
 
-def test_masks_that_are_asked_for_stay() -> None:
-    grammar = Counting(4)
-    masks = AffordableMasks(1000)  # two masks
-    for state in range(2, 12):
-        masks.mask(grammar, 0, 3)
-        masks.mask(grammar, state, 3)
-    assert grammar.looks == 11
-
-
 def test_grammars_are_not_kept_and_not_mistaken_for_others() -> None:
     masks = AffordableMasks(1 << 20)
     for longest in [2, 3, 4] * 10:
@@ -341,21 +325,6 @@ def test_grammars_are_not_kept_and_not_mistaken_for_others() -> None:
         assert grammar.looks == 1
         del grammar
         gc.collect()
-
-
-def test_threads_find_the_same() -> None:
-    grammar = Counting(4)
-    masks = AffordableMasks(2000)
-
-    seeds = itertools.count()
-
-    def ask() -> bool:
-        rng = random.Random(next(seeds))
-        asked = [(rng.choice([0, 2, 3, 4, 5]), rng.randrange(1, 5)) for _ in range(300)]
-        return all(tokens_of(masks.mask(grammar, *one)) == fitting(grammar, *one) for one in asked)
-
-    assert all(in_threads(ask, 4))
-    assert masks.num_bytes <= 2000
 
 
 CLOSED = Pieces([b".", *(bytes([byte]) for byte in LETTERS)])

@@ -1,4 +1,4 @@
-"""Graphs of particular schemas: what is refused and why, what is left out, and what holes do."""
+"""Graphs of particular schemas: what is refused and why, and what is left out."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ from hypothesis import strategies as st
 
 from genret.decoding.grammar.compile_options import GrammarOptions
 from genret.decoding.grammar.errors import (
-    InvalidSchemaError,
     SchemaError,
     UnsatisfiableSchemaError,
     UnsupportedSchemaError,
 )
-from genret.decoding.grammar.leaves.leaf import SparseLeaf, TitleSlotError, TitleSlotName
 from genret.decoding.grammar.schema.array_shapes import cheapest_assignment
 from genret.decoding.grammar.schema.formula_table import FormulaTable
 from genret.decoding.grammar.schema.value_nodes import compile_value
@@ -25,32 +23,11 @@ from tests.grammar_oracle import array, record
 from tests.shape_walker import ShapeWalker, byte_leaves
 
 LEAVES = byte_leaves()
-HOLE = {"type": "string", "x-genret-index": "titles"}
-
-
-class Titles(SparseLeaf):
-    """A set of two titles."""
-
-    name = TitleSlotName("titles")
-    is_empty = False
-
-    def members(self, state: int) -> tuple[int, ...]:
-        return (self.label(state),)
-
-
-TITLES = Titles("titles", {b'"Paris"': 0, b'"Rome"': 1})
-
-
-def titles(name: TitleSlotName) -> Titles:
-    """Opens the one set there is."""
-    if name.index != "titles":
-        raise TitleSlotError(f"no index is named {name.index!r}")
-    return TITLES
 
 
 def compiled(schema: Any, options: GrammarOptions | None = None) -> ValueNode:
     options = options or GrammarOptions()
-    return compile_value(FormulaTable(schema, options), options, LEAVES, titles)
+    return compile_value(FormulaTable(schema, options), options, LEAVES)
 
 
 def allows(schema: Any, value: Any, options: GrammarOptions | None = None) -> bool:
@@ -62,13 +39,9 @@ def allows(schema: Any, value: Any, options: GrammarOptions | None = None) -> bo
     [
         ({"minimum": 2, "maximum": 1, "type": "number"}, UnsatisfiableSchemaError, None, None),
         (record(a={"$ref": "#"}), UnsatisfiableSchemaError, None, None),
-        ({"not": HOLE}, UnsupportedSchemaError, "not", "#/not"),
-        ({**HOLE, "maxLength": 3}, UnsupportedSchemaError, "x-genret-index", "#/x-genret-index"),
-        ({"items": {**HOLE, "x-genret-index": "other"}}, InvalidSchemaError, "x-genret-index",
-         "#/items/x-genret-index"),
         (array({"type": "object"}, uniqueItems=True), UnsupportedSchemaError, "uniqueItems", "#/uniqueItems"),
     ],
-)  # fmt: skip
+)
 def test_refusals_name_their_place(
     schema: Any, error: type[SchemaError], keyword: str | None, pointer: str | None
 ) -> None:
@@ -77,29 +50,6 @@ def test_refusals_name_their_place(
     assert caught.value.pointer.startswith("#")
     if keyword is not None:
         assert (caught.value.keyword, caught.value.pointer) == (keyword, pointer)
-
-
-def test_strings_come_from_holes_or_from_elsewhere() -> None:
-    assert allows(HOLE, "Rome")
-    assert not allows(HOLE, "Oslo")
-    either = {"anyOf": [HOLE, {"const": "nowhere"}]}
-    assert [allows(either, text) for text in ("Paris", "nowhere", "Oslo")] == [True, True, False]
-    exactly = {"oneOf": [HOLE, {"type": "null"}]}
-    assert [allows(exactly, value) for value in ("Paris", None, 1)] == [True, True, False]
-
-
-def test_items_from_a_hole_differ() -> None:
-    schema = {"type": "array", "items": HOLE, "uniqueItems": True}
-    assert allows(schema, ["Rome", "Paris"])
-    assert not allows(schema, ["Rome", "Rome"])
-    with pytest.raises(UnsatisfiableSchemaError):
-        compiled({**schema, "minItems": 3})
-
-
-def test_a_member_that_nothing_fits_is_forbidden() -> None:
-    schema = {"properties": {"a": {"type": "object", "properties": {"b": False}, "required": ["b"]}}}
-    assert allows({**schema, "type": "object"}, {"c": 1})
-    assert not allows({**schema, "type": "object"}, {"a": {}})
 
 
 def test_undeclared_members_are_left_out_when_writing() -> None:

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from genret.decoding.beam_search import beam_search
-from genret.decoding.constraints import Constraint, WideConstraint
 from genret.decoding.disc import disc
 from genret.decoding.grammar.constraint import GrammarConstraint, TokenGrammar
 from genret.decoding.grammar.json_grammar import Grammar, compile_schema
@@ -78,13 +77,6 @@ def model_of(seed: int) -> TableModel:
         return logits
 
     return TableModel(grammar.vocab_size, function)
-
-
-def test_it_is_a_wide_constraint() -> None:
-    constraint: Constraint = GrammarConstraint([tiny_grammar()], 10)
-    assert isinstance(constraint, WideConstraint)
-    assert constraint.is_wide
-    assert constraint.max_depth == 10
 
 
 @pytest.mark.statistical

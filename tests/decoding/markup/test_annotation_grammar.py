@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -70,21 +71,18 @@ def _check_everywhere(
                 waiting.append((after, written + piece))
 
 
-@pytest.mark.parametrize("kind", ["byte-level", "byte fallback"])
-@pytest.mark.parametrize("case", _CASES)
+@pytest.mark.parametrize(
+    ("kind", "case"),
+    [
+        *itertools.product(["byte-level", "byte fallback"], _CASES),
+        *itertools.product(["wordpiece"], _WITHOUT_BLANKS),
+    ],
+)
 def test_exactly_the_annotations_are_allowed(kind: str, case: str) -> None:
-    text, titles, rules = _CASES[case]
+    text, titles, rules = (_WITHOUT_BLANKS if kind == "wordpiece" else _CASES)[case]
     vocabulary = KINDS[kind]()
     oracle = PrefixOracle(annotations(text, titles, rules), vocabulary)
     _check_everywhere(_grammar(text, titles, rules, vocabulary), oracle, random.Random(case), 400)
-
-
-@pytest.mark.parametrize("case", _WITHOUT_BLANKS)
-def test_exactly_the_annotations_are_allowed_in_pieces_of_words(case: str) -> None:
-    text, titles, rules = _WITHOUT_BLANKS[case]
-    vocabulary = KINDS["wordpiece"]()
-    oracle = PrefixOracle(annotations(text, titles, rules), vocabulary)
-    _check_everywhere(_grammar(text, titles, rules, vocabulary), oracle, random.Random(case), 300)
 
 
 def test_many_titles_are_allowed_as_few_are() -> None:
