@@ -105,7 +105,7 @@ def test_entities_of_a_title_come_by_their_share(
     index = retriever.index
     weights = np.ones(index.num_entities)
     weights[index.entities.numbers([first])] = 3
-    monkeypatch.setattr(Index, "weights", weights)
+    monkeypatch.setattr(index, "weights", weights)
     if not is_row:
         assert named(retriever, monkeypatch, [text])[0].entity_id == first
         return

@@ -21,7 +21,6 @@ from genret import Retriever
 from genret.decoding.grammar.vocabulary import Vocabulary, Writable
 from genret.index_builder.cli import build_command
 from genret.retrieval.errors import GenretError, InputError, ModelError
-from genret.retrieval.index.reader import Index
 from genret.retrieval.linking.documents.text_document import BadDocument, Document
 from genret.retrieval.linking.generating.generator import GeneratedMention, MentionGenerator
 from genret.retrieval.linking.generating.windows import WrittenWindow, cut_windows, halves, write_windows
@@ -123,7 +122,7 @@ def test_entities_of_a_title_share_it_by_weight(
 ) -> None:
     weights = np.ones(small.index.num_entities)
     weights[small.index.entities.numbers(["Q9"])] = weight
-    monkeypatch.setattr(Index, "weights", weights)
+    monkeypatch.setattr(small.index, "weights", weights)
     options = GenerateOptions(method="sample", filter="title = 'Amazon'")
     (links,) = MentionGenerator(small, options).annotate(["They sailed there in spring. " * 6])
     assert links
