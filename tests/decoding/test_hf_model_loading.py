@@ -32,6 +32,7 @@ from tests.tiny_gguf import logits
 from tests.tiny_transformers import build
 
 VOCAB = 40
+SHARD_LIST = "model.safetensors.index.json"
 
 
 def llama() -> PreTrainedModel:
@@ -170,17 +171,25 @@ def test_weights_of_another_shape(checkpoint: Path) -> None:
         HFLanguageModel.load(checkpoint, device="cpu")
 
 
-@pytest.mark.parametrize("content", [b"", b"not safetensors at all"])
-def test_broken_weights(checkpoint: Path, content: bytes) -> None:
-    (checkpoint / "model.safetensors").write_bytes(content)
-    with pytest.raises(ModelLoadError, match="cannot load 'llama' weights"):
-        HFLanguageModel.load(checkpoint, device="cpu")
-
-
-@pytest.mark.parametrize("content", ["{", '{"model_type": "no_such_model"}', "[]"])
-def test_broken_configuration(checkpoint: Path, content: str) -> None:
-    (checkpoint / "config.json").write_text(content)
-    with pytest.raises(ModelLoadError, match="no model configuration"):
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("model.safetensors", "", "cannot load 'llama' weights"),
+        ("model.safetensors", "not safetensors at all", "cannot load 'llama' weights"),
+        ("config.json", "{", "no model configuration"),
+        ("config.json", '{"model_type": "no_such_model"}', "no model configuration"),
+        ("config.json", "[]", "no model configuration"),
+        ("adapter_config.json", '{"base_model_name_or_path": "somebody/elses"}', "holds an adapter"),
+        (SHARD_LIST, "[]", "is no list of shards"),
+        (SHARD_LIST, "{}", "is no list of shards"),
+        (SHARD_LIST, '{"weight_map": []}', "is no list of shards"),
+        (SHARD_LIST, '{"weight_map": {"a": 1}}', "is no list of shards"),
+        (SHARD_LIST, '{"weight_map": {"a": ["b"]}}', "is no list of shards"),
+    ],
+)
+def test_broken_files_are_named(checkpoint: Path, file: str, content: str, message: str) -> None:
+    (checkpoint / file).write_text(content)
+    with pytest.raises(ModelLoadError, match=message):
         HFLanguageModel.load(checkpoint, device="cpu")
 
 
@@ -275,16 +284,7 @@ def test_a_list_of_shards_names_safetensors_of_its_directory_only(
 
 
 def write_shard_list(checkpoint: Path, content: object) -> None:
-    (checkpoint / "model.safetensors.index.json").write_text(json.dumps(content))
-
-
-@pytest.mark.parametrize(
-    "content", [[], {}, {"weight_map": []}, {"weight_map": {"a": 1}}, {"weight_map": {"a": ["b"]}}]
-)
-def test_a_list_of_shards_of_another_shape_is_refused(checkpoint: Path, content: object) -> None:
-    write_shard_list(checkpoint, content)
-    with pytest.raises(ModelLoadError, match="is no list of shards"):
-        HFLanguageModel.load(checkpoint, device="cpu")
+    (checkpoint / SHARD_LIST).write_text(json.dumps(content))
 
 
 def test_real_shards_are_loaded(checkpoint: Path) -> None:
@@ -297,12 +297,6 @@ def test_real_shards_are_loaded(checkpoint: Path) -> None:
     shard_of = {name: file for file, part in parts.items() for name in part}
     write_shard_list(checkpoint, {"metadata": {"total_size": 1}, "weight_map": shard_of})
     HFLanguageModel.load(checkpoint, device="cpu")
-
-
-def test_an_adapter_is_no_model(checkpoint: Path) -> None:
-    (checkpoint / "adapter_config.json").write_text('{"base_model_name_or_path": "somebody/elses"}')
-    with pytest.raises(ModelLoadError, match="holds an adapter"):
-        HFLanguageModel.load(checkpoint, device="cpu")
 
 
 @pytest.mark.parametrize("name", ["adapter_model.bin", "weights.bin", 3])

@@ -263,21 +263,3 @@ def test_no_weight_is_denormal(monkeypatch) -> None:
     attend(*segments(torch.float32), RULE)
     (weights,) = seen
     assert (weights >= torch.finfo(torch.float32).tiny).all()
-
-
-def test_ten_thousand_steps() -> None:
-    """No recursion, and slots stay near what is live: two lineages that cross, and a crown of short ones."""
-    depth, width, interval = 10_000, 3, 16
-    tree = planted([5, 2])
-    parents = torch.tensor([[1, 0, 0], [0, 0, 1]])
-    surplus = 0
-    for step in range(depth):
-        if step % interval == 0:
-            tree.collect(parents)
-        grown = tree.grow(parents)
-        surplus = max(surplus, tree.num_slots - 2 * (step + 1))
-    hidden = grown.sights(None)[2].hidden
-    assert hidden is not None
-    assert (~hidden).sum(-1).tolist() == [[depth] * width] * 2
-    assert grown.positions.tolist() == [[5 + depth - 1], [2 + depth - 1]]
-    assert surplus <= interval + 1
