@@ -128,17 +128,13 @@ LLAMA_TOKEN = 3 * 2 * (2 * 8) * 4
 # The same with four heads, in self-attention and in cross-attention.
 
 
-def llama(policy: CollectionPolicy) -> HFLanguageModel:
-    return HFLanguageModel(build("llama-gqa"), collection=policy)
-
-
 def write(session: TreeSession, width: int, steps: int = 1) -> KvUsage:
     line(session, steps, width)
     return session.usage
 
 
 def test_growing_copies_one_buffer_at_a_time() -> None:
-    session = llama(NEVER).prefill([[5] * 10, [6] * 4])
+    session = HFLanguageModel(build("llama-gqa"), collection=NEVER).prefill([[5] * 10, [6] * 4])
     first = write(session, 3)
     room = 3 * INITIAL_DEPTH
     assert first.held_bytes == first.peak_bytes == 2 * (10 + room) * LLAMA_TOKEN
@@ -151,7 +147,7 @@ def test_growing_copies_one_buffer_at_a_time() -> None:
 
 
 def test_shrinking_holds_both_buffers_of_one_layer() -> None:
-    session = llama(NEVER).prefill([[5] * 10])
+    session = HFLanguageModel(build("llama-gqa"), collection=NEVER).prefill([[5] * 10])
     wide = write(session, 40)
     write(session, 1)
     session.collect()

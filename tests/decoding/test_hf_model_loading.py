@@ -39,6 +39,11 @@ def llama() -> PreTrainedModel:
     return build("llama", VOCAB)
 
 
+def refused(place: str | Path, message: str) -> None:
+    with pytest.raises(ModelLoadError, match=message):
+        HFLanguageModel.load(place, device="cpu")
+
+
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
     llama().save_pretrained(tmp_path)
@@ -115,26 +120,21 @@ def test_other_weights_than_safetensors_are_refused(checkpoint: Path) -> None:
     weights = checkpoint / "model.safetensors"
     loaded = load_file(weights)
     weights.unlink()
-    with pytest.raises(ModelLoadError, match=r"holds no \*\.safetensors"):
-        HFLanguageModel.load(checkpoint, device="cpu")
+    refused(checkpoint, r"holds no \*\.safetensors")
     torch.save(loaded, checkpoint / "pytorch_model.bin")
-    with pytest.raises(ModelLoadError, match=r"only pickled weights \(pytorch_model\.bin\)"):
-        HFLanguageModel.load(checkpoint, device="cpu")
+    refused(checkpoint, r"only pickled weights \(pytorch_model\.bin\)")
 
 
 def test_no_model_directory(tmp_path: Path) -> None:
-    with pytest.raises(ModelLoadError, match=r"holds no config\.json"):
-        HFLanguageModel.load(tmp_path, device="cpu")
+    refused(tmp_path, r"holds no config\.json")
     file = tmp_path / "weights.safetensors"
     file.touch()
-    with pytest.raises(ModelLoadError, match="is a file"):
-        HFLanguageModel.load(file, device="cpu")
+    refused(file, "is a file")
 
 
 @pytest.mark.parametrize("place", [Path("absent"), "/absent/model", "../absent", "a/b/c"])
 def test_no_such_directory(place: str | Path) -> None:
-    with pytest.raises(ModelLoadError, match="no such model directory"):
-        HFLanguageModel.load(place, device="cpu")
+    refused(place, "no such model directory")
 
 
 def test_a_name_in_a_directory_that_is_here_is_no_hub_id(
@@ -152,8 +152,7 @@ def test_a_name_in_a_directory_that_is_here_is_no_hub_id(
     with pytest.raises(ModelLoadError, match="no such model directory: models/mistyped"):
         HFLanguageModel.load("models/mistyped", device="cpu")
     for hub_id in ("owner/name", "name"):
-        with pytest.raises(ModelLoadError, match="the hub was asked"):
-            HFLanguageModel.load(hub_id, device="cpu")
+        refused(hub_id, "the hub was asked")
     assert asked == ["owner/name", "name"]
 
 
@@ -161,14 +160,12 @@ def test_missing_weights_are_not_invented(checkpoint: Path) -> None:
     weights = load_file(checkpoint / "model.safetensors")
     del weights["model.layers.1.mlp.up_proj.weight"]
     save_file(weights, checkpoint / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ModelLoadError, match=r"1 missing keys \(model\.layers\.1\.mlp\.up_proj\.weight\)"):
-        HFLanguageModel.load(checkpoint, device="cpu")
+    refused(checkpoint, r"1 missing keys \(model\.layers\.1\.mlp\.up_proj\.weight\)")
 
 
 def test_weights_of_another_shape(checkpoint: Path) -> None:
     change_config(checkpoint, intermediate_size=32)
-    with pytest.raises(ModelLoadError, match="llama"):
-        HFLanguageModel.load(checkpoint, device="cpu")
+    refused(checkpoint, "llama")
 
 
 @pytest.mark.parametrize(
@@ -189,8 +186,7 @@ def test_weights_of_another_shape(checkpoint: Path) -> None:
 )
 def test_broken_files_are_named(checkpoint: Path, file: str, content: str, message: str) -> None:
     (checkpoint / file).write_text(content)
-    with pytest.raises(ModelLoadError, match=message):
-        HFLanguageModel.load(checkpoint, device="cpu")
+    refused(checkpoint, message)
 
 
 def test_a_refused_architecture_is_named_before_its_weights_are_read(checkpoint: Path) -> None:
@@ -233,8 +229,7 @@ def change_config(checkpoint: Path, **changes: Any) -> None:
 
 def test_code_of_a_checkpoint_does_not_run_unless_asked_for(checkpoint: Path, trace: Path) -> None:
     with_own_code(checkpoint, trace, "own-architecture")
-    with pytest.raises(ModelLoadError, match=r"no model configuration at .*custom code"):
-        HFLanguageModel.load(checkpoint, device="cpu")
+    refused(checkpoint, r"no model configuration at .*custom code")
     assert not trace.exists()
 
 
@@ -278,8 +273,7 @@ def test_a_list_of_shards_names_safetensors_of_its_directory_only(
     if shard.endswith("bin"):
         (checkpoint / shard).write_bytes(pickle.dumps({name: Bomb(trace) for name in weights}))
     write_shard_list(checkpoint, {"metadata": {}, "weight_map": dict.fromkeys(weights, shard)})
-    with pytest.raises(ModelLoadError, match=r"model\.safetensors\.index\.json names '"):
-        HFLanguageModel.load(checkpoint, device="cpu")
+    refused(checkpoint, r"model\.safetensors\.index\.json names '")
     assert not trace.exists()
 
 
@@ -305,8 +299,7 @@ def test_a_configuration_names_safetensors_only(
 ) -> None:
     monkeypatch.setattr(torch, "load", no_unpickling)
     change_config(checkpoint, transformers_weights=name)
-    with pytest.raises(ModelLoadError, match="as the weights, which are no safetensors"):
-        HFLanguageModel.load(checkpoint, device="cpu")
+    refused(checkpoint, "as the weights, which are no safetensors")
 
 
 _BLOCKS: dict[str, Any] = {"bits": 4, "group_size": 32}

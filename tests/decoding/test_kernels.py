@@ -108,10 +108,7 @@ def test_loops_are_compiled_where_nothing_can_be_written(installed, cache_dir):
 
 
 @needs_numba
-def test_compiled_loops_are_kept_and_found_again(tmp_path):
-    kept = tmp_path / "kept"
-    kept.mkdir()
-    assert run(ASK, NUMBA_CACHE_DIR=str(kept)).stdout.strip() == "numba"
+def test_compiled_loops_are_kept_and_found_again(kept):
     files = {path: path.stat().st_mtime_ns for path in kept.rglob("*.nbc")}
     assert files
     assert run(ASK, NUMBA_CACHE_DIR=str(kept)).stdout.strip() == "numba"

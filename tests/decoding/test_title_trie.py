@@ -155,8 +155,6 @@ def test_too_few_columns_are_refused_where_looking_costs_no_waiting(kernels):
 @pytest.mark.parametrize(
     ("rows", "vocab_size", "message"),
     [
-        ([(1, 2), (1, 2, 3)], 5, "row 0 is a prefix of row 1"),
-        ([(), (1,)], 5, "row 0 is empty"),
         ([(5,)], 5, "token id 5 is outside the vocabulary of 5"),
         ([(-1, 2)], 5, "negative"),
     ],

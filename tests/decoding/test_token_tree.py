@@ -151,17 +151,6 @@ def test_a_tree_may_end_altogether_and_go_on_in_shape() -> None:
     tree.grow(follow, 2)
 
 
-def test_trees_selected_without_branches_are_their_prompts() -> None:
-    tree = planted([3, 1])
-    tree.keep_levels()
-    tree.grow(torch.tensor([[0, 0], [0, 0]]))
-    alone = tree.select([1], torch.tensor([1]), branches=False)
-    assert (alone.depth, alone.prompts.lengths) == (0, (1,))
-    assert alone.grow(torch.tensor([[0]])).sights(None)[2].hidden.tolist() == [[[False]]]
-    with pytest.raises(ValueError, match="without keep_levels"):
-        alone.grow(torch.tensor([[0]]), 1)
-
-
 def test_paths_of_earlier_levels_are_held_only_when_asked_for() -> None:
     plain, levels = planted([2]), planted([2])
     levels.keep_levels()

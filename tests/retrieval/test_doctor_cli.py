@@ -48,8 +48,10 @@ def mamba(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_an_exact_model(gemma: Path) -> None:
-    done = doctor(gemma, *QUICK)
+def test_an_exact_model(gemma: Path, tmp_path: Path) -> None:
+    """As tables, and as JSON in a file beside them."""
+    file = tmp_path / "found.json"
+    done = doctor(gemma, *QUICK, "--json", file)
     assert done.exit_code == 0, done.output
     lines = done.stdout.splitlines()
     assert lines[0] == f"model         {gemma}"
@@ -64,6 +66,12 @@ def test_an_exact_model(gemma: Path) -> None:
     table = lines[lines.index(next(line for line in lines if line.startswith("token trees"))) :]
     ends = {len(line) for line in (table[0], table[1], table[2])}
     assert len(ends) == 1, "the table is not aligned"
+    found = json.loads(file.read_text())
+    assert (found["model"], found["verdict"], found["standing"]) == (str(gemma), "exact", "verified")
+    assert found["layers"] == ["sliding attention, window 6", "full attention", "sliding attention, window 6"]
+    assert [layer["layer"] for layer in found["examination"]["by_layer"]] == [0, 1, 2]
+    assert found["examination"]["first_different_layer"] is None
+    assert len(found["examination"]["scenarios"]) == 7
 
 
 def test_bfloat16_says_what_it_cannot_say(gemma: Path) -> None:
@@ -78,20 +86,6 @@ def test_an_encoder_decoder_has_no_prefix_to_share(bart: Path) -> None:
     assert done.exit_code == 0, done.output
     line = next(line for line in done.stdout.splitlines() if line.startswith("with a shared prefix"))
     assert line.endswith("cannot be done")
-
-
-def test_json_into_a_file_beside_the_tables(gemma: Path, tmp_path: Path) -> None:
-    file = tmp_path / "found.json"
-    done = doctor(gemma, *QUICK, "--json", file)
-    assert done.exit_code == 0, done.output
-    assert "EXACT" in done.stdout
-    found = json.loads(file.read_text())
-    assert found["model"] == str(gemma)
-    assert found["standing"] == "verified"
-    assert found["layers"] == ["sliding attention, window 6", "full attention", "sliding attention, window 6"]
-    assert [layer["layer"] for layer in found["examination"]["by_layer"]] == [0, 1, 2]
-    assert found["examination"]["first_different_layer"] is None
-    assert len(found["examination"]["scenarios"]) == 7
 
 
 def test_a_difference_is_located_and_the_model_is_not_to_be_used(

@@ -147,26 +147,6 @@ def test_no_prefix_is_computed_twice(adaptive, reject_early):
     assert {result.num_steps for result in together} == {model.num_forwards}
 
 
-def test_a_query_that_rested_goes_on_over_its_own_branches():
-    """The queries' branches lie in two sessions by then; either query finds what it wrote."""
-    model, rows = CountingModel(TableModel.random(VOCAB, 7, scale=0.5)), catalogue(1)
-    params = [DiscParams(num_draws=8, seed=seed, adaptive=True) for seed in (1, 2)]
-    batch, proposer = proposer_for(model, rows, params, [(1,), (2,)])
-    proposer.run(batch.new_draws([(0, 0, 0, 2), (1, 0, 0, 2)]), FIRST, None)
-    proposer.run(batch.new_draws([(1, 0, 2, 3)]), FIRST, None)
-    draws = batch.new_draws([(0, 0, 0, 200), (1, 0, 0, 200)])
-    proposer.run(draws, SECOND, None)
-    assert len(set(model.nodes)) == len(model.nodes)
-    num_inner = len(ByHand(model, rows).inner) - 1
-    assert proposer.nodes_of_queries() == [num_inner, num_inner]
-    for prompt, bound in zip([(1,), (2,)], proposer.log_upper_bounds(), strict=True):
-        assert math.exp(bound) == pytest.approx(true_mass(model, rows, prompt), rel=1e-5)
-    for query, row, logprob in zip(
-        draws.query.tolist(), rows_of(draws.tokens), draws.logprob.tolist(), strict=True
-    ):
-        assert logprob == pytest.approx(model.logprob((query + 1,), row), abs=1e-5)
-
-
 @pytest.mark.parametrize("adaptive", [False, True])
 @pytest.mark.parametrize("length", [400, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_a_long_title_costs_one_forward_for_every_token(adaptive, length):
