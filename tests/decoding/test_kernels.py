@@ -328,6 +328,7 @@ def test_one_full_graph_answers_like_the_loops(device, kernels, kind, backend):
 
 
 @needs_cuda
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning")
 @every_question
 @every_kind
 def test_cuda_is_never_waited_for(kind, question):
