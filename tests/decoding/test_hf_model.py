@@ -244,13 +244,14 @@ def test_positions_are_counted_at_the_depth_that_is_written(name: str) -> None:
     room = model.max_positions - (0 if model.is_encoder_decoder else prompt)
     session = model.prefill([[5] * prompt])
     session.keep_levels()
+    one = rows(0), rows(4)
     for _ in range(room):
-        session.step(rows(0), rows(4))
+        session.step(*one)
     limit = model.max_positions + len(model.decoder_prompt)
     with pytest.raises(PromptTooLongError, match=f"position {limit + 1} of {limit}.*{room} were written"):
-        session.step(rows(0), rows(4))
+        session.step(*one)
     with no_sync():  # the device is asked only where positions run out
-        logits = [session.step(rows(0), rows(4), depth=depth) for depth in (1, room, 2)]
+        logits = [session.step(*one, depth=depth) for depth in (1, room, 2)]
     assert torch.stack(logits).isfinite().all()
 
 
