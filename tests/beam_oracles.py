@@ -18,6 +18,7 @@ from torch import Tensor
 from genret.decoding.beam_search import BeamResult
 from genret.decoding.params import BeamParams
 from genret.decoding.trace import Trace
+from tests.fakes import tokens_after
 
 Row = tuple[int, ...]
 
@@ -77,10 +78,7 @@ class _Textbook:
     def __init__(self, rows: Iterable[Row], next_logprobs: Callable[[Row], list[float]]) -> None:
         self.rows = set(rows)
         self.next_logprobs = next_logprobs
-        self.allowed: defaultdict[Row, set[int]] = defaultdict(set)
-        for row in self.rows:
-            for depth, token in enumerate(row):
-                self.allowed[row[:depth]].add(token)
+        self.allowed = tokens_after(self.rows)
 
     def continuations(self, live: Iterable[tuple[float, Row]]) -> list[tuple[float, Row]]:
         found = []

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from functools import cache
 
 import pytest
@@ -52,6 +53,13 @@ def target(model: TableModel, rows: set[Row], temperature: float = 1.0) -> dict[
 def constrained_law(model: TableModel, rows: set[Row]) -> dict[Row, float]:
     """Plain constrained sampling: P_L(s) divided by the valid masses met on the way."""
     return {row: math.exp(model.logprob(PROMPT, row)) / model.valid_masses(PROMPT, row, rows) for row in rows}
+
+
+def counted(results: Iterable[DiscResult], accepted_only: bool = False) -> Counter[Row]:
+    """How often each row was returned."""
+    return Counter(
+        s.hypothesis.token_ids for r in results for s in r.samples if s.accepted or not accepted_only
+    )
 
 
 def batch_of(session: object, constraint: Constraint, params: Sequence[DiscParams]) -> DrawBatch:
@@ -130,18 +138,15 @@ class ByHand:
         self._model, self._prompt, self._temperature = model, prompt, temperature
         self.rows = rows
         self.inner = {row[:depth] for row in rows for depth in range(len(row))}
-        self._after = cache(self._uncached_after)
+        self.after = cache(self._after)
 
-    def _uncached_after(self, prefix: Row) -> list[tuple[int, float]]:
+    def _after(self, prefix: Row) -> list[tuple[int, float]]:
+        """(token, log P(token | prefix)) of every valid token, ascending."""
         depth = len(prefix)
         valid = sorted({row[depth] for row in self.rows if len(row) > depth and row[:depth] == prefix})
         logits = self._model.logits(self._prompt, prefix).double() / self._temperature
         logprob = torch.log_softmax(logits, -1).tolist()
         return [(token, logprob[token]) for token in valid]
-
-    def after(self, prefix: Row) -> list[tuple[int, float]]:
-        """(token, log P(token | prefix)) of every valid token, ascending."""
-        return self._after(prefix)
 
     def logprob(self, row: Row) -> float:
         return sum(dict(self.after(row[:depth]))[token] for depth, token in enumerate(row))

@@ -177,14 +177,16 @@ class TableModel:
         self._logprobs: dict[tuple[tuple[int, ...], tuple[int, ...], float], list[float]] = {}
 
     @classmethod
-    def random(cls, vocab_size: int, seed: int, scale: float = 1.5) -> TableModel:
+    def random(
+        cls, vocab_size: int, seed: int, scale: float = 1.5, dtype: torch.dtype = torch.float32
+    ) -> TableModel:
         """Independent normal logits for every context, a pure function of (seed, context)."""
 
         def function(prompt: tuple[int, ...], written: tuple[int, ...]) -> Tensor:
             generator = torch.Generator().manual_seed(hash((seed, prompt, written)) % (2**63))
             return torch.randn(vocab_size, generator=generator) * scale
 
-        return cls(vocab_size, function)
+        return cls(vocab_size, function, dtype)
 
     def logits(self, prompt: tuple[int, ...], written: tuple[int, ...]) -> Tensor:
         key = (prompt, written)
@@ -255,6 +257,15 @@ def end_with(rows: Iterable[Sequence[int]], end: int) -> set[tuple[int, ...]]:
     return {(*row, end) for row in rows}
 
 
+def tokens_after(rows: Iterable[tuple[int, ...]]) -> defaultdict[tuple[int, ...], set[int]]:
+    """Tokens with which some row continues, by prefix."""
+    following: defaultdict[tuple[int, ...], set[int]] = defaultdict(set)
+    for row in rows:
+        for depth, token in enumerate(row):
+            following[row[:depth]].add(token)
+    return following
+
+
 def all_sequences(alphabet: Sequence[int], max_length: int) -> list[tuple[int, ...]]:
     return [
         sequence
@@ -283,11 +294,7 @@ def chi_square(counts: Counter[tuple[int, ...]], law: dict[tuple[int, ...], floa
 
 def likely_titles(index: Index, seed: int = 0, boost: float = 5.0, scale: float = 1.0) -> TableModel:
     """Random logits, with `boost` for every token that continues a title."""
-    following: dict[tuple[int, ...], set[int]] = defaultdict(set)
-    for rank in range(index.num_rows):
-        row = index.row_token_ids(rank)
-        for depth, token in enumerate(row):
-            following[row[:depth]].add(token)
+    following = tokens_after(map(index.row_token_ids, range(index.num_rows)))
     noise = TableModel.random(index.vocab_size, seed, scale)
 
     def function(prompt: tuple[int, ...], written: tuple[int, ...]) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
@@ -16,6 +15,7 @@ from genret.decoding.beam_search import BeamResult, beam_search
 from genret.decoding.model.hf_model import HFLanguageModel
 from genret.decoding.params import BeamParams
 from genret.decoding.trie.title_trie import TitleTrie
+from tests.fakes import tokens_after
 from tests.tiny_transformers import END, PAD, Enumeration, Row, build, random_prompts, random_titles
 
 VOCAB = 30
@@ -92,11 +92,7 @@ def run(model: PreTrainedModel, prompts: Sequence[Sequence[int]], **options: Any
 
 
 def dict_trie(rows: Sequence[Row]) -> dict[Row, list[int]]:
-    following: defaultdict[Row, set[int]] = defaultdict(set)
-    for row in rows:
-        for depth, token in enumerate(row):
-            following[row[:depth]].add(token)
-    return {prefix: sorted(tokens) for prefix, tokens in following.items()}
+    return {prefix: sorted(tokens) for prefix, tokens in tokens_after(rows).items()}
 
 
 def allowed_fn(width: int, *catalogues: Sequence[Row]) -> Allowed:

@@ -1,14 +1,16 @@
-"""Logits looked up in tables, one per query of a batch: millions of texts can be scored at once.
+"""Logits looked up in tables by a hash of the text: millions of texts can be scored at once.
 
-Sessions over them are strict: what a caller of a session may not do fails here, and padding has logits that
-would lead a search astray.
+`TablesModel` has a table per query, and its sessions are strict: what a caller of a session may not do fails
+here. `HashedModel` has one table, and its sessions never wait for the device.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -146,80 +148,128 @@ class Meter:
     keys: list[set[int]] | None = None
 
 
-class TablesSession:
-    """Branches are hashes of what they wrote (`decoding.language_model.DecodeSession`), strictly checked.
+class HashedSession:
+    """Branches are hashes of what they wrote (`decoding.language_model.DecodeSession`), on any device.
 
-    Padding has logits that would lead any search astray; a branch below padding is refused.
+    Nothing waits for the device. Padding has logits that would lead any search astray.
+
+    Args:
+        tables: Shape: (Q, K, V), float32.
+        roots: Hash of every prompt. Shape: (Q,), int64.
     """
 
-    def __init__(self, model: TablesModel, meter: Meter | None = None, numbers: Sequence[int] = ()) -> None:
-        self._model = model
-        device = model.tables.device
-        self._roots = torch.tensor(model.roots, dtype=torch.int64, device=device)
-        self._numbers = list(numbers) or list(range(len(model.roots)))  # of the queries, in the batch
-        self.meter = meter or Meter([0] * len(model.roots))
+    def __init__(self, tables: Tensor, roots: Tensor) -> None:
+        self._tables = tables
         self._keeps_levels = False
-        self._levels: list[Tensor] = []  # hashes per depth, -1 for padding: (Q, branches)
+        self._levels = [roots.unsqueeze(1)]  # of the prompts, then per depth, -1 for padding: (Q, branches)
+        self.num_forwards = 0
+        self.num_branches: list[int] = []
 
     @property
     def root_logits(self) -> Tensor:
-        return self._logits(self._roots.unsqueeze(1)).squeeze(1)
+        return self._logits(self._levels[0]).squeeze(1)
 
     def keep_levels(self) -> None:
-        assert self._keeps_levels or not self._levels
+        assert self._keeps_levels or len(self._levels) == 1
         self._keeps_levels = True
 
     def step(self, parents: Tensor, token_ids: Tensor, depth: int | None = None) -> Tensor:
-        deepest = len(self._levels)
+        deepest = len(self._levels) - 1
         depth = deepest + 1 if depth is None else depth
         assert 1 <= depth <= deepest + 1
         assert depth == deepest + 1 or self._keeps_levels
-        assert parents.shape == token_ids.shape
-        assert parents.shape[1] > 0
-        live = parents >= 0
-        assert bool((token_ids >= 0).all())
-        assert bool((token_ids < self._model.tables.shape[2]).all())
-        if depth == 1:
-            above = self._roots.unsqueeze(1).expand(parents.shape)
-        else:
-            level = self._levels[depth - 2]
-            assert bool((parents < level.shape[1]).all())
-            above = level.gather(1, parents.clamp(min=0))
-        assert bool(((above >= 0) | ~live).all()), "a branch below padding"
-        keys = torch.where(live, follow(above, token_ids), -1)
+        source = parents.clamp(min=0) if depth > 1 else torch.zeros_like(parents)
+        written = follow(self._levels[depth - 1].gather(1, source), token_ids)
+        keys = torch.where(parents >= 0, written, -1)
         if depth > deepest:
             self._levels.append(keys)
         else:
-            self._levels[depth - 1] = torch.cat([self._levels[depth - 1], keys], dim=1)
-        for number, count in zip(self._numbers, live.sum(1).tolist(), strict=True):
-            self.meter.nodes[number] += count
-        if self.meter.keys is not None:
-            for number, written in zip(self._numbers, keys.tolist(), strict=True):
-                self.meter.keys[number].update(key for key in written if key >= 0)
-        self.meter.forwards += 1
-        self.meter.on_forward(self.meter.forwards)
+            self._levels[depth] = torch.cat([self._levels[depth], keys], dim=1)
+        self.num_forwards += 1
+        self.num_branches.append(parents.shape[1])
         return self._logits(keys)
 
     def _logits(self, keys: Tensor) -> Tensor:
-        tables = self._model.tables
         query = torch.arange(len(keys), device=keys.device).unsqueeze(1)
-        logits = tables[query, keys.clamp(min=0) % tables.shape[1]]
-        misleading = torch.linspace(1e4, 0.0, tables.shape[2], device=keys.device)
+        logits = self._tables[query, keys.clamp(min=0) % self._tables.shape[1]]
+        misleading = torch.linspace(1e4, 0.0, self._tables.shape[2], device=keys.device)
         return torch.where((keys >= 0).unsqueeze(2), logits, misleading)
 
     def tree_writer(self, trees: RowTrees) -> SteppedTrees:
         return SteppedTrees(self, trees)
 
-    def select(self, queries: Sequence[int], branches: bool = False) -> TablesSession:
+    def select(self, queries: Sequence[int], branches: bool = False) -> Self:
         chosen = list(queries)
         assert chosen
-        numbers = [self._numbers[query] for query in chosen]
-        other = TablesSession(self._model.only(chosen), self.meter, numbers)
-        if branches:
-            other._keeps_levels = self._keeps_levels
-            other._levels = [level[chosen] for level in self._levels]
+        other = copy.copy(self)
+        other._tables = self._tables[chosen]
+        other._keeps_levels = branches and self._keeps_levels
+        other._levels = [level[chosen] for level in (self._levels if branches else self._levels[:1])]
+        other.num_forwards, other.num_branches = 0, []
         return other
 
     @property
     def usage(self) -> KvUsage:
         return KvUsage()
+
+
+class TablesSession(HashedSession):
+    """The same, strictly checked and metered: a branch below padding is refused."""
+
+    def __init__(self, model: TablesModel, meter: Meter | None = None) -> None:
+        super().__init__(model.tables, torch.tensor(model.roots, device=model.tables.device))
+        self._numbers = list(range(len(model.roots)))  # of the queries, in the batch
+        self.meter = meter or Meter([0] * len(model.roots))
+
+    def step(self, parents: Tensor, token_ids: Tensor, depth: int | None = None) -> Tensor:
+        depth = len(self._levels) if depth is None else depth
+        assert parents.shape == token_ids.shape
+        assert parents.shape[1] > 0
+        live = parents >= 0
+        assert bool((token_ids >= 0).all())
+        assert bool((token_ids < self._tables.shape[2]).all())
+        if depth > 1:
+            above = self._levels[depth - 1]
+            assert bool((parents < above.shape[1]).all())
+            below_padding = above.gather(1, parents.clamp(min=0)) < 0
+            assert not bool((below_padding & live).any()), "a branch below padding"
+        logits = super().step(parents, token_ids, depth)
+        for number, count in zip(self._numbers, live.sum(1).tolist(), strict=True):
+            self.meter.nodes[number] += count
+        if self.meter.keys is not None:
+            keys = self._levels[depth][:, -parents.shape[1] :]
+            for number, written in zip(self._numbers, keys.tolist(), strict=True):
+                self.meter.keys[number].update(key for key in written if key >= 0)
+        self.meter.forwards += 1
+        self.meter.on_forward(self.meter.forwards)
+        return logits
+
+    def select(self, queries: Sequence[int], branches: bool = False) -> Self:
+        other = super().select(queries, branches)
+        other._numbers = [self._numbers[query] for query in queries]
+        return other
+
+
+class HashedModel:
+    """One table of logits for all queries; prompts are numbers.
+
+    Args:
+        table: Logits. Shape: (K, V).
+    """
+
+    def __init__(self, table: Tensor) -> None:
+        self.table = table
+
+    @classmethod
+    def random(cls, vocab_size: int, seed: int, num_contexts: int = 97, scale: float = 1.5) -> HashedModel:
+        generator = torch.Generator().manual_seed(seed)
+        return cls(torch.randn(num_contexts, vocab_size, generator=generator) * scale)
+
+    def prefill(self, prompts: Sequence[int], session: type[HashedSession] = HashedSession) -> HashedSession:
+        """Start one query per prompt."""
+        roots = torch.tensor(list(prompts), device=self.table.device)
+        return session(self.table.expand(len(roots), -1, -1), roots)
+
+    def logprob(self, prompt: int, row: Sequence[int]) -> float:
+        """log P_L(row | prompt) in float64, by the chain rule."""
+        return float(TablesModel(self.table.unsqueeze(0), [prompt]).logprobs([tuple(row)]))

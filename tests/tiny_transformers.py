@@ -14,8 +14,8 @@ import transformers
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedModel
 
-from tests.fakes import normalise
-from tests.verified_architectures import BART, COMMON, T5
+from tests.fakes import normalise, tokens_after
+from tests.verified_architectures import BART, COMMON, T5, plain_logits
 
 PAD, BOS, END = 0, 1, 2
 FIRST_LETTER = 3  # titles and prompts are written with the tokens from here on
@@ -78,13 +78,11 @@ class Enumeration:
     ) -> None:
         self.rows = rows
         self._after: dict[Row, Tensor] = {}  # prefix -> next-token log-probabilities, (V,), float64
-        self._allowed: defaultdict[Row, set[int]] = defaultdict(set)
-        for row in rows:
-            for depth, token in enumerate(row):
-                self._allowed[row[:depth]].add(token)
+        self._allowed = tokens_after(rows)
         for length in {len(row) for row in rows}:
             alike = [row for row in rows if len(row) == length]
-            logprobs = (_plain_logits(model, prompt, alike) / temperature).log_softmax(-1)
+            logits = plain_logits(model, prompt, [row[:-1] for row in alike]).double().cpu()
+            logprobs = (logits / temperature).log_softmax(-1)
             for row, mine in zip(alike, logprobs, strict=True):
                 for depth in range(length):
                     self._after[row[:depth]] = mine[depth]
@@ -105,10 +103,6 @@ class Enumeration:
         """P_S, what DISC samples from."""
         return normalise({row: math.exp(self.logprob(row)) for row in self.rows})
 
-    def constrained_law(self) -> dict[Row, float]:
-        """Plain constrained sampling: every step renormalised over the allowed tokens."""
-        return {row: math.exp(self.logprob(row) - self.log_weight(row)) for row in self.rows}
-
     def ranking(self) -> list[tuple[float, Row]]:
         """Rows, most probable first."""
         return sorted(((self.logprob(row), row) for row in self.rows), reverse=True)
@@ -128,21 +122,6 @@ class Enumeration:
 
     def _log_mass(self, prefix: Row) -> float:
         return float(self._after[prefix][sorted(self._allowed[prefix])].logsumexp(0))
-
-
-@torch.no_grad()
-def _plain_logits(model: PreTrainedModel, prompt: Sequence[int], rows: Sequence[Row]) -> Tensor:
-    """Next-token logits before every token of rows of one length. Shape: (N, length, V), float64."""
-    length = len(rows[0])
-    prompts = torch.tensor([list(prompt)] * len(rows), device=model.device)
-    written = torch.tensor([row[:-1] for row in rows], device=model.device, dtype=torch.int64)
-    if model.config.is_encoder_decoder:
-        start = torch.full((len(rows), 1), model.config.decoder_start_token_id, device=model.device)
-        decoder_ids = torch.cat([start, written], dim=1)
-        logits = model(input_ids=prompts, decoder_input_ids=decoder_ids, use_cache=False).logits
-    else:
-        logits = model(input_ids=torch.cat([prompts, written], dim=1), use_cache=False).logits
-    return logits[:, -length:].double().cpu()
 
 
 class ForwardMeter:

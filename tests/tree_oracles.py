@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from genret.decoding.model.hf_model import HFLanguageModel
 from genret.decoding.model.hf_session import TreeSession
 from tests.tree_scripts import BranchTruth, Collect, Grow, Operation, Row, Script, Select
+from tests.verified_architectures import plain_logits
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -127,24 +128,11 @@ class PlainPasses:
                 alike[prompt, len(path)].append(path)
                 covered |= {(prompt, path[:length]) for length in range(len(path) + 1)}
         for (prompt, length), paths in alike.items():
-            for path, logprobs in zip(paths, self._pass(prompt, paths), strict=True):
+            for path, logprobs in zip(
+                paths, plain_logits(self._model, prompt, paths).log_softmax(-1), strict=True
+            ):
                 for depth in range(length + 1):
                     self._known[prompt, path[:depth]] = logprobs[depth]
-
-    @torch.no_grad()
-    def _pass(self, prompt: Row, paths: list[Row]) -> Tensor:
-        """After every prefix of paths of one length. Shape: (n, length + 1, V)."""
-        rows, length = len(paths), len(paths[0])
-        config, device = self._model.config, self._model.device
-        if config.is_encoder_decoder:
-            written = torch.tensor([(config.decoder_start_token_id, *path) for path in paths], device=device)
-            read = torch.tensor([prompt] * rows, device=device)
-            output = self._model(input_ids=read, decoder_input_ids=written, use_cache=False)
-        else:
-            read = torch.tensor([prompt + path for path in paths], device=device)
-            output = self._model(input_ids=read, use_cache=False)
-        logits: Tensor = output.logits[:, -(length + 1) :]
-        return logits.log_softmax(-1)
 
 
 def play(script: Script, module: PreTrainedModel, change: Callable[[Tensor], Tensor] | None = None) -> Play:

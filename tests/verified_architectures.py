@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -165,20 +165,21 @@ def build(
 
 
 @torch.no_grad()
-def plain_logprobs(model: PreTrainedModel, prompt: list[int], path: list[int]) -> Tensor:
-    """Next-token log-probabilities of one unpadded, uncached sequence."""
+def plain_logits(model: PreTrainedModel, prompt: Sequence[int], rows: Sequence[Sequence[int]]) -> Tensor:
+    """Logits after every prefix of rows of one length, uncached and unpadded. Shape: (N, length + 1, V)."""
     device = model.device
     if model.config.is_encoder_decoder:
-        start = [model.config.decoder_start_token_id]
+        start = model.config.decoder_start_token_id
         output = model(
-            input_ids=torch.tensor([prompt], device=device),
-            decoder_input_ids=torch.tensor([start + path], device=device),
+            input_ids=torch.tensor([list(prompt)] * len(rows), device=device),
+            decoder_input_ids=torch.tensor([(start, *row) for row in rows], device=device),
             use_cache=False,
         )
     else:
-        output = model(input_ids=torch.tensor([prompt + path], device=device), use_cache=False)
-    logits: Tensor = output.logits[0, -1]
-    return logits.log_softmax(-1)
+        whole = torch.tensor([(*prompt, *row) for row in rows], device=device)
+        output = model(input_ids=whole, use_cache=False)
+    logits: Tensor = output.logits[:, -(len(rows[0]) + 1) :]
+    return logits
 
 
 def random_prompts(lengths: list[int], generator: torch.Generator) -> list[list[int]]:

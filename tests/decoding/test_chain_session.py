@@ -102,39 +102,6 @@ def test_chains_equal_plain_passes_in_float32(name: str) -> None:
     assert error_of(name, torch.float32, 3) < 1e-4
 
 
-@pytest.mark.parametrize("name", OF_EVERY_KIND)
-def test_chunks_equal_the_tree_one_token_at_a_time(name: str) -> None:
-    prompts = [[5, 9, 11, 4], [40, 3]]
-    texts = torch.tensor([[8, 30, 17, 50, 21, 33, 6, 12], [3, 44, 9, 13, 27, 5, 51, 8]])
-    with exactly(torch.float64):
-        model = HFLanguageModel(build(name, torch.float64))
-        tree, chains = model.prefill(prompts), model.prefill_chains(prompts)
-        steps = [tree.step(torch.zeros(2, 1, dtype=torch.int64), column[:, None]) for column in texts.T]
-        one_by_one = torch.cat(steps, dim=1)
-        first = chains.extend(texts[:, :3].tolist())
-        chains.extend([[9, 9, 9], [9]])
-        chains.rewind([3, 3])
-        rest = chains.extend(texts[:, 3:].tolist())
-    assert torch.equal(tree.root_logits, chains.root_logits)
-    assert float((torch.cat([first, rest], dim=1) - one_by_one).abs().max()) < 1e-9
-
-
-def test_a_token_that_was_not_taken_back_matters() -> None:
-    """The comparison can fail: a text that is wrong in its second token is told from the right one."""
-    model = HFLanguageModel(build("llama-gqa"))
-    run = Drive(model.prefill_chains([(5, 9)]), [(5, 9)], [[]])
-    run.extend([[8, 30, 17]])
-    run.rewind([1])
-    run.texts[0].append(30)
-    run.session.extend([[31]])
-    run.answers.clear()
-    logits = run.session.extend([[4]])
-    wrong = Answer((5, 9), (8, 30, 4), logits[0, 0])
-    assert PlainPasses(build("llama-gqa")).largest_error([wrong]) > 1e-3
-    right = Answer((5, 9), (8, 31, 4), logits[0, 0])
-    assert PlainPasses(build("llama-gqa")).largest_error([right]) < 1e-4
-
-
 def test_dead_slots_are_collected() -> None:
     """Tokens taken back again and again take no more room than a constant share of those kept."""
     model = HFLanguageModel(build("llama-gqa", changes={"max_position_embeddings": 400}))

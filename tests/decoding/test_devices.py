@@ -14,9 +14,7 @@ from genret.decoding.beam_search import beam_search
 from genret.decoding.beam_search import trie_beam_search as walks
 from genret.decoding.cancellation import CancelToken
 from genret.decoding.constraints import Constraint
-from genret.decoding.counter_rng import uniforms
 from genret.decoding.disc import DiscResult, disc
-from genret.decoding.disc.draws import merge_branches
 from genret.decoding.disc.static_proposer import StaticProposer, static_step
 from genret.decoding.model.hf_model import HFLanguageModel
 from genret.decoding.params import BeamParams, DiscParams
@@ -60,29 +58,10 @@ def filtered(trie: TitleTrie, num_queries: int = 3) -> FilteredTrie:
 five_filters = partial(filtered, num_queries=5)
 
 
-def same(left: torch.Tensor, right: torch.Tensor) -> bool:
-    return left.device.type == "cpu" and right.device.type == DEVICE and torch.equal(left, right.cpu())
-
-
 def test_a_filter_of_another_device_is_refused(tries: tuple[TitleTrie, TitleTrie]) -> None:
     row_filter = RowFilter.from_mask(np.ones(tries[1].num_rows, dtype=bool))
     with pytest.raises(ValueError, match="expected a filter on cuda"):
         FilteredTrie(tries[1], [row_filter])
-
-
-def test_random_numbers_are_the_same_bits() -> None:
-    seeds, draws = torch.arange(-50, 50), torch.arange(1000).unsqueeze(1)
-    assert same(uniforms(seeds, 1, draws, 7), uniforms(seeds.to(DEVICE), 1, draws.to(DEVICE), 7))
-
-
-def test_branches_merge_alike() -> None:
-    generator = torch.Generator().manual_seed(1)
-    query, states = (torch.randint(high, (400,), generator=generator) for high in (6, 30))
-    tokens, parents = states % 7, states // 3
-    arguments = (query, states, tokens, parents)
-    mine, theirs = (merge_branches(6, *(a.to(d) for a in arguments)) for d in ("cpu", DEVICE))
-    for left, right in zip(mine, theirs, strict=True):
-        assert same(left, right)
 
 
 @pytest.mark.parametrize(("k", "width"), [(1, 1), (5, 5), (60, 60), (80, 100)])

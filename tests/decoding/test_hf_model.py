@@ -235,11 +235,6 @@ def test_every_verified_architecture_is_tested() -> None:
     assert tested == VERIFIED
 
 
-def frontier(width: int, queries: int) -> tuple[Tensor, Tensor]:
-    zeros = torch.zeros(queries, width, dtype=torch.int64)
-    return zeros, zeros + 4
-
-
 @pytest.mark.parametrize("name", ["gpt2", "bart"])
 def test_positions_are_counted_at_the_depth_that_is_written(name: str) -> None:
     """The deepest branches have used up the positions; others have not."""
@@ -249,13 +244,14 @@ def test_positions_are_counted_at_the_depth_that_is_written(name: str) -> None:
     room = model.max_positions - (0 if model.is_encoder_decoder else prompt)
     session = model.prefill([[5] * prompt])
     session.keep_levels()
+    one = rows(0), rows(4)
     for _ in range(room):
-        session.step(*frontier(1, queries=1))
+        session.step(*one)
     limit = model.max_positions + len(model.decoder_prompt)
     with pytest.raises(PromptTooLongError, match=f"position {limit + 1} of {limit}.*{room} were written"):
-        session.step(*frontier(1, queries=1))
+        session.step(*one)
     with no_sync():  # the device is asked only where positions run out
-        logits = [session.step(*frontier(1, queries=1), depth=depth) for depth in (1, room, 2)]
+        logits = [session.step(*one, depth=depth) for depth in (1, room, 2)]
     assert torch.stack(logits).isfinite().all()
 
 

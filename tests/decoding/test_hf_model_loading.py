@@ -32,10 +32,16 @@ from tests.tiny_gguf import logits
 from tests.tiny_transformers import build
 
 VOCAB = 40
+SHARD_LIST = "model.safetensors.index.json"
 
 
 def llama() -> PreTrainedModel:
     return build("llama", VOCAB)
+
+
+def refused(place: str | Path, message: str) -> None:
+    with pytest.raises(ModelLoadError, match=message):
+        HFLanguageModel.load(place, device="cpu")
 
 
 @pytest.fixture
@@ -114,26 +120,21 @@ def test_other_weights_than_safetensors_are_refused(checkpoint: Path) -> None:
     weights = checkpoint / "model.safetensors"
     loaded = load_file(weights)
     weights.unlink()
-    with pytest.raises(ModelLoadError, match=r"holds no \*\.safetensors"):
-        HFLanguageModel.load(checkpoint, device="cpu")
+    refused(checkpoint, r"holds no \*\.safetensors")
     torch.save(loaded, checkpoint / "pytorch_model.bin")
-    with pytest.raises(ModelLoadError, match=r"only pickled weights \(pytorch_model\.bin\)"):
-        HFLanguageModel.load(checkpoint, device="cpu")
+    refused(checkpoint, r"only pickled weights \(pytorch_model\.bin\)")
 
 
 def test_no_model_directory(tmp_path: Path) -> None:
-    with pytest.raises(ModelLoadError, match=r"holds no config\.json"):
-        HFLanguageModel.load(tmp_path, device="cpu")
+    refused(tmp_path, r"holds no config\.json")
     file = tmp_path / "weights.safetensors"
     file.touch()
-    with pytest.raises(ModelLoadError, match="is a file"):
-        HFLanguageModel.load(file, device="cpu")
+    refused(file, "is a file")
 
 
 @pytest.mark.parametrize("place", [Path("absent"), "/absent/model", "../absent", "a/b/c"])
 def test_no_such_directory(place: str | Path) -> None:
-    with pytest.raises(ModelLoadError, match="no such model directory"):
-        HFLanguageModel.load(place, device="cpu")
+    refused(place, "no such model directory")
 
 
 def test_a_name_in_a_directory_that_is_here_is_no_hub_id(
@@ -151,8 +152,7 @@ def test_a_name_in_a_directory_that_is_here_is_no_hub_id(
     with pytest.raises(ModelLoadError, match="no such model directory: models/mistyped"):
         HFLanguageModel.load("models/mistyped", device="cpu")
     for hub_id in ("owner/name", "name"):
-        with pytest.raises(ModelLoadError, match="the hub was asked"):
-            HFLanguageModel.load(hub_id, device="cpu")
+        refused(hub_id, "the hub was asked")
     assert asked == ["owner/name", "name"]
 
 
@@ -160,28 +160,33 @@ def test_missing_weights_are_not_invented(checkpoint: Path) -> None:
     weights = load_file(checkpoint / "model.safetensors")
     del weights["model.layers.1.mlp.up_proj.weight"]
     save_file(weights, checkpoint / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ModelLoadError, match=r"1 missing keys \(model\.layers\.1\.mlp\.up_proj\.weight\)"):
-        HFLanguageModel.load(checkpoint, device="cpu")
+    refused(checkpoint, r"1 missing keys \(model\.layers\.1\.mlp\.up_proj\.weight\)")
 
 
 def test_weights_of_another_shape(checkpoint: Path) -> None:
     change_config(checkpoint, intermediate_size=32)
-    with pytest.raises(ModelLoadError, match="llama"):
-        HFLanguageModel.load(checkpoint, device="cpu")
+    refused(checkpoint, "llama")
 
 
-@pytest.mark.parametrize("content", [b"", b"not safetensors at all"])
-def test_broken_weights(checkpoint: Path, content: bytes) -> None:
-    (checkpoint / "model.safetensors").write_bytes(content)
-    with pytest.raises(ModelLoadError, match="cannot load 'llama' weights"):
-        HFLanguageModel.load(checkpoint, device="cpu")
-
-
-@pytest.mark.parametrize("content", ["{", '{"model_type": "no_such_model"}', "[]"])
-def test_broken_configuration(checkpoint: Path, content: str) -> None:
-    (checkpoint / "config.json").write_text(content)
-    with pytest.raises(ModelLoadError, match="no model configuration"):
-        HFLanguageModel.load(checkpoint, device="cpu")
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("model.safetensors", "", "cannot load 'llama' weights"),
+        ("model.safetensors", "not safetensors at all", "cannot load 'llama' weights"),
+        ("config.json", "{", "no model configuration"),
+        ("config.json", '{"model_type": "no_such_model"}', "no model configuration"),
+        ("config.json", "[]", "no model configuration"),
+        ("adapter_config.json", '{"base_model_name_or_path": "somebody/elses"}', "holds an adapter"),
+        (SHARD_LIST, "[]", "is no list of shards"),
+        (SHARD_LIST, "{}", "is no list of shards"),
+        (SHARD_LIST, '{"weight_map": []}', "is no list of shards"),
+        (SHARD_LIST, '{"weight_map": {"a": 1}}', "is no list of shards"),
+        (SHARD_LIST, '{"weight_map": {"a": ["b"]}}', "is no list of shards"),
+    ],
+)
+def test_broken_files_are_named(checkpoint: Path, file: str, content: str, message: str) -> None:
+    (checkpoint / file).write_text(content)
+    refused(checkpoint, message)
 
 
 def test_a_refused_architecture_is_named_before_its_weights_are_read(checkpoint: Path) -> None:
@@ -224,8 +229,7 @@ def change_config(checkpoint: Path, **changes: Any) -> None:
 
 def test_code_of_a_checkpoint_does_not_run_unless_asked_for(checkpoint: Path, trace: Path) -> None:
     with_own_code(checkpoint, trace, "own-architecture")
-    with pytest.raises(ModelLoadError, match=r"no model configuration at .*custom code"):
-        HFLanguageModel.load(checkpoint, device="cpu")
+    refused(checkpoint, r"no model configuration at .*custom code")
     assert not trace.exists()
 
 
@@ -269,22 +273,12 @@ def test_a_list_of_shards_names_safetensors_of_its_directory_only(
     if shard.endswith("bin"):
         (checkpoint / shard).write_bytes(pickle.dumps({name: Bomb(trace) for name in weights}))
     write_shard_list(checkpoint, {"metadata": {}, "weight_map": dict.fromkeys(weights, shard)})
-    with pytest.raises(ModelLoadError, match=r"model\.safetensors\.index\.json names '"):
-        HFLanguageModel.load(checkpoint, device="cpu")
+    refused(checkpoint, r"model\.safetensors\.index\.json names '")
     assert not trace.exists()
 
 
 def write_shard_list(checkpoint: Path, content: object) -> None:
-    (checkpoint / "model.safetensors.index.json").write_text(json.dumps(content))
-
-
-@pytest.mark.parametrize(
-    "content", [[], {}, {"weight_map": []}, {"weight_map": {"a": 1}}, {"weight_map": {"a": ["b"]}}]
-)
-def test_a_list_of_shards_of_another_shape_is_refused(checkpoint: Path, content: object) -> None:
-    write_shard_list(checkpoint, content)
-    with pytest.raises(ModelLoadError, match="is no list of shards"):
-        HFLanguageModel.load(checkpoint, device="cpu")
+    (checkpoint / SHARD_LIST).write_text(json.dumps(content))
 
 
 def test_real_shards_are_loaded(checkpoint: Path) -> None:
@@ -299,20 +293,13 @@ def test_real_shards_are_loaded(checkpoint: Path) -> None:
     HFLanguageModel.load(checkpoint, device="cpu")
 
 
-def test_an_adapter_is_no_model(checkpoint: Path) -> None:
-    (checkpoint / "adapter_config.json").write_text('{"base_model_name_or_path": "somebody/elses"}')
-    with pytest.raises(ModelLoadError, match="holds an adapter"):
-        HFLanguageModel.load(checkpoint, device="cpu")
-
-
 @pytest.mark.parametrize("name", ["adapter_model.bin", "weights.bin", 3])
 def test_a_configuration_names_safetensors_only(
     checkpoint: Path, name: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch, "load", no_unpickling)
     change_config(checkpoint, transformers_weights=name)
-    with pytest.raises(ModelLoadError, match="as the weights, which are no safetensors"):
-        HFLanguageModel.load(checkpoint, device="cpu")
+    refused(checkpoint, "as the weights, which are no safetensors")
 
 
 _BLOCKS: dict[str, Any] = {"bits": 4, "group_size": 32}

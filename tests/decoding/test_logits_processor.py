@@ -350,22 +350,17 @@ def test_queries_must_divide_the_rows() -> None:
         ({"num_queries": 0}, "num_queries: must be at least 1, got 0"),
         ({"eos_token_id": []}, "eos_token_id: expected a token or several, got []"),
         ({"eos_token_id": -1}, "eos_token_id: expected a token or several, got -1"),
-        ({"constraint": None}, "num_queries: must be 2, one per filter, got 3"),
+        ({"filters": [None, None], "num_queries": 3}, "num_queries: must be 2, one per filter, got 3"),
+        ({"filters": []}, "num_queries: must be at least 1, got 0"),
     ],
 )
 def test_arguments_out_of_range(arguments: dict[str, Any], message: str) -> None:
     trie = TitleTrie.from_rows(TITLES, VOCAB)
     given: dict[str, Any] = {"constraint": trie, "prompt_length": 1, "eos_token_id": END, **arguments}
-    if given["constraint"] is None:
-        given |= {"constraint": FilteredTrie(trie, [None, None]), "num_queries": 3}
+    if "filters" in given:
+        given["constraint"] = FilteredTrie(trie, given.pop("filters"))
     with pytest.raises(ValueError, match=re.escape(message)):
         TitleTrieLogitsProcessor(**given)
-
-
-def test_a_batch_without_filters_has_no_queries() -> None:
-    filtered = FilteredTrie(TitleTrie.from_rows(TITLES, VOCAB), [])
-    with pytest.raises(ValueError, match="num_queries: must be at least 1, got 0"):
-        TitleTrieLogitsProcessor(filtered, 1, END)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA")

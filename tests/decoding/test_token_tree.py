@@ -151,17 +151,6 @@ def test_a_tree_may_end_altogether_and_go_on_in_shape() -> None:
     tree.grow(follow, 2)
 
 
-def test_trees_selected_without_branches_are_their_prompts() -> None:
-    tree = planted([3, 1])
-    tree.keep_levels()
-    tree.grow(torch.tensor([[0, 0], [0, 0]]))
-    alone = tree.select([1], torch.tensor([1]), branches=False)
-    assert (alone.depth, alone.prompts.lengths) == (0, (1,))
-    assert alone.grow(torch.tensor([[0]])).sights(None)[2].hidden.tolist() == [[[False]]]
-    with pytest.raises(ValueError, match="without keep_levels"):
-        alone.grow(torch.tensor([[0]]), 1)
-
-
 def test_paths_of_earlier_levels_are_held_only_when_asked_for() -> None:
     plain, levels = planted([2]), planted([2])
     levels.keep_levels()
@@ -263,21 +252,3 @@ def test_no_weight_is_denormal(monkeypatch) -> None:
     attend(*segments(torch.float32), RULE)
     (weights,) = seen
     assert (weights >= torch.finfo(torch.float32).tiny).all()
-
-
-def test_ten_thousand_steps() -> None:
-    """No recursion, and slots stay near what is live: two lineages that cross, and a crown of short ones."""
-    depth, width, interval = 10_000, 3, 16
-    tree = planted([5, 2])
-    parents = torch.tensor([[1, 0, 0], [0, 0, 1]])
-    surplus = 0
-    for step in range(depth):
-        if step % interval == 0:
-            tree.collect(parents)
-        grown = tree.grow(parents)
-        surplus = max(surplus, tree.num_slots - 2 * (step + 1))
-    hidden = grown.sights(None)[2].hidden
-    assert hidden is not None
-    assert (~hidden).sum(-1).tolist() == [[depth] * width] * 2
-    assert grown.positions.tolist() == [[5 + depth - 1], [2 + depth - 1]]
-    assert surplus <= interval + 1

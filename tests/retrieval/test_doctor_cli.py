@@ -49,6 +49,7 @@ def mamba(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_an_exact_model(gemma: Path, tmp_path: Path) -> None:
+    """As tables, and as JSON in a file beside them."""
     file = tmp_path / "found.json"
     done = doctor(gemma, *QUICK, "--json", file)
     assert done.exit_code == 0, done.output
@@ -66,8 +67,7 @@ def test_an_exact_model(gemma: Path, tmp_path: Path) -> None:
     ends = {len(line) for line in (table[0], table[1], table[2])}
     assert len(ends) == 1, "the table is not aligned"
     found = json.loads(file.read_text())
-    assert found["model"] == str(gemma)
-    assert found["standing"] == "verified"
+    assert (found["model"], found["verdict"], found["standing"]) == (str(gemma), "exact", "verified")
     assert found["layers"] == ["sliding attention, window 6", "full attention", "sliding attention, window 6"]
     assert [layer["layer"] for layer in found["examination"]["by_layer"]] == [0, 1, 2]
     assert found["examination"]["first_different_layer"] is None
@@ -88,15 +88,18 @@ def test_an_encoder_decoder_has_no_prefix_to_share(bart: Path) -> None:
     assert line.endswith("cannot be done")
 
 
-def test_a_difference_is_located(bart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_difference_is_located_and_the_model_is_not_to_be_used(
+    bart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(genret.decoding.model.hf_model, "use_true_positions", lambda embedding: None)
-    done = doctor(bart, *QUICK, "--json", tmp_path / "found.json")
+    file = tmp_path / "found.json"
+    done = doctor(bart, *QUICK, "--json", file)
     assert done.exit_code == 1
+    found = json.loads(file.read_text())
+    assert (found["verdict"], found["usage"]) == ("differs", None)
     verdict = " ".join(done.stdout.split("\n\n")[-1].split())
     assert verdict.startswith("DIFFERS: log-probabilities differ by at most")
     assert verdict.endswith("It begins at decoder layer 0 (full attention, cross-attention).")
-    found = json.loads((tmp_path / "found.json").read_text())
-    assert (found["verdict"], found["usage"]) == ("differs", None)
 
 
 def test_a_broken_checkpoint_is_not_blamed_on_the_token_tree(tmp_path: Path) -> None:
@@ -140,6 +143,8 @@ def test_an_architecture_that_the_check_at_loading_would_refuse(tmp_path: Path) 
     ("arguments", "message"),
     [
         (["nowhere/at/all"], "no such model directory: nowhere/at/all"),
+        (["./nowhere"], "no such model directory: nowhere"),
+        (["nowhere/"], "no such model directory: nowhere"),
         (["{bart}", "--prompt-tokens", "41"], "prompt_tokens must be in [8, 40] for this model, got 41"),
         (["{bart}", "--prompt-tokens", "3"], "prompt_tokens must be at least 8, got 3"),
         (["{bart}", "--depth", "40"], "depth must be below 39"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections import defaultdict
 from collections.abc import Sequence
 
 import pytest
@@ -17,6 +16,7 @@ from genret.decoding.trace import Trace
 from genret.decoding.trie.title_trie import TitleTrie
 from tests.beam_batches import Batch
 from tests.beam_oracles import Row, at_most, check_nodes, close, prefixes_of, score, scores_of
+from tests.fakes import tokens_after
 from tests.tables_model import VOCAB, Meter, TablesModel
 from tests.text_constraint import free_text
 from tests.trie_oracles import needs_cuda
@@ -28,16 +28,8 @@ def traced(batch: Batch, traces: Sequence[Trace | None], meter: Meter | None = N
     return batch.search(meter=meter, traces=traces).results
 
 
-def following(rows: list[Row]) -> dict[Row, set[int]]:
-    allowed: dict[Row, set[int]] = defaultdict(set)
-    for row in rows:
-        for depth, token in enumerate(row):
-            allowed[row[:depth]].add(token)
-    return allowed
-
-
 def assert_nodes_are_true(batch: Batch, query: int, trace: Trace) -> None:
-    allowed = following(batch.allowed(query))
+    allowed = tokens_after(batch.allowed(query))
 
     def after(prefix: Row) -> list[tuple[int, float]]:
         logprobs = batch.model.next_logprobs(query, prefix)
@@ -48,7 +40,7 @@ def assert_nodes_are_true(batch: Batch, query: int, trace: Trace) -> None:
 
 def assert_what_was_cut_came_next(batch: Batch, query: int, trace: Trace) -> None:
     """Every step has as many as were wanted, and none that is missing was likelier. Not exact."""
-    allowed, rows = following(batch.allowed(query)), set(batch.allowed(query))
+    allowed, rows = tokens_after(batch.allowed(query)), set(batch.allowed(query))
     written = dict(zip(prefixes_of(trace), trace.nodes, strict=True))
     for depth in range(batch.max_depth):
         live = [p for p, node in written.items() if len(p) == depth and node.state == "expanded"]

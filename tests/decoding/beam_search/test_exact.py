@@ -439,20 +439,3 @@ def test_what_is_kept_and_what_is_forgotten(seed, most):
         ]
         kept = kept[count:]
         assert len(held.nodes.depth) == len(kept)
-
-
-def test_a_bar_that_rises_purges():
-    held = OpenNodes(max_depth=9, most=10)
-    held.add(nodes([-1.0, -2.0, -3.0]), -math.inf)
-    held.purge(-2.0)
-    assert held.nodes.optimistic.tolist() == [-1.0]
-    assert held.forgotten == -2.0
-    assert held.bound() == -1.0
-
-
-@pytest.mark.parametrize("most", [0, 5])
-def test_nothing_open_bounds_nothing(most: int):
-    held = OpenNodes(max_depth=9, most=most)
-    held.add(nodes([]), -math.inf)
-    assert held.bound() == -math.inf
-    assert held.best(3).tolist() == []

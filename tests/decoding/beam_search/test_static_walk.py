@@ -22,10 +22,8 @@ from genret.decoding.beam_search import trie_beam_search as walks_module
 from genret.decoding.beam_search.search_state import Search
 from genret.decoding.beam_search.trie_beam_search import static_walk, suits_static
 from genret.decoding.cancellation import CancelToken
-from genret.decoding.constraints import WideConstraint
 from genret.decoding.errors import DecodingCancelledError, InvalidLogitsError
 from genret.decoding.late_flag import LateFlag
-from genret.decoding.model.hf_model import HFLanguageModel
 from genret.decoding.params import BeamParams
 from genret.decoding.trie.row_filter import FilteredTrie, RowFilter
 from genret.decoding.trie.title_trie import TitleTrie
@@ -41,15 +39,11 @@ from tests.beam_oracles import (
     textbook_beam_search,
     truth_of,
 )
-from tests.generate_peer import run
-from tests.hashed_model import HashedModel
 from tests.no_sync import DeviceWaitError, LazyEvent, no_sync
-from tests.tables_model import LOGITS, TablesModel
+from tests.tables_model import LOGITS, HashedModel, TablesModel
 from tests.text_constraint import Text, free_text, random_text
-from tests.tiny_transformers import ARCHITECTURES, build, random_prompts
 from tests.trie_oracles import filtered_catalogues
 
-CPU = torch.device("cpu")
 Walk = Callable[[Search], None]
 
 
@@ -218,10 +212,6 @@ def test_a_constraint_without_padded_children_is_refused():
         static_walk(SimpleNamespace(constraint=Ragged()))
 
 
-def test_the_constraint_of_these_tests_is_a_wide_one() -> None:
-    assert isinstance(free_text(5, 3), WideConstraint)
-
-
 @dataclasses.dataclass(frozen=True)
 class Case:
     """Several queries over one kind of text, with everything it may say scored."""
@@ -386,31 +376,3 @@ def test_the_search_on_paper_over_free_text() -> None:
                 assert [hypothesis.token_ids for hypothesis in result.hypotheses] == [
                     e.row for e in book.found
                 ]
-
-
-HF_VOCAB = 30
-PROMPTS = random_prompts([9, 4, 1], HF_VOCAB)
-
-
-@pytest.mark.parametrize("name", ARCHITECTURES)
-@pytest.mark.parametrize("beams", [2, 5, 9])
-@pytest.mark.parametrize("penalty", [0.0, 1.0])
-def test_free_text_of_one_length_equals_generate_without_a_constraint(
-    name: str, beams: int, penalty: float
-) -> None:
-    length = 12
-    model = build(name, HF_VOCAB)
-    text = Text(torch.ones(1, HF_VOCAB, dtype=torch.bool), length, None, is_wide=True)
-    params = [BeamParams(beams, beams, penalty)] * len(PROMPTS)
-    results = beam_search(HFLanguageModel(build(name, HF_VOCAB)).prefill(PROMPTS), text, params)
-    assert text.num_listed == 0
-    model.generation_config.eos_token_id = None
-    for prompt, result in zip(PROMPTS, results, strict=True):
-        options = {"num_beams": beams, "num_return_sequences": beams, "length_penalty": penalty}
-        bounds = {"min_new_tokens": length, "max_new_tokens": length, "eos_token_id": None}
-        theirs, output = run(model, [prompt], **options, **bounds)
-        assert [hypothesis.token_ids for hypothesis in result.hypotheses] == [
-            tuple(row) for row in theirs.tolist()
-        ]
-        scores = scores_of(result, penalty)
-        assert scores == pytest.approx(output.sequences_scores.tolist(), abs=1e-4)

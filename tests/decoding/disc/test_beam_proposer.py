@@ -9,13 +9,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Sequence
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
 
 import genret.decoding.disc.beam_proposer as beam_proposer_module
 from genret.decoding.constraints import Edges
@@ -27,12 +25,10 @@ from genret.decoding.disc.beam_proposer import (
     Branches,
     best_edges,
     condition_on_maximum,
-    gumbels,
     log1m_exp,
     log_inclusion,
 )
 from genret.decoding.disc.draws import ACCEPT, FIRST, Draws
-from genret.decoding.language_model import KvUsage
 from genret.decoding.params import DiscParams
 from genret.decoding.trie.title_trie import TitleTrie
 from tests.disc_oracles import (
@@ -48,19 +44,18 @@ from tests.disc_oracles import (
     true_mass,
 )
 from tests.fakes import TableModel, all_sequences, chi_square, end_with
+from tests.tables_model import HashedModel
 
 ALPHA = 1e-4
 
 
-class DoubleTableModel(TableModel):
+def exact_model(seed: int) -> TableModel:
     """Logits in float64, so that weights can be compared to nine digits."""
-
-    def logits(self, prompt: Row, written: Row) -> torch.Tensor:
-        return super().logits(prompt, written).double()
+    return TableModel.random(VOCAB, seed, dtype=torch.float64)
 
 
-def model_of(which: int) -> DoubleTableModel:
-    return DoubleTableModel.random(VOCAB, 11 + which)
+def model_of(which: int) -> TableModel:
+    return exact_model(11 + which)
 
 
 def likeliest(model: TableModel, rows: set[Row]) -> Row:
@@ -101,18 +96,7 @@ def kept_rows(pool: BeamPool) -> list[tuple[Row, ...]]:
 
 @pytest.mark.statistical
 @pytest.mark.parametrize("which", [0, 1, 2])
-def test_a_beam_of_one_is_plain_constrained_sampling(monkeypatch, which):
-    rows, model = catalogue(which), model_of(which)
-    draws, _ = propose(monkeypatch, model, TitleTrie.from_rows(rows, VOCAB), 1, 10_000, seed=1)
-    assert bool(draws.finished.all())
-    counts = Counter(rows_of(draws.tokens))
-    assert chi_square(counts, constrained_law(model, rows)) > ALPHA
-    assert chi_square(counts, target(model, rows)) < 1e-12  # the test has power
-
-
-@pytest.mark.statistical
-@pytest.mark.parametrize("which", [0, 1, 2])
-@pytest.mark.parametrize("beam_size", [2, 3])
+@pytest.mark.parametrize("beam_size", [1, 2, 3])
 def test_rows_are_sampled_without_replacement(monkeypatch, which, beam_size):
     """Ordered by perturbed value: q(a), then q(b) / (1 - q(a)), and so on."""
     rows, model = catalogue(which), model_of(which)
@@ -131,7 +115,7 @@ def test_rows_are_sampled_without_replacement(monkeypatch, which, beam_size):
 @settings(max_examples=100, deadline=None)
 @given(seed=st.integers(0, 10**9), beam_size=st.integers(1, 8))
 def test_the_best_row_kept_is_proposed_with_its_own_weight(seed, beam_size):
-    rows, model = catalogue(seed % 3), DoubleTableModel.random(VOCAB, seed)
+    rows, model = catalogue(seed % 3), exact_model(seed)
     ordered = sorted(rows)
     with pytest.MonkeyPatch.context() as patch:
         draws, pool = propose(patch, model, TitleTrie.from_rows(rows, VOCAB), beam_size, 20, seed)
@@ -182,7 +166,7 @@ def test_the_mass_is_estimated_without_bias(monkeypatch, which, beam_size):
 @pytest.mark.statistical
 def test_prefixes_that_cannot_go_on_leave_the_mass_unbiased(monkeypatch):
     """The model gives the end of every title that begins with 1 no probability."""
-    rows, base = catalogue(1), DoubleTableModel.random(VOCAB, 8)
+    rows, base = catalogue(1), exact_model(8)
 
     def function(prompt: Row, before: Row) -> torch.Tensor:
         logits = base.logits(prompt, before).clone()
@@ -190,7 +174,7 @@ def test_prefixes_that_cannot_go_on_leave_the_mass_unbiased(monkeypatch):
             logits[[END, 1, 2]] = -math.inf
         return logits
 
-    model, trie = DoubleTableModel(VOCAB, function), TitleTrie.from_rows(rows, VOCAB)
+    model, trie = TableModel(VOCAB, function, torch.float64), TitleTrie.from_rows(rows, VOCAB)
     truth = true_mass(model, rows)
     assert 0 < truth < true_mass(base, rows)
     for beam_size in (2, 4):
@@ -272,28 +256,13 @@ def test_draws_share_the_nodes_of_equal_prefixes():
 ROWS = sorted(end_with(all_sequences((1, 2, 3), 2), END))
 
 
-class ConstantSession:
-    """The same logits after everything: a table of ten thousand prefixes takes longer than the search."""
-
-    usage = KvUsage()
-
-    def __init__(self, logits: torch.Tensor) -> None:
-        self._logits = logits
-        self.root_logits = logits.unsqueeze(0)
-
-    def step(self, parents: torch.Tensor, token_ids: torch.Tensor) -> torch.Tensor:
-        return self._logits.expand(*token_ids.shape, -1)
-
-    def select(self, queries: Sequence[int]) -> ConstantSession:
-        return self
-
-
 @pytest.mark.parametrize("length", [600, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_a_very_long_title(length):
     short = (*[1] * (length // 2), 2, END)
     rows, logits = {(*[1] * (length - 1), END), short}, torch.tensor([0.0, 3.0, 0.0])
     trie = TitleTrie.from_rows(rows, 3)
-    (result,) = disc(ConstantSession(logits), trie, [DiscParams(num_draws=1, beam_size=4)])
+    session = HashedModel(logits.unsqueeze(0)).prefill([0])
+    (result,) = disc(session, trie, [DiscParams(num_draws=1, beam_size=4)])
     (sample,) = result.samples
     assert sample.hypothesis.token_ids == short
     step = logits.double().log_softmax(-1)
@@ -376,12 +345,6 @@ def test_inclusion_probabilities_are_precise_on_both_sides():
     assert log1m_exp(row(0.0, -INF, -1e-20)).tolist() == [[-INF, 0.0, pytest.approx(math.log(1e-20))]]
 
 
-@pytest.mark.statistical
-def test_gumbels_have_their_law():
-    u = uniforms(torch.tensor(3), torch.arange(100_000))
-    assert stats.kstest(gumbels(u).numpy(), "gumbel_r").pvalue > ALPHA
-
-
 def test_extended_keys_are_those_of_all_coordinates():
     seeds, last = torch.arange(-3, 4), torch.tensor([2**40, -1, 0, 1, 5, 7, 9])
     key = extend_key(hash_key(seeds, 1, 2), last, 8)
@@ -429,15 +392,3 @@ def test_best_edges_are_the_largest_of_each_branch_in_order():
     assert all(
         len(set(row.tolist())) == 4 for row, all_there in zip(chosen, there.all(1), strict=True) if all_there
     )
-
-
-@pytest.mark.statistical
-def test_the_first_edge_is_a_categorical_draw():
-    weights = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64)
-    n = 20_000
-    edges = Edges(torch.zeros(4).long(), torch.arange(4), torch.arange(4), weights.log())
-    zeros = torch.zeros(n, dtype=torch.float64)
-    branches = Branches(zeros.long(), hash_key(torch.tensor(1), torch.arange(n)), zeros, zeros)
-    _, chosen = best_edges(edges, torch.tensor([4]), branches, 1)
-    counts = chosen[:, 0].bincount(minlength=4).numpy()
-    assert stats.chisquare(counts, (weights * n).numpy()).pvalue > ALPHA

@@ -35,6 +35,7 @@ from tests.disc_oracles import (
     batch_of,
     catalogue,
     constrained_law,
+    counted,
     rows_of,
     target,
     true_mass,
@@ -61,12 +62,6 @@ def sample(
         DiscParams(num_samples=num_samples, seed=first_seed + n, **params) for n in range(num_queries)
     ]
     return disc(model.prefill([PROMPT] * num_queries), TitleTrie.from_rows(rows, VOCAB), all_params)
-
-
-def counted(results: list[DiscResult], accepted_only: bool = False) -> Counter:
-    return Counter(
-        s.hypothesis.token_ids for r in results for s in r.samples if s.accepted or not accepted_only
-    )
 
 
 def divergence(law: dict, results: list[DiscResult]) -> float:
@@ -419,16 +414,6 @@ def test_two_walks_of_the_tree_are_all_that_is_computed(
     assert results[0].num_steps == model.num_forwards <= walks * (max(map(len, rows)) - 1)
     num_inner = len({row[:depth] for row in rows for depth in range(1, len(row))})
     assert all(result.num_nodes <= num_inner for result in results)
-
-
-def test_what_is_known_costs_nothing():
-    """A second phase of a query whose prefixes were all computed runs no model."""
-    model, rows = CountingModel(TableModel.random(VOCAB, 9, scale=0.5)), catalogue(1)
-    (result,) = sample(model, rows, 1, 200, adaptive=True, num_draws=4)
-    assert max(s.num_draws for s in result.samples) > 4
-    num_inner = len({row[:depth] for row in rows for depth in range(1, len(row))})
-    assert result.num_nodes == len(set(model.nodes)) == len(model.nodes) == num_inner
-    assert result.num_steps == model.num_forwards == max(map(len, rows)) - 1
 
 
 @pytest.mark.statistical

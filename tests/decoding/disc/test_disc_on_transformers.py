@@ -7,7 +7,6 @@ implementation would have failed at a seed picked blindly.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from functools import cache
 
 import pytest
@@ -20,12 +19,12 @@ from genret.decoding.model.hf_model import HFLanguageModel
 from genret.decoding.model.hf_session import TreeSession
 from genret.decoding.params import DiscParams
 from genret.decoding.trie.title_trie import TitleTrie
+from tests.disc_oracles import counted
 from tests.fakes import chi_square
 from tests.generate_peer import allowed_fn, cut, prompt_width, run
 from tests.tiny_transformers import (
     Enumeration,
     ForwardMeter,
-    Row,
     build,
     random_prompts,
     random_titles,
@@ -74,20 +73,11 @@ def draw(name: str, num_draws: int, num_seeds: int, beam_size: int = 1) -> list[
     return [results[start : start + num_seeds] for start in range(0, len(prompts), num_seeds)]
 
 
-def rows_of(results: Sequence[DiscResult], accepted_only: bool) -> Counter[Row]:
-    return Counter(
-        sample.hypothesis.token_ids
-        for result in results
-        for sample in result.samples
-        if sample.accepted or not accepted_only
-    )
-
-
 @pytest.mark.statistical
 @pytest.mark.parametrize("name", NAMES)
 def test_accepted_draws_follow_the_target(name: str) -> None:
     for enumeration, results in zip(truth(name), draw(name, num_draws=16, num_seeds=10), strict=True):
-        counts = rows_of(results, accepted_only=True)
+        counts = counted(results, accepted_only=True)
         assert sum(counts.values()) > 1000
         assert chi_square(counts, enumeration.target()) > ALPHA
 
@@ -96,7 +86,7 @@ def test_accepted_draws_follow_the_target(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_one_draw_and_generate_sample_alike(name: str) -> None:
     prompt = PROMPTS[0]
-    mine = rows_of(draw(name, num_draws=1, num_seeds=16)[0], accepted_only=False)
+    mine = counted(draw(name, num_draws=1, num_seeds=16)[0])
     torch.manual_seed(0)
     allowed = allowed_fn(prompt_width(plain(name), [prompt]), ROWS)
     options = {
@@ -134,22 +124,6 @@ def test_weights_and_logprobs_equal_enumeration(name: str, num_draws: int, beam_
                 assert 1 <= sample.num_draws <= num_draws
             else:
                 assert sample.num_draws == (1 if num_draws == 1 else 2 * num_draws)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_one_draw_costs_one_token_per_distinct_live_prefix(name: str) -> None:
-    """With K = 1 every draw is returned, so the results say which prefixes were alive."""
-    model = build(name, VOCAB, SEEDS[name])
-    language_model = HFLanguageModel(model)
-    meter = ForwardMeter(model)
-    session = language_model.prefill(PROMPTS[:1])
-    num_prompt_passes = len(meter.decoder)
-    (result,) = disc(session, trie(), [DiscParams(num_samples=60, num_draws=1, seed=5)])
-    written = [sample.hypothesis.token_ids for sample in result.samples]
-    depths = range(1, max(map(len, written)))
-    live = [len({row[:depth] for row in written if len(row) > depth}) for depth in depths]
-    assert meter.decoder[num_prompt_passes:] == [(1, count) for count in live]
-    assert result.num_steps == len(live)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -203,19 +177,10 @@ def test_sweep_of_catalogues_prompts_and_temperatures(name: str, temperature: fl
         batch = [prompt for prompt in prompts for _ in range(18)]
         results = disc(ours(name).prefill(batch), TitleTrie.from_rows(rows, VOCAB), params)
         for index, prompt in enumerate(prompts):
-            counts = rows_of(results[18 * index : 18 * index + 18], accepted_only=True)
+            counts = counted(results[18 * index : 18 * index + 18], accepted_only=True)
             assert sum(counts.values()) > 200
             law = Enumeration(plain(name), prompt, rows, temperature).target()
             assert chi_square(counts, law) > ALPHA / 4
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_beam_as_large_as_the_set_finds_the_best_row_and_the_mass(name: str) -> None:
-    for enumeration, (result,) in zip(truth(name), draw(name, 2, 1, len(ROWS)), strict=True):
-        assert {s.hypothesis.token_ids for s in result.samples} == {enumeration.ranking()[0][1]}
-        assert result.mass == pytest.approx(enumeration.mass(), rel=TOLERANCE)
-        assert result.mass_stderr < 1e-9
-        assert result.mass_upper >= enumeration.mass() * (1 - TOLERANCE)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

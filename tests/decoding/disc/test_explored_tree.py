@@ -9,15 +9,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
-from benchmarks.harness.stepped_trees import SteppedTrees
 from genret.decoding.disc import DiscResult, disc
 from genret.decoding.disc.draws import FIRST, SECOND
 from genret.decoding.disc.tree_proposer import TreeProposer
-from genret.decoding.language_model import KvUsage
 from genret.decoding.params import DiscParams
-from genret.decoding.row_trees import RowTrees
 from genret.decoding.trace import Trace
 from genret.decoding.trie.title_trie import TitleTrie
 from tests.beam_oracles import check_nodes, prefixes_of
@@ -35,6 +31,7 @@ from tests.disc_oracles import (
     true_mass,
 )
 from tests.fakes import TableModel
+from tests.tables_model import Meter, TablesModel
 
 
 def proposer_for(model: TableModel, rows, params: list[DiscParams], prompts=None):
@@ -150,62 +147,19 @@ def test_no_prefix_is_computed_twice(adaptive, reject_early):
     assert {result.num_steps for result in together} == {model.num_forwards}
 
 
-def test_a_query_that_rested_goes_on_over_its_own_branches():
-    """The queries' branches lie in two sessions by then; either query finds what it wrote."""
-    model, rows = CountingModel(TableModel.random(VOCAB, 7, scale=0.5)), catalogue(1)
-    params = [DiscParams(num_draws=8, seed=seed, adaptive=True) for seed in (1, 2)]
-    batch, proposer = proposer_for(model, rows, params, [(1,), (2,)])
-    proposer.run(batch.new_draws([(0, 0, 0, 2), (1, 0, 0, 2)]), FIRST, None)
-    proposer.run(batch.new_draws([(1, 0, 2, 3)]), FIRST, None)
-    draws = batch.new_draws([(0, 0, 0, 200), (1, 0, 0, 200)])
-    proposer.run(draws, SECOND, None)
-    assert len(set(model.nodes)) == len(model.nodes)
-    num_inner = len(ByHand(model, rows).inner) - 1
-    assert proposer.nodes_of_queries() == [num_inner, num_inner]
-    for prompt, bound in zip([(1,), (2,)], proposer.log_upper_bounds(), strict=True):
-        assert math.exp(bound) == pytest.approx(true_mass(model, rows, prompt), rel=1e-5)
-    for query, row, logprob in zip(
-        draws.query.tolist(), rows_of(draws.tokens), draws.logprob.tolist(), strict=True
-    ):
-        assert logprob == pytest.approx(model.logprob((query + 1,), row), abs=1e-5)
-
-
-class _Chain:
-    """A session whose next token is likely 1, whatever was written; remembers nothing about branches."""
-
-    usage = KvUsage()
-
-    def __init__(self, num_queries: int) -> None:
-        self._row = torch.tensor([0.0, 9.0, -2.0])
-        self.root_logits = self._row.repeat(num_queries, 1)
-        self.num_nodes = self.num_others = 0
-
-    def keep_levels(self) -> None:
-        pass
-
-    def tree_writer(self, trees: RowTrees) -> SteppedTrees:
-        return SteppedTrees(self, trees)
-
-    def select(self, queries, branches: bool = False) -> _Chain:
-        return _Chain(len(queries))
-
-    def step(self, parents: Tensor, token_ids: Tensor, depth: int | None = None) -> Tensor:
-        self.num_nodes += int((parents >= 0).sum())
-        self.num_others += int((token_ids == 2).sum())
-        return self._row.expand(*parents.shape, 3)
-
-
 @pytest.mark.parametrize("adaptive", [False, True])
 @pytest.mark.parametrize("length", [400, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_a_long_title_costs_one_forward_for_every_token(adaptive, length):
     rows = [(1,) * (length - 1) + (END,), (2, END)]
-    session = _Chain(1)
+    model, meter = TablesModel(torch.tensor([[[0.0, 9.0, -2.0]]]), [0]), Meter([0], keys=[set()])
+    session = model.prefill(meter)
     params = DiscParams(num_samples=2, num_draws=2, adaptive=adaptive, reject_early=False, seed=1)
     (result,) = disc(session, TitleTrie.from_rows(rows, 3), [params])
     assert {len(s.hypothesis.token_ids) for s in result.samples} == {length}
     # The second phase may look at the other title, once the first has found the long one unlikely.
-    assert session.num_others <= adaptive
-    assert result.num_nodes == session.num_nodes == result.num_steps == length - 1 + session.num_others
+    num_others = model.key(0, (2,)) in meter.keys[0]
+    assert num_others <= adaptive
+    assert result.num_nodes == meter.nodes[0] == result.num_steps == length - 1 + num_others
     logits = session.root_logits[0]
     logprob = (logits.double() - float(logits.logsumexp(0))).tolist()  # normalised in float32, as in a step
     exact = (length - 1) * logprob[1] + logprob[0]

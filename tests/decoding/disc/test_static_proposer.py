@@ -38,8 +38,8 @@ from tests.disc_oracles import (
     outcome,
 )
 from tests.fakes import TableModel, end_with
-from tests.hashed_model import HashedModel, HashedSession
 from tests.no_sync import DeviceWaitError, LazyEvent, no_sync
+from tests.tables_model import HashedModel, HashedSession
 from tests.tiny_transformers import build, random_prompts
 from tests.trie_oracles import filtered_catalogues
 
@@ -219,43 +219,14 @@ def test_no_step_of_a_transformer_waits_for_the_device(top_m):
 
 def test_a_step_that_waits_would_be_noticed():
     constraint, params = watched_case(None, False)
-    session = Peeking(HashedModel.random(VOCAB, 5).table, torch.tensor([1, 2, 3]))
+    session = HashedModel.random(VOCAB, 5).prefill([1, 2, 3], Peeking)
     with drawn_by(Watched), pytest.raises(DeviceWaitError, match="item"):
         disc(session, constraint, params)
-
-
-def test_the_loop_of_the_tree_does_wait():
-    """The watch is on what it should be: the host-driven proposer does not pass it."""
-
-    class WatchedTree(TreeProposer):
-        def run(self, *args) -> None:
-            with no_sync():
-                super().run(*args)
-
-    constraint, params = watched_case(None, False)
-    with drawn_by(WatchedTree), pytest.raises(DeviceWaitError):
-        disc(HashedModel.random(VOCAB, 5).prefill([1, 2, 3]), constraint, params)
-
-
-# The law
-
-
-# Edges
 
 
 def static_disc(session: object, constraint: Constraint, params: Sequence[DiscParams], **options):
     with drawn_by(StaticProposer):
         return disc(session, constraint, params, **options)
-
-
-def test_the_longest_title_costs_nothing_where_no_draw_writes_it():
-    table = torch.zeros(1, VOCAB)
-    table[0, 1] = -60.0
-    trie = TitleTrie.from_rows({(1,) * 10_000 + (END,), (2, END)}, VOCAB)
-    session = HashedModel(table).prefill([1])
-    (result,) = static_disc(session, trie, [DiscParams(num_samples=9, num_draws=1)])
-    assert result.num_steps == 1
-    assert {s.hypothesis.token_ids for s in result.samples} == {(2, END)}
 
 
 @pytest.mark.parametrize("top_m", [None, 2])
@@ -281,7 +252,7 @@ def test_broken_logits_of_padding_are_nobodys_business():
     model, trie = HashedModel.random(VOCAB, 3), TitleTrie.from_rows(ROWS[0], VOCAB)
     params = [DiscParams(num_samples=5, num_draws=1 + 2 * q, seed=q) for q in range(2)]
     careful = static_disc(model.prefill([1, 2]), trie, params)
-    careless = static_disc(Careless(model.table, torch.tensor([1, 2])), trie, params)
+    careless = static_disc(model.prefill([1, 2], Careless), trie, params)
     assert_same_draws(careful, careless)
 
 

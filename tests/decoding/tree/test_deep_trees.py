@@ -153,14 +153,6 @@ def test_deep_trees_of_every_architecture(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OF_EVERY_KIND)
-def test_deep_trees_in_float32(name: str) -> None:
-    tree = descend(name, torch.float32, COLLECTING)
-    assert error_of(name, torch.float32, tree.answers) < 1e-4
-    check_memory_and_work(tree)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", OF_EVERY_KIND)
 def test_deep_trees_that_never_collect(name: str) -> None:
     tree = descend(name, torch.float32, CollectionPolicy.never())
     assert error_of(name, torch.float32, tree.answers) < 1e-4

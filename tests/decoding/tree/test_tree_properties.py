@@ -29,11 +29,10 @@ from genret.decoding.constraints import log_normalisers
 from genret.decoding.disc import disc
 from genret.decoding.errors import DecodingCancelledError
 from genret.decoding.language_model import KvUsage
-from genret.decoding.model import token_tree
 from genret.decoding.model.hf_model import HFLanguageModel
 from genret.decoding.model.hf_session import TreeSession
 from genret.decoding.model.self_check import exactly
-from genret.decoding.model.token_tree import CollectionPolicy, LiveSlots, survivors
+from genret.decoding.model.token_tree import CollectionPolicy
 from genret.decoding.model.tree_cache import PackedFrontier
 from genret.decoding.params import BeamParams, DiscParams
 from genret.decoding.trie.title_trie import TitleTrie
@@ -42,7 +41,7 @@ from tests.disc_oracles import assert_same_draws
 from tests.fakes import SelfCancelling
 from tests.no_sync import DeviceWaitError, no_sync
 from tests.tree_oracles import Answer, PlainPasses, Play, play
-from tests.tree_scripts import BranchTruth, Collect, Grow, Row, Script, Select, random_script
+from tests.tree_scripts import Collect, Grow, Row, Script, Select, random_script
 from tests.trie_oracles import needs_cuda
 from tests.verified_architectures import ARCHITECTURES, VOCAB, build, long_and_shallow
 
@@ -57,7 +56,6 @@ CAUSAL_WITH_WINDOWS = [
     if "d_model" not in options
     for window in ((7, 100) if "sliding_window" in options else (None,))
 ]
-LONGEST_WINDOW = 7  # of the sliding layers of these models
 
 
 @cache
@@ -191,76 +189,8 @@ def test_wrong_parents_are_noticed(name: str) -> None:
     assert error_of(name, torch.float64, script) < 1e-9
 
 
-@pytest.mark.parametrize("name", ["llama-gqa", "gemma3", "gpt2", "bart", "t5"])
-def test_a_collection_that_moves_the_wrong_slots_is_noticed(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def shifted(*arguments: object) -> LiveSlots | None:
-        kept = survivors(*arguments)
-        return kept and LiveSlots(kept.old_slots.roll(1, dims=1), kept.new_slots)
-
-    tokens = ((7, 8, 9), (10, 11, 12))
-    steps = [Grow(0, None, ((0, 1, 1), (1, 0, 0)), tokens) for _ in range(5)]
-    script = Script(((5, 9, 11), (40,)), 0, CollectionPolicy(interval=3), False, tuple(steps))
-    with exactly(torch.float64):
-        right = play(script, module(name, torch.float64))
-        assert right.sessions[0].usage.num_collections == 1
-        monkeypatch.setattr(token_tree, "survivors", shifted)
-        wrong = play(script, module(name, torch.float64)).answers
-        passes = PlainPasses(reference(name, torch.float64))
-        assert passes.largest_error(right.answers) < 1e-9
-        assert passes.largest_error(wrong) > 1e-2
-
-
-@pytest.mark.parametrize("name", ARCHITECTURES)
-def test_every_ancestor_matters(name: str) -> None:
-    """One wrong token in sight changes the answer by many times any tolerance."""
-    rng = random.Random(0)
-    passes = PlainPasses(reference(name, torch.float64))
-    changes = []
-    with exactly(torch.float64):
-        for _ in range(8):
-            prompt, path = _row(rng, 5), _row(rng, 5)
-            # Of the path, all but the last token, which needs no ancestor to be read.
-            wrong = [(prompt, _wrong(path, place)) for place in range(4)] + [(_wrong(prompt, 4), path)]
-            said, *others = passes.logprobs([(prompt, path), *wrong])
-            changes += [float((other - said).abs().max()) for other in others]
-    assert min(changes) > 1e-3
-    assert sorted(changes)[len(changes) // 2] > 0.1
-
-
 def _row(rng: random.Random, length: int) -> Row:
     return tuple(rng.randrange(3, VOCAB) for _ in range(length))
-
-
-def _wrong(row: Row, place: int) -> Row:
-    other = 3 + (row[place] + 8) % (VOCAB - 3)
-    assert other != row[place]
-    return (*row[:place], other, *row[place + 1 :])
-
-
-@pytest.mark.parametrize("seeds", [ORDINARY_SEEDS, SLOW_SEEDS], ids=["ordinary", "slow"])
-def test_scripts_reach_what_they_are_for(seeds: range) -> None:
-    scripts = [seeded(seed) for seed in seeds]
-    operations = [operation for script in scripts for operation in script.operations]
-    steps = [operation for operation in operations if isinstance(operation, Grow)]
-    assert {len(script.prompts) for script in scripts} >= {2, 3}
-    assert any(0 < script.prefix < LONGEST_WINDOW for script in scripts)
-    assert any(script.prefix > LONGEST_WINDOW for script in scripts)
-    assert any(script.prefix == 0 for script in scripts)
-    assert any(len(prompt) == script.prefix + 1 for script in scripts for prompt in script.prompts)
-    assert any(
-        len(prompt) - script.prefix > LONGEST_WINDOW for script in scripts for prompt in script.prompts
-    )
-    assert any(script.policy.interval is None for script in scripts)
-    assert any(script.policy.interval == 1 for script in scripts)
-    assert {script.policy.under_pressure for script in scripts} == {False, True}
-    assert any(isinstance(operation, Collect) for operation in operations)
-    assert {step.branches for step in operations if isinstance(step, Select)} >= {True}
-    assert any(set(row) == {-1} for step in steps for row in step.parents)
-    assert any(-1 in row and max(row) >= 0 for step in steps for row in step.parents)
-    assert any(step.depth is not None for step in steps)
-    assert max(_depth(script) for script in scripts) > LONGEST_WINDOW
 
 
 def test_scripts_collect_on_every_occasion() -> None:
@@ -276,16 +206,6 @@ def test_scripts_collect_on_every_occasion() -> None:
             pressed += freed if isinstance(operation, Grow) and script.policy.interval is None else 0
             scheduled += freed if isinstance(operation, Grow) and not script.policy.under_pressure else 0
     assert min(scheduled, pressed, asked) > 0
-
-
-def _depth(script: Script) -> int:
-    truths = [BranchTruth(script.prompts, script.keep_levels)]
-    for operation in script.operations:
-        if isinstance(operation, Grow):
-            truths[operation.session].grow(operation)
-        elif isinstance(operation, Select):
-            truths.append(truths[operation.session].select(operation))
-    return max(truth.depth for truth in truths)
 
 
 CAUSAL = ["llama-gqa", "gpt2", "gpt_neox", "gemma2", "phi3", "qwen2-mixed-windows", "cohere2"]
@@ -547,14 +467,6 @@ def test_no_step_copies_a_prompt(name: str, changes: dict[str, int], shared: boo
     assert session.usage.num_collections > 2
 
 
-def test_large_results_are_found() -> None:
-    """The test above can fail."""
-    with LargeResults(12) as large:
-        torch.zeros(3, 4)[:, :2].clone()
-        torch.zeros(3, 4).view(12)
-    assert [entry.split()[0] for entry in large.found] == ["aten.zeros.default"] * 2
-
-
 @pytest.mark.parametrize("name", ["llama-gqa", "phi3", "gpt_neox", "bart"])
 def test_nothing_keeps_another_sessions_buffers_alive(name: str) -> None:
     model = HFLanguageModel(build(name), collection=EAGER)
@@ -562,7 +474,7 @@ def test_nothing_keeps_another_sessions_buffers_alive(name: str) -> None:
     wander(session, 4)
     layer = session.cache.tree_layer(0)
     watched = [weakref.ref(part.untyped_storage()) for part in (*layer.prompt, layer.tail[0])]
-    parts = [select(session) for select in (_bare, _full)]
+    parts = [session.select([1], branches) for branches in (False, True)]
     assert None not in [storage() for storage in watched]
     alone = model.prefill([[9, 10]]).usage.held_bytes
     if not model.is_encoder_decoder:
@@ -572,14 +484,6 @@ def test_nothing_keeps_another_sessions_buffers_alive(name: str) -> None:
     assert [storage() for storage in watched] == [None] * 3
     for part in parts:
         wander(part, 2, queries=1)
-
-
-def _bare(session: TreeSession) -> TreeSession:
-    return session.select([1])
-
-
-def _full(session: TreeSession) -> TreeSession:
-    return session.select([1], branches=True)
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
