@@ -225,7 +225,7 @@ def check_bounds(shards: tuple[Shard, ...], read: list[list[Document]], options:
         assert length <= options.shard_chars
 
 
-@pytest.mark.parametrize("form", ["lines", "gzip", "parquet", "texts"])
+@pytest.mark.parametrize("form", ["lines", "gzip", "parquet", "texts", "folder"])
 @given(texts=TEXTS, options=OPTIONS, order=st.randoms(use_true_random=False))
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_corpus_in_any_shards(
