@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
+from unittest.mock import Mock
 
 import pyarrow.parquet as pq
 import pytest
 
-from genret.retrieval import durable
 from genret.retrieval.errors import IndexMismatchError, InputError, ModelError, SourceError
 from genret.retrieval.linking.documents import corpus_reading as reading
 from genret.retrieval.linking.documents.corpus import CorpusOptions
@@ -21,15 +20,15 @@ from genret.retrieval.linking.documents.input_files import Content
 from genret.retrieval.linking.documents.parquet_files import ParquetRows
 from genret.retrieval.linking.link_options import LinkJob, LinkOptions, WorkerOptions
 from genret.retrieval.linking.output.folder import LinkingRunError, OutputFolder
-from genret.retrieval.linking.run import OutputOptions, RunnerOptions, link_corpus, plan_corpus_run
+from genret.retrieval.linking.run import OutputOptions, link_corpus, plan_corpus_run
 from genret.retrieval.linking.run_plan import RunPlan
-from genret.retrieval.linking.run_progress import LinkCounts
+from genret.retrieval.linking.run_progress import LinkCounts, LinkDisplay
 from genret.retrieval.linking.runners.runner import work
 from genret.retrieval.linking.shard_worker import ShardWorker
 from tests.checkpoints import make_index
 from tests.corpus_shards import store
 from tests.index_fixtures import build, character_tokenizer
-from tests.linking_fakes import LoggingWorker, begun, rows_of, run_words
+from tests.linking_fakes import begun, rows_of, run_words
 
 NUM_DOCUMENTS, PER_SHARD = 22, 4
 NUM_SHARDS = 6
@@ -125,36 +124,25 @@ def test_what_is_not_whole_is_done_again_and_that_alone(
 
 
 OPTION_CHANGES: dict[str, tuple[dict[str, Any], str]] = {
-    "option": ({"linking": LinkOptions(k=7)}, "k was 5, is now 7"),
+    "option": ({"options": LinkOptions(k=7)}, "k was 5, is now 7"),
     "shards": ({"shard_documents": 5}, "shard_documents was 4, is now 5"),
     "format": ({"output_format": "jsonl"}, "the format of the output was parquet, is now jsonl"),
 }
 
 
 def change(what: str, docs: Path, index: Path, folder: Path) -> tuple[dict[str, Any], str]:
-    """Return what `run_changed` is told of a change, which may be one of files, and what a refusal says."""
+    """Return what `run_words` is told of a change, which may be one of files, and what a refusal says."""
     if what == "input":
         docs.write_text(docs.read_text().replace("w3", "v3"))
         return {}, "d.jsonl has other contents now"
     if what == "inputs":
         more = store(folder, "texts", ["more"])
-        return {"inputs": (str(docs), str(more))}, "000.txt was no input and is one now"
+        return {"inputs": (docs, more)}, "000.txt was no input and is one now"
     if what == "index":
         other = build(folder, ["title", "Rome"], character_tokenizer("Rome")).index
         versions = [(one / "CURRENT").read_text().strip() for one in (index, other)]
         return {"index": other}, f"the index was {versions[0]}, is now {versions[1]}"
     return OPTION_CHANGES[what]
-
-
-def run_changed(docs: Path, out: Path, index: Path, changed: dict[str, Any], **output: Any) -> Any:
-    inputs = changed.get("inputs", (str(docs),))
-    return link_corpus(
-        CorpusOptions(inputs, shard_documents=changed.get("shard_documents", PER_SHARD)),
-        OutputOptions(str(out), output_format=changed.get("output_format"), **output),
-        WorkerOptions(str(changed.get("index", index))),
-        changed.get("linking"),
-        RunnerOptions(num_workers=1, open_worker=LoggingWorker),
-    )
 
 
 @pytest.mark.parametrize("what", ["input", "inputs", "index", *OPTION_CHANGES])
@@ -166,12 +154,13 @@ def test_another_run_is_refused_with_every_difference(
     (out / RECORD).unlink()  # a half-done run
     before = snapshot(out)
     changed, expected = change(what, docs, index, tmp_path)
+    run = {"inputs": docs, "out": out, "index": index, **changed}
     with pytest.raises(LinkingRunError) as error:
-        run_changed(docs, out, index, changed)
+        run_words(**run)
     assert expected in str(error.value)
     assert "--overwrite" in str(error.value)
     assert snapshot(out) == before
-    summary = run_changed(docs, out, index, changed, overwrite=True)
+    summary = run_words(**run, overwrite=True)
     assert (summary.num_resumed, summary.counts.num_rows > 80) == (0, True)
     assert {p.suffix for p in out.glob("part-*")} == {"." + changed.get("output_format", "parquet")}
 
@@ -259,29 +248,6 @@ def test_a_run_that_fails_before_its_first_shard_leaves_nothing(tmp_path: Path, 
     with pytest.raises(ModelError):
         run_words(docs, tmp_path / "there", index)
     assert list((tmp_path / "there").iterdir()) == []
-
-
-def test_a_full_disk_is_a_clear_error_and_leaves_whole_files(
-    docs: Path, out: Path, index: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    published = durable.publish
-    calls = []
-
-    def full(staging: Path, path: Path) -> None:
-        calls.append(path.name)
-        if len(calls) > 6:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        published(staging, path)
-
-    monkeypatch.setattr(durable, "publish", full)
-    with pytest.raises(SourceError, match="cannot be written: No space left on device") as error:
-        run_words(docs, out, index)
-    assert "shards are done and kept in" in error.value.__notes__[0]
-    assert not list(out.rglob("*.tmp"))
-    monkeypatch.undo()
-    summary = run_words(docs, out, index)
-    assert summary.num_resumed >= 2
-    assert mentions(out) == EXPECTED
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
@@ -423,23 +389,13 @@ def test_an_output_beside_the_inputs_is_none_of_them(ten: Path, tmp_path: Path, 
     assert run_words(ten.parent / "d.jsonl", tmp_path / "in.out", index).counts.num_rows == 20
 
 
-@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
-def test_a_part_that_was_changed_is_not_merged(
-    suffix: str, ten: Path, tmp_path: Path, index: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of the same size, so that it looks finished; a page checksum would not tell another whole file."""
-    out = tmp_path / f"o.{suffix}"
+def test_a_part_that_was_changed_is_not_merged(ten: Path, tmp_path: Path, index: Path) -> None:
+    """Of the same size, so that it looks finished."""
+    out = tmp_path / "o.jsonl"
     expected = run_words(ten, out, index, keep_parts=True)
     whole = out.read_bytes()
-    part = tmp_path / f"o.{suffix}.parts" / f"part-000001.{suffix}"
-    if suffix == "jsonl":
-        part.write_bytes(part.read_bytes().replace(b'"w5"', b'"w6"'))
-    else:
-        table = pq.read_table(part)
-        size = part.stat().st_size
-        pq.write_table(table.slice(0, 1), part)
-        assert part.stat().st_size <= size
-        part.write_bytes(part.read_bytes()[:-8] + bytes(size - part.stat().st_size) + part.read_bytes()[-8:])
+    part = tmp_path / "o.jsonl.parts" / "part-000001.jsonl"
+    part.write_bytes(part.read_bytes().replace(b'"w5"', b'"w6"'))
     out.unlink()
     with pytest.raises(SourceError, match=r"part-000001.* has been changed since it was written.*delete it"):
         run_words(ten, out, index, keep_parts=True)
@@ -463,25 +419,15 @@ def test_a_record_that_cannot_be_read_is_named(ten: Path, tmp_path: Path, index:
 def test_a_folder_that_disappears_is_an_error_that_names_it(ten: Path, tmp_path: Path, index: Path) -> None:
     out = tmp_path / "out"
 
-    class Removing:
+    class Removing(LinkDisplay):
         """Removes the folder when the first shard is done."""
-
-        def planning(self, num_bytes: int) -> None: ...
-
-        def warn(self, text: str) -> None: ...
 
         def show(self, progress: Any) -> None:
             if progress.done_shards == 1:
                 shutil.rmtree(out, ignore_errors=True)
 
     with pytest.raises(SourceError, match=r"out.*: cannot be written: No such file or directory"):
-        link_corpus(
-            CorpusOptions((str(ten),), shard_documents=4),
-            OutputOptions(str(out)),
-            WorkerOptions(str(index)),
-            runner=RunnerOptions(num_workers=1, open_worker=LoggingWorker),
-            display=Removing(),
-        )
+        run_words(ten, out, index, display=Removing())
     assert not out.exists()
     assert run_words(ten, out, index).counts.num_rows == 20
     assert [shard for shard, _ in begun(out)] == [0, 1, 0, 1, 2]
@@ -555,40 +501,14 @@ def test_several_workers_write_what_one_does(kind: str, workers: int, tmp_path: 
 JOB = LinkJob(CorpusOptions(("docs",)), LinkOptions(), WorkerOptions("index", num_threads=None), "out")
 
 
-class IdleWorker:
-    """Has nothing open."""
-
-    closed = 0
-
-    def __init__(self, job: LinkJob) -> None:
-        assert job is JOB
-
-    def close(self) -> None:
-        IdleWorker.closed += 1
-
-
-class BrokenPipe:
-    """Fails as a pipe does whose other end is closed."""
-
-    def __init__(self, error: Exception) -> None:
-        self._error = error
-        self.sent: list[Any] = []
-
-    def recv(self) -> Any:
-        raise self._error
-
-    def send(self, message: Any) -> None:
-        if self.sent:
-            raise BrokenPipeError(32, "Broken pipe")
-        self.sent.append(message)
-
-
 @pytest.mark.parametrize("error", [EOFError, BrokenPipeError, ConnectionResetError], ids=lambda e: e.__name__)
 def test_a_worker_without_a_coordinator_ends(error: type[Exception]) -> None:
-    pipe, closed = BrokenPipe(error()), IdleWorker.closed
-    work(cast("Any", pipe), JOB, cast("Any", IdleWorker))
-    assert len(pipe.sent) == 1  # that everything is open
-    assert IdleWorker.closed == closed + 1
+    pipe, open_worker = Mock(), Mock()
+    pipe.recv.side_effect = error()
+    pipe.send.side_effect = [None, BrokenPipeError(32, "Broken pipe")]  # None: that everything is open
+    work(pipe, JOB, open_worker)
+    open_worker.assert_called_once_with(JOB)
+    open_worker.return_value.close.assert_called_once_with()
 
 
 TEXTS = [f"w{i} again" for i in range(20)]
