@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,21 +22,28 @@ def read_shard(options: CorpusOptions, shard: Shard) -> Iterator[Document | BadD
         yield from reader.read(shard)
 
 
-PACKED: dict[str, Callable[[bytes], bytes]] = {
-    "lines": bytes,
-    "gzip": gzip.compress,
-    "zstd": lambda content: bytes(pa.compress(content, codec="zstd", asbytes=True)),
-}
+def as_jsonl(records: Sequence[Mapping[str, Any]]) -> bytes:
+    return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records).encode()
+
+
+def write_records(file: Path, records: Sequence[Mapping[str, Any]], **settings: Any) -> str:
+    """Write records to a file, in the format that its name says, and return its name."""
+    if file.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(list(records)), file, **settings)
+    else:
+        lines = as_jsonl(records)
+        file.write_bytes(gzip.compress(lines) if file.suffix == ".gz" else lines)
+    return str(file)
 
 
 def store(folder: Path, form: str, texts: Sequence[str]) -> Path:
     """Write documents d0, d1, ... as one file, or as a folder whose files hold some of them each."""
     records = [{"id": f"d{i}", "text": text} for i, text in enumerate(texts)]
     lines = [(json.dumps(one, ensure_ascii=bool(i % 2)) + "\n").encode() for i, one in enumerate(records)]
-    files = {"d.jsonl": PACKED.get(form, bytes)(b"".join(lines))}
+    whole = b"".join(lines)
+    files = {"d.jsonl": gzip.compress(whole) if form == "gzip" else whole}
     if form == "parquet":
-        pq.write_table(pa.Table.from_pylist(records), folder / "d.parquet", row_group_size=3)
-        return folder / "d.parquet"
+        return Path(write_records(folder / "d.parquet", records, row_group_size=3))
     if form == "texts":
         files = {f"d/{i:03}.txt": text.encode() for i, text in enumerate(texts)}
     elif form == "folder":

@@ -30,7 +30,7 @@ from genret.retrieval.linking.link_answers import (
 )
 from genret.retrieval.linking.link_options import LinkJob, LinkOptions, WorkerOptions
 from genret.retrieval.linking.run import OutputOptions, RunnerOptions, link_corpus
-from genret.retrieval.linking.run_progress import LinkCounts
+from genret.retrieval.linking.run_progress import LinkCounts, LinkDisplay
 from genret.retrieval.linking.shard_worker import ShardRecord, ShardWorker
 from genret.retrieval.types import Mention
 
@@ -109,14 +109,24 @@ def rows_of(out: Path) -> list[dict[str, Any]]:
 
 
 def run_words(
-    inputs: Path, out: Path, index: Path, workers: int = 1, shard_documents: int = 4, **output: Any
+    inputs: Path | tuple[Path, ...],
+    out: Path,
+    index: Path,
+    workers: int = 1,
+    shard_documents: int = 4,
+    options: LinkOptions | None = None,
+    display: LinkDisplay | None = None,
+    **output: Any,
 ) -> Any:
-    """Link the words of a file or folder."""
+    """Link the words of files or folders."""
+    named = inputs if isinstance(inputs, tuple) else (inputs,)
     return link_corpus(
-        CorpusOptions((str(inputs),), shard_documents=shard_documents),
+        CorpusOptions(tuple(map(str, named)), shard_documents=shard_documents),
         OutputOptions(str(out), **output),
         WorkerOptions(str(index)),
-        runner=RunnerOptions(num_workers=workers, open_worker=LoggingWorker),
+        options,
+        RunnerOptions(num_workers=workers, open_worker=LoggingWorker),
+        display,
     )
 
 

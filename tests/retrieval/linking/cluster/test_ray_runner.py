@@ -116,27 +116,21 @@ def test_every_shard_is_linked_once_by_two_workers(several: Several) -> None:
     assert done["counted"] == 60  # ten mentions of each shard, told as they came
 
 
-def test_a_refused_index_ends_the_run_in_the_workers_words(several: Several) -> None:
+def test_a_refused_index_and_a_failed_shard_end_the_run_in_the_workers_words(several: Several) -> None:
     done = several["refused"][1]
     assert (done["error"], done["text"]) == ("IndexMismatchError", "the index is another one")
-
-
-def test_a_failed_shard_ends_the_run_in_the_workers_words(several: Several) -> None:
     folder, done = several["failed"]
     assert (done["error"], done["text"]) == ("SourceError", "docs.txt: shard 1 is broken")
     assert runs_of(folder).count(1) == 1
 
 
-def test_a_shard_that_kills_its_workers_is_named(several: Several) -> None:
+def test_a_shard_that_kills_its_workers_is_named_and_one_with_a_record_not_linked_again(
+    several: Several,
+) -> None:
     folder, done = several["deadly"]
     assert done["error"] == "LinkingRunError"
     assert "shard 1 (docs.txt from row 1) was tried 2 times" in done["text"]
-    assert runs_of(folder).count(1) == 2
-
-
-def test_a_shard_whose_worker_died_behind_its_record_is_not_linked_again(several: Several) -> None:
-    folder, _ = several["deadly"]
-    assert runs_of(folder).count(0) == 1
+    assert (runs_of(folder).count(1), runs_of(folder).count(0)) == (2, 1)
 
 
 def test_an_input_that_a_node_does_not_see_is_refused_before_anything_is_linked(several: Several) -> None:

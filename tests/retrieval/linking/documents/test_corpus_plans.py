@@ -139,20 +139,16 @@ def test_a_broken_link_is_not_passed_over(tmp_path: Path, target: str) -> None:
         texts(tmp_path)
 
 
-def test_inputs_are_read_in_their_order(tmp_path: Path) -> None:
-    write_files(tmp_path, "x/b.txt", "a.txt", "y/c.txt")
-    a = str(tmp_path / "a.txt")
-    assert texts(tmp_path / "x", a, tmp_path / "y") == [
-        ("b.txt", "x/b.txt"),
+def test_inputs_are_read_in_their_order_and_files_of_the_same_name_told_apart(tmp_path: Path) -> None:
+    write_files(tmp_path, "x/b.txt", "a.txt", "y/b.txt", "y/c.txt")
+    a, x, y = (str(tmp_path / name) for name in ("a.txt", "x", "y"))
+    assert texts(x, a) == [("b.txt", "x/b.txt"), (a, "a.txt")]
+    assert texts(x, a, y) == [
+        (f"{x}/b.txt", "x/b.txt"),
         (a, "a.txt"),
-        ("c.txt", "y/c.txt"),
+        (f"{y}/b.txt", "y/b.txt"),
+        (f"{y}/c.txt", "y/c.txt"),
     ]
-
-
-def test_folders_with_files_of_the_same_name_are_told_apart(tmp_path: Path) -> None:
-    write_files(tmp_path, "x/b.txt", "y/b.txt")
-    x, y = str(tmp_path / "x"), str(tmp_path / "y")
-    assert texts(x, y) == [(f"{x}/b.txt", "x/b.txt"), (f"{y}/b.txt", "y/b.txt")]
     write_files(tmp_path / "z", "a.jsonl/b.txt")  # the ending of a folder says nothing
     assert texts(tmp_path / "z") == [("a.jsonl/b.txt", "a.jsonl/b.txt")]
 
@@ -225,7 +221,7 @@ def check_bounds(shards: tuple[Shard, ...], read: list[list[Document]], options:
         assert length <= options.shard_chars
 
 
-@pytest.mark.parametrize("form", ["lines", "gzip", "parquet", "texts"])
+@pytest.mark.parametrize("form", ["lines", "gzip", "parquet", "texts", "folder"])
 @given(texts=TEXTS, options=OPTIONS, order=st.randoms(use_true_random=False))
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_corpus_in_any_shards(

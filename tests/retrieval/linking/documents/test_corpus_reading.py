@@ -8,7 +8,6 @@ import json
 import sys
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +23,11 @@ from genret.retrieval.linking.documents.corpus_reading import CorpusReader, plan
 from genret.retrieval.linking.documents.document_records import (
     BadRecord,
     MentionRow,
-    check_source,
     read_mentions,
 )
 from genret.retrieval.linking.documents.text_document import BadDocument, Document, Span
 from genret.retrieval.types import Mention
-from tests.corpus_shards import read_shard
+from tests.corpus_shards import as_jsonl, read_shard, write_records
 
 HALF = "not valid Unicode: half a surrogate pair"
 ODD = "Cafe\u0301 \U0001f469\u200d\U0001f680\r\nÄ\tß中\u2028x\u0000 \u0085y"
@@ -59,10 +57,6 @@ def read_all(options: CorpusOptions) -> tuple[CorpusPlan, list[Document | BadDoc
     assert [shard.number for shard in plan.shards] == list(range(len(plan.shards)))
     assert sum(shard.num_documents for shard in plan.shards) == len(documents)
     return plan, documents
-
-
-def as_jsonl(records: list[dict[str, Any]]) -> bytes:
-    return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records).encode()
 
 
 def facts(documents: list[Document | BadDocument]) -> list[tuple[str, str, tuple[Span, ...] | None]]:
@@ -153,16 +147,13 @@ def test_integer_ids_and_no_ids(tmp_path: Path) -> None:
     assert facts(documents) == [("7", "x", None), (f"{table}:2", "y", None)]
 
 
-def test_fields_of_other_names(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["c.jsonl", "c.parquet"])
+def test_fields_of_other_names(tmp_path: Path, name: str) -> None:
     others = {"text": 5, "id": {"a": 1}, "mentions": 3}
     record = {"pageid": "p", "body": "Nile", "links": [{"start": 0, "end": 4}], **others}
-    (tmp_path / "c.jsonl").write_bytes(as_jsonl([record]))
     names = {"id_field": "pageid", "text_field": "body", "mentions_field": "links"}
-    options = CorpusOptions((str(tmp_path / "c.jsonl"),), **names)  # type: ignore[arg-type]
+    options = CorpusOptions((write_records(tmp_path / name, [record]),), **names)  # type: ignore[arg-type]
     assert facts(read_all(options)[1]) == [("p", "Nile", (Span(0, 4),))]
-    table = tmp_path / "c.parquet"
-    pq.write_table(pa.Table.from_pylist([record]), table)
-    assert facts(read_all(replace(options, inputs=(str(table),)))[1]) == [("p", "Nile", (Span(0, 4),))]
 
 
 MENTION_LINES: list[dict[str, Any]] = [
@@ -174,11 +165,7 @@ MENTION_LINES: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("name", ["m.jsonl", "m.parquet"])
 def test_records_that_are_one_mention(tmp_path: Path, name: str) -> None:
-    file = str(tmp_path / name)
-    if name.endswith("parquet"):
-        pq.write_table(pa.Table.from_pylist(MENTION_LINES), file)
-    else:
-        Path(file).write_bytes(as_jsonl(MENTION_LINES))
+    file = write_records(tmp_path / name, MENTION_LINES)
     assert facts(read_all(CorpusOptions((file,)))[1]) == [
         ("d1", "die Straße \U0001f600", (Span(4, 10, "m1"),)),
         (f"{file}:2", "Nile", (Span(0, 4),)),
@@ -195,19 +182,6 @@ def test_lines(tmp_path: Path, pack: Callable[[bytes], bytes], end: str, shard_d
     file.write_bytes(pack(b"\xef\xbb\xbf" + end.join(lines).encode()))
     options = CorpusOptions((str(file),), "lines", shard_documents=shard_documents)
     assert facts(read_all(options)[1]) == [(f"{file}:{row}", line, None) for row, line in enumerate(lines, 1)]
-
-
-@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
-@pytest.mark.parametrize("bom", [b"", b"\xef\xbb\xbf"], ids=["no bom", "bom"])
-@pytest.mark.parametrize("text", [ODD, "", "a\r\n\r\nb\r"], ids=["odd", "empty", "crlf"])
-def test_a_text_file_is_one_document(
-    tmp_path: Path, pack: Callable[[bytes], bytes], bom: bytes, text: str
-) -> None:
-    file = tmp_path / "t.txt"
-    file.write_bytes(pack(bom + text.encode()))
-    plan, documents = read_all(CorpusOptions((str(file),)))
-    assert facts(documents) == [(f"{file}:1", text, None)]
-    assert plan.num_documents == 1
 
 
 def test_progress_ends_at_the_size_of_the_input(tmp_path: Path) -> None:
@@ -279,10 +253,8 @@ def reason(file: Path, line: bytes | dict[str, Any], **options: Any) -> str:
         (b'{"text": "a", "x": NaN}', "bad JSON: NaN is not a JSON number"),
         (b'{"text": "a", "x": ' + b"[" * 100_000 + b"}", "bad JSON: nested too deeply"),
         (b'{"text": "a", "id": ' + b"9" * 5000 + b"}", "bad JSON: a number of too many digits"),
-        ({}, "field 'text': is missing"),
         ({"Text": "a"}, "field 'text': is missing"),
         ({"text": None}, "field 'text': expected a string, got null"),
-        ({"text": 5}, "field 'text': expected a string, got a number"),
         ({"text": ["a"]}, "field 'text': expected a string, got a list"),
         ({"text": "a\ud800b"}, f"field 'text': {HALF} at character 2"),
         ({"text": "a", "id": True}, "field 'id': expected text or an integer, got a bool"),
@@ -292,6 +264,9 @@ def reason(file: Path, line: bytes | dict[str, Any], **options: Any) -> str:
         ({"mention": " ", "left": "a"}, "field 'mention': must not be empty"),
         ({"mention": "a", "doc": []}, "field 'doc': expected text or an integer, got a list"),
         ({"mention": "a", "id": {}}, "field 'id': must be text or an integer, got {}"),
+        ({"mention": "a", "id": True}, "field 'id': must be text or an integer, got True"),
+        ({"mention": "a\ud800"}, f"field 'mention': {HALF} at character 2"),
+        ({"mention": "a", "id": "\udfff"}, f"field 'id': {HALF} at character 1"),
     ],
     ids=lambda value: None if isinstance(value, str) else repr(value)[:30],
 )
@@ -308,15 +283,12 @@ def at(start: object, end: object, **more: object) -> list[dict[str, object]]:
     [
         ("x", "codepoint", "expected a list of objects, got a string"),
         ({}, "codepoint", "expected a list of objects, got an object"),
-        (["x"], "codepoint", f"{FIRST}expected an object with start and end, got a string"),
         ([[0, 1]], "codepoint", f"{FIRST}expected an object with start and end, got a list"),
-        ([{"start": 0}], "codepoint", f"{FIRST}end: is missing"),
         (at(0, None), "codepoint", f"{FIRST}end: is missing"),
         (at("0", 1), "codepoint", f"{FIRST}start: expected an integer, got a string ('0')"),
         (at(0, 1.0), "codepoint", f"{FIRST}end: expected an integer, got a number (1.0)"),
         (at(True, 2), "codepoint", f"{FIRST}start: expected an integer, got a bool (True)"),
         (at(2, 2), "codepoint", f"{FIRST}[2, 2) is empty or begins below 0"),
-        (at(3, 2), "byte", f"{FIRST}[3, 2) is empty or begins below 0"),
         (at(-2, 2), "utf16", f"{FIRST}[-2, 2) is empty or begins below 0"),
         ([*at(0, 1), *at(1, 0), {}], "utf16", "mention 2 of 3: [1, 0) is empty or begins below 0"),
         (at(0, 11), "codepoint", f"{FIRST}[0, 11) in code points {OUTSIDE} 10"),
@@ -512,7 +484,7 @@ EXPECTED_MENTIONS = [
     MentionRow(3, "7", Mention("Paris")),
     MentionRow(4, "4", Mention("Hg")),
 ]
-MENTION_TEXT = "".join(json.dumps(line) + "\n" for line in MENTIONS_OF_A_FILE).encode()
+MENTION_TEXT = as_jsonl(MENTIONS_OF_A_FILE)
 
 
 def read_rows(file: Path, content: bytes) -> list[MentionRow | BadRecord]:
@@ -532,9 +504,8 @@ def read_rows(file: Path, content: bytes) -> list[MentionRow | BadRecord]:
     ],
     ids=["plain", "no last newline", "windows", "byte order mark", "gzip", "gzip in parts"],
 )
-@pytest.mark.parametrize("name", ["m.jsonl", "m.jsonl.gz", "m"])
-def test_forms_of_the_file(tmp_path: Path, content: bytes, name: str) -> None:
-    assert read_rows(tmp_path / name, content) == EXPECTED_MENTIONS
+def test_forms_of_the_file(tmp_path: Path, content: bytes) -> None:
+    assert read_rows(tmp_path / "m", content) == EXPECTED_MENTIONS
 
 
 def test_blank_lines_are_skipped_and_counted(tmp_path: Path) -> None:
@@ -550,19 +521,9 @@ def test_blank_lines_are_skipped_and_counted(tmp_path: Path) -> None:
         (b'{"mention": "a"', "not a JSON value: Expecting ',' delimiter at column 16"),
         (b'{"mention": "\xff"}', "not valid UTF-8 at byte 14"),
         (b"[1]", "expected a JSON object, got list"),
-        (b'"Nile"', "expected a JSON object, got str"),
         (b"[" * 100_000, "not a mention: nested too deeply"),
-        (b"{}", "field 'mention': is missing"),
         (b'{"mention": null}', "field 'mention': is missing"),
-        (b'{"mention": ""}', "field 'mention': must not be empty"),
-        (b'{"mention": " \\t"}', "field 'mention': must not be empty"),
-        (b'{"mention": 3}', "field 'mention': must be text, got int"),
         (b'{"mention": "a", "left": ["x"]}', "field 'left': must be text, got list"),
-        (b'{"mention": "a", "right": false}', "field 'right': must be text, got bool"),
-        (b'{"mention": "a", "id": 1.5}', "field 'id': must be text or an integer, got 1.5"),
-        (b'{"mention": "a", "id": true}', "field 'id': must be text or an integer, got True"),
-        (b'{"mention": "a\\ud800"}', f"field 'mention': {HALF} at character 2"),
-        (b'{"mention": "a", "id": "\\udfff"}', f"field 'id': {HALF} at character 1"),
     ],
 )
 def test_bad_lines_have_numbers_and_reasons(tmp_path: Path, line: bytes, reason: str) -> None:
@@ -579,7 +540,6 @@ def test_number_of_thousands_of_digits(tmp_path: Path) -> None:
 
 def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(MENTION_TEXT)))
-    check_source("-")
     assert list(read_mentions("-")) == EXPECTED_MENTIONS
     monkeypatch.setattr(sys, "stdin", None)
     with pytest.raises(SourceError, match="standard input is closed"):
@@ -592,10 +552,8 @@ def test_files_of_mentions_that_cannot_be_read(tmp_path: Path) -> None:
         (tmp_path, "is a directory; expected"),
     ):
         with pytest.raises(SourceError, match=message) as error:
-            check_source(str(path))
-        assert str(path) in str(error.value)
-        with pytest.raises(SourceError, match=message):
             list(read_mentions(str(path)))
+        assert str(path) in str(error.value)
 
 
 def damaged() -> bytes:

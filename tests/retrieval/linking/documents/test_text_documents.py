@@ -32,7 +32,7 @@ from genret.retrieval.linking.documents.text_document import (
     cut_stream,
     cut_text,
 )
-from tests.corpus_shards import read_shard
+from tests.corpus_shards import read_shard, store, write_records
 from tests.own_process import TracedMemory, alone
 
 ENCODINGS: dict[str, tuple[str, int]] = {
@@ -41,7 +41,6 @@ ENCODINGS: dict[str, tuple[str, int]] = {
     "utf16": ("utf-16-le", 2),
 }
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=40)
-LONG = "a\r\ne\u0301 \U0001f469\u200d\U0001f680 中 ß"
 
 
 def count(text: str, unit: str) -> int:
@@ -60,20 +59,8 @@ def test_both_ways(unit: str, text: str, repeats: int) -> None:
         units = count(text[:position], unit)
         assert index.units_before(position) == units
         assert index.position_of(units) == position
-
-
-@pytest.mark.parametrize("unit", list(ENCODINGS))
-@pytest.mark.parametrize("repeats", [1, 300])
-def test_offsets_inside_a_code_point_are_none(unit: str, repeats: int) -> None:
-    text = LONG * repeats
-    index = OffsetIndex(text, unit)
-    begins = {}
-    units = 0
-    for position, character in enumerate(text):
-        begins[units] = position
-        units += count(character, unit)
-    begins[units] = len(text)
-    assert [index.position_of(at) for at in range(units + 1)] == [begins.get(at) for at in range(units + 1)]
+        for inside in range(units + 1, units + count(text[position : position + 1], unit)):
+            assert index.position_of(inside) is None
 
 
 @given(before=TEXTS, text=TEXTS, data=st.data())
@@ -196,16 +183,6 @@ def short_context(monkeypatch: pytest.MonkeyPatch) -> int:
     return 25
 
 
-def write(file: Path, record: dict[str, Any]) -> str:
-    if file.suffix == ".parquet":
-        pq.write_table(pa.Table.from_pylist([record]), file)
-    elif file.suffix == ".jsonl":
-        file.write_text(json.dumps(record) + "\n")
-    else:
-        file.write_bytes(gzip.compress(json.dumps(record).encode()))
-    return str(file)
-
-
 @pytest.mark.parametrize("name", ["c.jsonl", "c.jsonl.gz", "c.parquet"])
 @pytest.mark.parametrize("unit", ["codepoint", "byte", "utf16"])
 @pytest.mark.parametrize("size", [40, 150, 10_000])
@@ -217,7 +194,7 @@ def test_marked_spans_stay_with_the_part_they_begin_in(
     spans.append(Span(30, len(text) - 3, "long"))
     spans.insert(0, Span(len(text) - 1, len(text), "last"))
     record = {"id": "d", "text": text, "mentions": [marked(text, span, unit) for span in spans]}
-    options = CorpusOptions((write(tmp_path / name, record),), span_unit=unit, shard_chars=size)
+    options = CorpusOptions((write_records(tmp_path / name, [record]),), span_unit=unit, shard_chars=size)
     parts = parts_of(options)
     check_parts(parts, text, size, short_context)
     assert (len(parts) == 1) == (size >= len(text))
@@ -236,22 +213,26 @@ def test_marked_spans_stay_with_the_part_they_begin_in(
 
 
 def marked(text: str, span: Span, unit: str) -> dict[str, Any]:
-    encoding, size = {"codepoint": ("utf-32-le", 4), "byte": ("utf-8", 1), "utf16": ("utf-16-le", 2)}[unit]
-    start, end = (len(text[:at].encode(encoding)) // size for at in (span.start, span.end))
+    start, end = (count(text[:at], unit) for at in (span.start, span.end))
     return {"start": start, "end": end, "id": span.mention_id, "mention": text[span.start : span.end]}
 
 
 def test_parts_of_a_document_without_marks_have_none(tmp_path: Path) -> None:
     for mentions, expected in ((None, None), ([], ())):
         record = {"text": PARAGRAPH * 20, "mentions": mentions}
-        options = CorpusOptions((write(tmp_path / "c.jsonl", record),), shard_chars=100)
+        options = CorpusOptions((write_records(tmp_path / "c.jsonl", [record]),), shard_chars=100)
         assert {part.spans for part in parts_of(options)} == {expected}
+
+
+ODD_PIECES = [*"a \u0301中\U0001f469\r\0\x85\u2028", "\r\n", "\n\n", "word"]
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
 @pytest.mark.parametrize("bom", [b"", b"\xef\xbb\xbf"], ids=["no bom", "bom"])
 @given(
-    text=st.lists(st.sampled_from([*"a \u0301中\U0001f469", "\r\n", "\n\n", "word"])).map("".join),
+    text=st.lists(st.sampled_from([*"a \u0301中\U0001f469\r\0\x85\u2028", "\r\n", "\n\n", "word"])).map(
+        "".join
+    ),
     size=st.integers(2, 60),
 )
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
@@ -260,7 +241,9 @@ def test_parts_of_a_text_file(
 ) -> None:
     file = tmp_path / "t.txt"
     file.write_bytes(pack(bom + text.encode()))
-    check_parts(parts_of(CorpusOptions((str(file),), shard_chars=size)), text, size, short_context)
+    parts = parts_of(CorpusOptions((str(file),), shard_chars=size))
+    check_parts(parts, text, size, short_context)
+    assert {(part.doc_id, part.row, part.spans) for part in parts} == {(f"{file}:1", 1, None)}
 
 
 def test_long_lines_of_text(tmp_path: Path, short_context: int) -> None:
@@ -272,10 +255,8 @@ def test_long_lines_of_text(tmp_path: Path, short_context: int) -> None:
 
 
 def test_the_rest_of_a_long_document_shares_a_shard_with_what_follows(tmp_path: Path) -> None:
-    file = tmp_path / "c.jsonl"
     texts = ["short", "word " * 25, "short too", "and one"]
-    file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    options = CorpusOptions((str(file),), shard_chars=100)
+    options = CorpusOptions((str(store(tmp_path, "lines", texts)),), shard_chars=100)
     plan = plan_corpus(options)
     assert plan.num_documents == 4
     lengths = [[f.part or f.num_rows for f in shard.files] for shard in plan.shards]
@@ -287,7 +268,7 @@ def test_the_rest_of_a_long_document_shares_a_shard_with_what_follows(tmp_path: 
 def test_a_bad_long_document_is_bad_once(tmp_path: Path) -> None:
     spans = [{"start": 0, "end": 4}, {"start": 490, "end": 501}]
     record = {"id": "d", "text": "word " * 100, "mentions": spans}
-    options = CorpusOptions((write(tmp_path / "c.jsonl", record),), shard_chars=50)
+    options = CorpusOptions((write_records(tmp_path / "c.jsonl", [record]),), shard_chars=50)
     plan = plan_corpus(options)
     (bad,) = [d for shard in plan.shards for d in read_shard(options, shard)]
     assert isinstance(bad, BadDocument)
@@ -332,25 +313,6 @@ def peak_of_parts(options: CorpusOptions, text: str) -> int:
             assert part.text == text[part.offset : part.offset + len(part.text)]
             assert part.offset * 33 // 32 - 40 < part.byte_offset <= part.offset * 33 // 32 + 1
     return memory.peak
-
-
-def test_a_line_of_50_megabytes(tmp_path: Path) -> None:
-    line = "The Nile flows through Zürich. "
-    text = line * (50_000_000 // len(line))
-    spans = [{"start": at * len(line) + 4, "end": at * len(line) + 8} for at in range(0, 1_600_000, 16_000)]
-    record = {"id": "d", "text": text, "mentions": spans}
-    file = tmp_path / "c.jsonl"
-    file.write_text(json.dumps({"text": "a"}) + "\n" + json.dumps(record) + "\n" + json.dumps({"text": "b"}))
-    options = CorpusOptions((str(file),))
-    plan = plan_corpus(options)
-    assert plan.num_documents == 3
-    assert len(plan.shards) in (50, 51, 52)
-    for shard in plan.shards[:2] + plan.shards[-2:]:
-        for document in read_shard(options, shard):
-            assert isinstance(document, Document)
-            assert len(document.text) <= options.shard_chars + 2 * part_documents.CONTEXT_CHARS
-            for span in document.spans or ():
-                assert document.text[span.start : span.end] == "Nile"
 
 
 MIB = 1 << 20

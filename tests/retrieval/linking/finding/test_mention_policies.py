@@ -34,41 +34,6 @@ def test_a_name_is_likelier_than_those_inside_it() -> None:
     assert found(CITIES, text) == ["New York City", "New York", "York", "Paris, Texas", "Paris"]
 
 
-def test_mentions_say_how_many_entities_have_the_name() -> None:
-    assert [span.num_names for span in make_finder(CITIES).find("Paris, York")] == [2, 1]
-    finder = make_finder([["Paris", "PARIS", "paris"]])  # one entity, which counts once
-    assert [span.num_names for span in finder.find("Paris")] == [1]
-    assert finder.entity_ids("pArIs") == ("e0",)
-
-
-PARTS = ["NewYork", "New Yorkshire", "xNew York", "New York2", "_New York", "New York\u0301", "New-York"]
-
-
-@pytest.mark.parametrize("text", [*PARTS, "New\n\nYork"])
-def test_names_are_whole_words_of_one_paragraph(text: str) -> None:
-    assert found([["New York"]], text) == []
-
-
-BESIDE = ["(New York)", "New York's", "“New York”", "New York—"]
-
-
-@pytest.mark.parametrize("text", [*BESIDE, "in New\r\nYork.", "New\u00a0 \tYork", "Ne\u00adw Yor\u00adk"])
-def test_names_stand_beside_punctuation_and_across_line_ends(text: str) -> None:
-    assert len(found([["New York"]], text)) == 1
-
-
-def test_invisible_characters_around_a_mention_stay_outside() -> None:
-    assert found([["Paris"]], "\u200eParis\u200e, \u200bParis\u00ad") == ["Paris", "Paris"]
-
-
-def test_scripts_without_blanks_have_names_inside_of_their_lines() -> None:
-    names = [["東京"], ["京都"], ["東京都"], ["ประเทศไทย"], ["ไทย"], ["東"]]
-    assert found(names, "東京都京都は東京") == ["東京都", "京都", "東京"]
-    assert found(names, "ในประเทศไทยและไทย") == ["ประเทศไทย", "ไทย"]
-    assert found([["กา"]], "กา\u0e31 กา") == ["กา"]  # a vowel sign belongs to the letter before it
-    assert found([["서울"]], "서울은 서울 서울대") == ["서울"]  # Korean has blanks
-
-
 def test_names_may_begin_and_end_with_punctuation() -> None:
     assert found([[".NET"], ["C++"], ["Yahoo!"], ["¿Qué?"]], "C++, .NET (Yahoo!) ¿Qué? C++x") == [
         *("C++", ".NET", "Yahoo!", "¿Qué?", "C++")
@@ -179,15 +144,6 @@ def test_an_index_of_one_nameless_entity_has_no_mentions() -> None:
     finder = make_finder([["\u00ad"]])
     assert finder.find("a \u00ad b") == []
     assert finder.entity_ids("\u00ad") == ()
-
-
-def test_a_part_knows_what_begins_before_it_and_sees_beyond_its_end() -> None:
-    finder = make_finder([["New York City"], ["City Hall"], ["York"]])
-    text = "The New York City Hall"
-    at = text.index("York")
-    assert finder.find(text, at) == []
-    assert [s.end for s in finder.find(text, 0, at)] == [text.index(" Hall")]
-    assert finder.find(text, 0, 4) == finder.find(text, 5, 5) == []
 
 
 def test_no_blank_line_far_before_a_part() -> None:

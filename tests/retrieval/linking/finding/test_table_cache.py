@@ -92,19 +92,15 @@ def _change_entry(field: str, value: object) -> Callable[[Path], None]:
 
 DAMAGES: dict[str, Callable[[Path], object]] = {
     "no table.json": lambda folder: (folder / "table.json").unlink(),
-    "empty table.json": lambda folder: (folder / "table.json").write_bytes(b""),
     "table.json is no object": lambda folder: (folder / "table.json").write_bytes(b"[1]"),
     "table.json is no UTF-8": lambda folder: (folder / "table.json").write_bytes(b"\xff{}"),
     "another index": _change_entry("index_digest", "c" * 32),
     "another version": _change_entry("version", "0-unicode1.0"),
-    "another format": _change_entry("format", "something"),
     "no length": _change_entry("max_chars", None),
     "no files": _change_entry("files", None),
     "an absent file": _change_entry("files", {}),
     "no trie": lambda folder: (folder / "names.marisa").unlink(),
     "a damaged trie": lambda folder: _change_byte(folder / "names.marisa"),
-    "an empty trie": lambda folder: (folder / "spellings.marisa").write_bytes(b""),
-    "a damaged array": lambda folder: _change_byte(folder / "entities.npy"),
     "a cut array": lambda folder: os.truncate(folder / "offsets.npy", 100),
 }
 

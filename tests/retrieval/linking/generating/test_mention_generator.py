@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -19,7 +18,6 @@ from hypothesis import strategies as st
 
 from genret import Retriever
 from genret.decoding.grammar.vocabulary import Vocabulary, Writable
-from genret.index_builder.cli import build_command
 from genret.retrieval.errors import GenretError, InputError, ModelError
 from genret.retrieval.linking.documents.text_document import BadDocument, Document
 from genret.retrieval.linking.generating.generator import GeneratedMention, MentionGenerator
@@ -27,6 +25,7 @@ from genret.retrieval.linking.generating.windows import WrittenWindow, cut_windo
 from genret.retrieval.linking.link_options import METHODS, GenerateOptions
 from genret.retrieval.training.train_command import train_command
 from tests.checkpoints import make_checkpoint, make_index
+from tests.corpus_shards import write_records
 
 HARD = "\r\n Paris [Texas] (x) \\ e\u0301t\u00e9.\r\n\r\n\U0001f469\u200d\U0001f52c at Mercury (planet)\t\n "
 
@@ -397,22 +396,18 @@ def sentence(random: Random) -> tuple[str, list[tuple[int, int, str]]]:
     return text, links
 
 
-def write_files(folder: Path) -> None:
-    titles = "".join(f"{number}\t{title}\n" for number, title in enumerate(NAMES.values()))
-    (folder / "catalogue.tsv").write_text("entity_id\ttitle\n" + titles, encoding="utf-8")
-    random = Random(1)
-    lines = []
-    for _ in range(400):
-        text, links = sentence(random)
-        for start, end, title in links:
-            mention = {"left": text[:start], "mention": text[start:end], "right": text[end:], "title": title}
-            lines.append(json.dumps(mention) + "\n")
-    (folder / "mentions.jsonl").write_text("".join(lines), encoding="utf-8")
-
-
 @pytest.mark.slow
 def test_a_model_that_was_taught_to_write_links_finds_and_links_most_mentions(tmp_path: Path) -> None:
-    write_files(tmp_path)
+    catalogue = "entity_id\ttitle\n" + "".join(f"{n}\t{title}\n" for n, title in enumerate(NAMES.values()))
+    (tmp_path / "catalogue.tsv").write_text(catalogue, encoding="utf-8")
+    random = Random(1)
+    sentences = [sentence(random) for _ in range(400)]
+    mentions = [
+        {"left": text[:start], "mention": text[start:end], "right": text[end:], "title": title}
+        for text, links in sentences
+        for start, end, title in links
+    ]
+    write_records(tmp_path / "mentions.jsonl", mentions)
     trained = CliRunner().invoke(
         train_command,
         [
@@ -422,17 +417,10 @@ def test_a_model_that_was_taught_to_write_links_finds_and_links_most_mentions(tm
         ],
     )
     assert trained.exit_code == 0, trained.output
-    built = CliRunner().invoke(
-        build_command,
-        [
-            *(str(tmp_path / "catalogue.tsv"), "--out", str(tmp_path / "index")),
-            *("--tokenizer", str(tmp_path / "model")),
-        ],
-    )
-    assert built.exit_code == 0, built.output
+    index = make_index(tmp_path, tmp_path / "model", catalogue)
     random = Random(2)
     texts = [sentence(random) for _ in range(60)]
-    with Retriever.open(tmp_path / "index", tmp_path / "model", device="cpu") as retriever:
+    with Retriever.open(index, tmp_path / "model", device="cpu") as retriever:
         generated = MentionGenerator(retriever).annotate([text for text, _ in texts])
     found = {(i, m.start, m.end, m.title) for i, mentions in enumerate(generated) for m in mentions}
     right = {(i, *link) for i, (_, links) in enumerate(texts) for link in links}

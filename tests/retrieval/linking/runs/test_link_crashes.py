@@ -19,6 +19,7 @@ import pytest
 
 from genret.retrieval.errors import InputError
 from genret.retrieval.linking.output.folder import LinkingRunError
+from tests.corpus_shards import store
 from tests.linking_fakes import DELAY_VARIABLE, ROOT, STAY_VARIABLE, begun, rows_of, run_command, run_words
 
 NUM_DOCUMENTS = 60
@@ -27,22 +28,20 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", DELAY_VARIABLE: "0.02"}
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(1500)]
 
 
-def write_documents(file: Path, num: int = NUM_DOCUMENTS, **odd: str) -> Path:
+def write_documents(folder: Path, num: int = NUM_DOCUMENTS, **odd: str) -> Path:
     texts = [odd.get(f"d{i}", f"w{i} w{i}b ?n Xx" + " STAY" * (i == 40)) for i in range(num)]
-    lines = (json.dumps({"id": f"d{i}", "text": text}) + "\n" for i, text in enumerate(texts))
-    file.write_text("".join(lines))
-    return file
+    return store(folder, "lines", texts)
 
 
 @pytest.fixture
 def docs(tmp_path: Path) -> Path:
-    return write_documents(tmp_path / "docs.jsonl")
+    return write_documents(tmp_path)
 
 
 @pytest.fixture(scope="module")
 def undisturbed(index: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     folder = tmp_path_factory.mktemp("undisturbed")
-    run_words(write_documents(folder / "docs.jsonl"), folder / "out", index)
+    run_words(write_documents(folder), folder / "out", index)
     return parts(folder / "out")
 
 
@@ -77,33 +76,24 @@ def wait_for_shards(process: subprocess.Popen[bytes], out: Path, num: int) -> No
         time.sleep(0.005)
 
 
-def alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
-
-
-def gone(pids: set[int], seconds: float = 600.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while any(alive(pid) for pid in pids):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
-
-
-def descendants(process: subprocess.Popen[bytes]) -> set[int]:
+def workers_of(process: subprocess.Popen[bytes]) -> set[int]:
+    """Return the live processes of a run but for its first: it has a process group of its own."""
     found = set()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
-            fields = stat.read_text().rpartition(")")[2].split()
+            state, _, group = stat.read_text().rpartition(")")[2].split()[:3]
         except (FileNotFoundError, ProcessLookupError):
             continue
-        if int(fields[2]) == process.pid:  # the process group: it has a session of its own
+        if int(group) == process.pid and state != "Z":
             found.add(int(stat.parent.name))
     return found - {process.pid}
+
+
+def wait_until_gone(process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 600
+    while workers_of(process):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -127,7 +117,7 @@ def test_kills_at_random_moments_lose_and_double_nothing(
         process.kill()
         with process:
             process.wait()
-        assert gone({pid for _, pid in begun(out)})
+        wait_until_gone(process)
     run_words(docs, out, index)
     check(out, undisturbed, workers, kills)
 
@@ -151,12 +141,11 @@ def test_a_kill_in_the_middle_costs_what_was_being_done(
     wait_for_shards(process, out, 5)
     with pytest.raises(LinkingRunError, match="another run is writing there"):
         run_words(docs, out, index)
-    below = descendants(process)
-    assert len(below) >= (0, 0, 2)[workers]
+    assert len(workers_of(process)) >= (0, 0, 2)[workers]
     process.kill()
     with process:
         process.wait()
-    assert gone(below | {pid for _, pid in begun(out)})
+    wait_until_gone(process)
     done = len(list(out.glob("_shards/0*.json")))
     assert 5 <= done < NUM_SHARDS
     assert run_words(docs, out, index).num_resumed == done
@@ -171,14 +160,13 @@ def test_ctrl_c_stops_soon_and_leaves_whole_shards(
     out = tmp_path / "out"
     process = start(docs, out, index, workers)
     wait_for_shards(process, out, 3)
-    below = descendants(process)
     os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
     with process:
         process.wait()
         assert process.stderr is not None
         message = process.stderr.read().decode()
     assert not (out / "_summary.json").exists()
-    assert gone(below)
+    wait_until_gone(process)
     assert not list(out.rglob("*.tmp")) or number == signal.SIGTERM  # which nobody handles here
     assert message.count("KeyboardInterrupt") == (number == signal.SIGINT), message
     assert run_words(docs, out, index).num_resumed >= 3
@@ -199,11 +187,11 @@ def test_a_file_that_cannot_grow_is_named_and_nothing_half_is_left(
 
 
 def test_a_worker_that_is_killed_ends_the_run_with_what_to_do(tmp_path: Path, index: Path) -> None:
-    docs = write_documents(tmp_path / "docs.jsonl", 24, d17="DIE")
+    docs = write_documents(tmp_path, 24, d17="DIE")
     with pytest.raises(LinkingRunError) as error:
         run_words(docs, tmp_path / "out", index, workers=2)
     assert str(error.value).startswith("a worker died (SIGKILL) as it linked shard 4 (")
-    assert "docs.jsonl from row 17); the system kills a process so when memory runs out" in str(error.value)
+    assert "d.jsonl from row 17); the system kills a process so when memory runs out" in str(error.value)
     (note,) = error.value.__notes__
     done = len(list((tmp_path / "out").glob("_shards/0*.json")))
     assert note.startswith(f"{done} of 6 shards are done and kept in ")
@@ -212,7 +200,7 @@ def test_a_worker_that_is_killed_ends_the_run_with_what_to_do(tmp_path: Path, in
 
 
 def test_errors_of_workers_keep_their_kind_and_words(tmp_path: Path, index: Path) -> None:
-    docs = write_documents(tmp_path / "docs.jsonl", 24, d17="REFUSE")
+    docs = write_documents(tmp_path, 24, d17="REFUSE")
     with pytest.raises(InputError) as error:
         run_words(docs, tmp_path / "out", index, workers=2)
     assert str(error.value) == "filter: does not fit the index"
@@ -258,9 +246,7 @@ def rows(out: Path) -> list[tuple[str, str]]:
 def test_a_run_goes_on_from_every_moment(
     name: str, tmp_path: Path, index: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    docs = tmp_path / "docs.jsonl"
-    texts = [json.dumps({"id": f"d{i}", "text": f"w{i} w{i}b"}) + "\n" for i in range(NUM_TEXTS)]
-    docs.write_text("".join(texts))
+    docs = store(tmp_path, "lines", [f"w{i} w{i}b" for i in range(NUM_TEXTS)])
     expected = [(f"d{i}", word) for i in range(NUM_TEXTS) for word in (f"w{i}", f"w{i}b")]
     crashes = 0
     while True:
