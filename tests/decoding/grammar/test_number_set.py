@@ -54,10 +54,7 @@ SETS: dict[str, tuple[NumberSet, Callable[[Decimal], bool]]] = {
     "not negative": (number_set(least="0"), lambda x: x >= 0),
     "positive": (number_set(above="0"), lambda x: x > 0),
     "at most -0.5": (number_set(most="-0.5"), lambda x: x <= Decimal("-0.5")),
-    "bounded": (
-        number_set(above="-1.25", most="20.5"),
-        lambda x: Decimal("-1.25") < x <= Decimal("20.5"),
-    ),
+    "bounded": (number_set(above="-1.25", most="20.5"), lambda x: Decimal("-1.25") < x <= Decimal("20.5")),
     "cents": (
         number_set(multiple_of="0.01", above="-2"),
         lambda x: is_multiple(x, Decimal("0.01")) and x > -2,
