@@ -23,7 +23,8 @@ from genret.retrieval.evaluation.methods.model_free_methods import LexicalIndex,
 from genret.retrieval.index.owners import FormOwners
 from genret.retrieval.index.reader import Index
 from genret.retrieval.retriever import Retriever
-from tests.checkpoints import CATALOGUE, make_checkpoint, make_index
+from genret.retrieval.text import TextTokenizer
+from tests.checkpoints import CATALOGUE, make_checkpoint, make_index, train_tokenizer
 from tests.evaluation_fixtures import make_method, query_set
 
 QUERY = [LabelledQuery("q", "anything")]
@@ -102,7 +103,7 @@ def test_entities_of_a_title_come_by_their_share(
     index = retriever.index
     weights = np.ones(index.num_entities)
     weights[index.entities.numbers([first])] = 3
-    monkeypatch.setattr(Index, "weights", weights)
+    monkeypatch.setattr(retriever.index, "weights", weights)
     if not is_row:
         assert named(retriever, monkeypatch, [text])[0].entity_id == first
         return
@@ -264,8 +265,9 @@ WORDS += ("language",)
 
 
 @pytest.fixture(scope="module")
-def index(retriever: Retriever, tmp_path_factory: pytest.TempPathFactory) -> Index:
-    return Index.open(make_index(tmp_path_factory.mktemp("lexical"), retriever.tokenizer, SHOPS))
+def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
+    tokenizer = TextTokenizer(train_tokenizer([SHOPS]), "</s>", "trained")
+    return Index.open(make_index(tmp_path_factory.mktemp("lexical"), tokenizer, SHOPS))
 
 
 @pytest.fixture(scope="module")
