@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from genret.retrieval.evaluation.labelled_sets import LabelledQuery, LabelledSet
 from genret.retrieval.evaluation.methods.evaluated_method import EvaluatedMethod, MethodMaker
 from genret.retrieval.retriever import Retriever
 from genret.retrieval.types import Mention
+from tests.evaluation_sets import write_lines
 
 QUERIES = (
     ("q1", "the prince of denmark", "Q1"),
@@ -51,8 +51,7 @@ def mention_set(name: str = "marked") -> LabelledSet:
 def write_queries(file: Path) -> Path:
     """Write the queries as a file of the format "queries"."""
     rows = [{"id": i, "query": text, "gold": [{"entity_id": gold}]} for i, text, gold in QUERIES]
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return file
+    return write_lines(file, rows)
 
 
 def write_mentions(file: Path) -> Path:
@@ -61,5 +60,4 @@ def write_mentions(file: Path) -> Path:
         {"id": i, "doc": document, "left": left, "mention": text, "right": right, "entity_id": gold}
         for i, left, text, right, gold, document in MENTIONS
     ]
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return file
+    return write_lines(file, rows)

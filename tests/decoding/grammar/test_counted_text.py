@@ -12,13 +12,7 @@ from hypothesis import strategies as st
 from genret.decoding.grammar.leaves.counted_text import AnyText, CountedTextLeaf
 from genret.decoding.grammar.leaves.table_walk import TableWalker
 from genret.decoding.grammar.vocabulary import Vocabulary
-from tests.leaf_oracle import (
-    after,
-    check_tokens,
-    label_of,
-    real_vocabulary,
-    steps_of,
-)
+from tests.leaf_oracle import after, check_tokens, label_of, real_vocabulary, steps_of
 
 PIECES = [
     *[bytes([byte]) for byte in range(256)],

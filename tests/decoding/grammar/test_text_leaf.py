@@ -79,26 +79,8 @@ def test_the_loops_are_compiled_where_numba_is() -> None:
 
 
 @settings(max_examples=150, deadline=None)
-@given(TEXTS)
-def test_every_text_is_written_and_mapped_back(texts: list[str]) -> None:
-    for searcher in SEARCHERS:
-        leaf = leaf_of(texts, searcher)
-        assert isinstance(leaf, TitleSlotLeaf)
-        for text in texts:
-            state = after(leaf, written(text))
-            assert leaf.label(state) == 0
-            assert not leaf.goes_on(state)
-            assert leaf.edges(state) == {}
-            assert leaf.spelling(state) == written(text)
-            assert leaf.members(state) == tuple(n for n, other in enumerate(texts) if other == text)
-            assert all(leaf.step(state, byte) < 0 for byte in range(256))
-
-
-@settings(max_examples=150, deadline=None)
 @given(TEXTS, st.data())
-def test_bytes_tokens_and_shortest_texts_are_those_of_brute_force(
-    texts: list[str], data: st.DataObject
-) -> None:
+def test_bytes_tokens_and_texts_are_those_of_brute_force(texts: list[str], data: st.DataObject) -> None:
     goals = sorted({written(text) for text in texts})
     goal = data.draw(st.sampled_from(goals))
     prefix = goal[: data.draw(st.integers(0, len(goal)))]
@@ -108,6 +90,7 @@ def test_bytes_tokens_and_shortest_texts_are_those_of_brute_force(
     states = set()
     for searcher in SEARCHERS:
         leaf = leaf_of(texts, searcher)
+        assert isinstance(leaf, TitleSlotLeaf)
         state = after(leaf, prefix)
         states.add(state)
         assert leaf.spelling(state) == prefix
@@ -118,6 +101,8 @@ def test_bytes_tokens_and_shortest_texts_are_those_of_brute_force(
             assert list(edges) == sorted(edges)
         assert leaf.goes_on(state) == bool(following)
         assert leaf.label(state) == (0 if prefix in goals else -1)
+        if prefix in goals:
+            assert leaf.members(state) == tuple(n for n, text in enumerate(texts) if written(text) == prefix)
         assert leaf.shortest(state) == min(rests, key=lambda rest: (len(rest), rest))
         assert tokens_of(leaf.tokens(state, VOCABULARY.root)) == (inside, behind)
         assert pack(unpack(state, len(texts))) == state
@@ -139,8 +124,6 @@ def test_tokens_below_a_node_and_behind_other_texts(texts: list[str], data: st.D
             for token, piece in enumerate(PIECES)
             if piece[0] == first and len(piece) > 1 and any(g.startswith(piece[1:]) for g in goals)
         }
-        rest = tokens_of(leaf.tokens(after(leaf, b'"'), VOCABULARY.root))[1]
-        assert set(rest) == set(brute_tokens(leaf, b'"', goals)[1])
 
 
 @settings(max_examples=60, deadline=None)
@@ -260,9 +243,7 @@ PIECE = st.one_of(
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(SOME_TEXT, min_size=1, max_size=20), st.lists(PIECE, max_size=60), st.data())
-def test_walks_agree_on_any_trie_below_any_positions(
-    texts: list[str], pieces: list[bytes | None], data: st.DataObject
-) -> None:
+def test_walks_agree_on_any_trie(texts: list[str], pieces: list[bytes | None], data: st.DataObject) -> None:
     pytest.importorskip("numba")
     from genret.decoding.grammar.holes.compiled_search import CompiledSearch
 

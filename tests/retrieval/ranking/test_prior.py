@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
 
 from genret.decoding.model.hf_model import HFLanguageModel
 from genret.index_builder.build_options import EvidenceOptions
@@ -39,7 +38,15 @@ from genret.retrieval.ranking.tuned_ranking import QuerySet, Tuned, decoder_of, 
 from genret.retrieval.retriever import Retriever
 from genret.retrieval.text import TextTokenizer
 from genret.retrieval.types import RetrievalResult, RetrieveRequest
-from tests.checkpoints import END, checkpoint_config, make_checkpoint, make_index, train_tokenizer
+from tests.checkpoints import (
+    END,
+    checkpoint_config,
+    make_checkpoint,
+    make_index,
+    plain_logprob,
+    plain_model,
+    train_tokenizer,
+)
 from tests.entity_oracle import EntityOracle
 from tests.evidence_fixtures import NoProgress, made_up_texts
 from tests.fakes import TableModel
@@ -63,13 +70,6 @@ def empty(index: Index, title_weight: float = 10.0, queries: tuple[str, ...] = N
     return Prior("it", queries, "digest", title_weight, np.full(index.num_entities, np.nan))  # type: ignore[arg-type]
 
 
-def plain_logprob(model: torch.nn.Module, prompt: list[int], row: tuple[int, ...]) -> float:
-    with torch.no_grad():
-        logits = model(input_ids=torch.tensor([[*prompt, *row[:-1]]]), use_cache=False).logits[0]
-    steps = logits[-len(row) :].log_softmax(-1)
-    return math.fsum(float(step[token]) for step, token in zip(steps, row, strict=True))
-
-
 @pytest.mark.parametrize("forms_at_once", [1, 3, 512])
 @pytest.mark.parametrize("title_weight", [10.0, 0.5])
 def test_it_is_the_mean_of_plain_forwards(
@@ -81,7 +81,7 @@ def test_it_is_the_mean_of_plain_forwards(
     prompts = null_prompts(CONFIG, tokenizer)
     prior = empty(index, title_weight)
     complete_prior(prior, index, HFLanguageModel.load(checkpoint, "cpu", "float64"), prompts, NoNotes())
-    plain = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float64)
+    plain = plain_model(checkpoint).double()
     oracles = [
         EntityOracle(
             index,
@@ -114,9 +114,7 @@ class Interrupted(NoNotes):
             raise KeyboardInterrupt
 
 
-def test_what_is_done_is_not_done_again(
-    checkpoint: Path, index: Index, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_done_is_not_redone(checkpoint: Path, index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prior_module, "_FORMS_AT_ONCE", 3)
     prompts = null_prompts(CONFIG, TextTokenizer.load(checkpoint))
     model = HFLanguageModel.load(checkpoint, "cpu", "float64")
@@ -282,9 +280,7 @@ def test_files_of_something_else_are_named(
     assert said in str(raised.value)
 
 
-def test_only_a_prior_of_the_same_prompts_and_shares_is_gone_on_with(
-    index: Index, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_a_prior_of_equal_prompts_is_gone_on_with(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     prompts = [[5, 6], [7]]
     logprobs = np.array([math.nan, *[-3.25] * 11], np.float32)
     data = priors_to_bytes([Prior("m", NULL_QUERIES, prompts_digest(prompts), 10.0, logprobs)])

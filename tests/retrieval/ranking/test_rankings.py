@@ -221,9 +221,6 @@ def test_hits_and_losses_by_hand() -> None:
     losses = [-np.log(p[at] / p.sum()) for p, at in zip(parts, (0, 0, 9), strict=True)]
     losses += [np.log(2), 0.0, 20.0, 20.0]
     assert quality.loss == pytest.approx(np.mean(losses), rel=1e-5)
-
-
-def test_of_no_queries_all_is_0() -> None:
     quality = quality_of(_by_words(), [])
     assert quality.hits == (0, 0)
     assert quality.loss == quality.calibration_error == 0

@@ -9,7 +9,6 @@ from random import Random
 import numpy as np
 import pytest
 import torch
-from click.testing import Result
 from transformers import TrainingArguments
 
 from genret.retrieval.text import TextTokenizer
@@ -27,7 +26,7 @@ from genret.retrieval.training.trainer import Budget, TrainerOptions
 from genret.retrieval.training.training_data import TrainingEntity, TrainingQuery, read_catalogue
 from genret.retrieval.vectors.embedder import VectorMethod, open_model
 from genret.retrieval.vectors.encoder import mean_states
-from tests.retrieval.training import test_training_run as runs
+from tests.retrieval.training.test_training_run import CATALOGUE, check_resumed, trained, weights
 
 QUERIES = (
     "query\tentity_id\tsplit\n"
@@ -47,17 +46,9 @@ PAIRS = [
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    (tmp_path / "catalogue.tsv").write_text(runs.CATALOGUE, encoding="utf-8")
+    (tmp_path / "catalogue.tsv").write_text(CATALOGUE, encoding="utf-8")
     (tmp_path / "queries.tsv").write_text(QUERIES, encoding="utf-8")
     return tmp_path
-
-
-def train(data: Path, out: str, *more: str) -> Result:
-    return runs.train(data, out, "--vocab-size", "300", *more)
-
-
-def trained(data: Path, out: str, *more: str) -> Result:
-    return runs.trained(data, out, "--vocab-size", "300", *more)
 
 
 class TableEmbedder:
@@ -86,7 +77,7 @@ def test_an_encoder_opens_as_vectors_and_finds_what_it_was_taught(data: Path) ->
     assert set(metrics["hits"]) >= {"dev", "test", "exact title", "description"} | with_queries
     assert metrics["hits"]["dev"]["hits_at_1"] == 1
     assert result.stderr.count("dev  hits@1") == 3
-    assert {tensor.dtype for tensor in runs.weights(data / "out").values()} == {torch.float16}
+    assert {tensor.dtype for tensor in weights(data / "out").values()} == {torch.float16}
 
     embedder = open_model(VectorMethod.parse(f"encoder:{data / 'out'}"))
     asked = [TrainingQuery(text, "") for text in ("PHARAOHS sailed", "mount everst", "Cologne river", "peak")]
@@ -96,40 +87,15 @@ def test_an_encoder_opens_as_vectors_and_finds_what_it_was_taught(data: Path) ->
 
 
 def test_a_killed_run_resumes_to_the_same_weights(data: Path) -> None:
-    runs.check_resumed(data, "model.safetensors", "--encoder", "--vocab-size", "300", steps=8)
+    check_resumed(data, "model.safetensors", "--encoder", steps=8)
 
 
 def test_a_teacher_is_imitated(data: Path) -> None:
     trained(data, "teacher", "--encoder", "--max-steps", "2")
     result = trained(data, "out", "--encoder", "--max-steps", "2", "--teacher", f"encoder:{data / 'teacher'}")
     assert json.loads(result.stdout)["teacher"] == f"encoder:{data / 'teacher'}"
-    taught, alone = runs.weights(data / "out"), runs.weights(data / "teacher")
+    taught, alone = weights(data / "out"), weights(data / "teacher")
     assert any(not torch.equal(tensor, alone[name]) for name, tensor in taught.items())
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "said"),
-    [
-        (("--encoder", "--preset", "tiny"), 2, "exactly one of them"),
-        (("--encoder", "--mentions", "m.jsonl"), 2, "--mentions does not go with --encoder"),
-        (("--encoder", "--optimizer", "muon"), 2, "--optimizer does not go with --encoder"),
-        (("--preset", "tiny", "--teacher", "encoder:x"), 2, "--teacher needs --encoder"),
-        (
-            ("--encoder", "--teacher", "lexical"),
-            2,
-            "teacher: expected encoder:MODEL or sentence-transformers",
-        ),
-        (("--encoder", "--teacher", "some/model"), 2, "got 'some/model'"),
-        (("--encoder", "--teacher", "encoder:./nowhere"), 1, "./nowhere: there is no such directory"),
-    ],
-)
-def test_mistakes_are_answered_in_one_line(
-    data: Path, arguments: tuple[str, ...], code: int, said: str
-) -> None:
-    result = train(data, "out", *arguments)
-    assert result.exit_code == code
-    assert said in result.output
-    assert "Traceback" not in result.output
 
 
 def test_every_example_has_a_text_of_its_entity(data: Path) -> None:

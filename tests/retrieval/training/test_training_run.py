@@ -84,7 +84,7 @@ FIXED = ("--batch-size", "8", "--log-steps", "2")
 
 def run(catalogue: Path, out: Path, *more: str) -> Result:
     files = ["--catalogue", str(catalogue), "--out", str(out)]
-    return CliRunner().invoke(train_command, [*files, "--cpu", *more])
+    return CliRunner().invoke(train_command, [*files, "--cpu", "--vocab-size", "300", *more])
 
 
 def trained(data: Path, out: str, *more: str) -> Result:
@@ -98,7 +98,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def test_a_checkpoint_from_scratch_opens_and_has_learnt(data: Path) -> None:
-    result = trained(data, "out", "--preset", "tiny", "--max-steps", "120", "--vocab-size", "300", "--test")
+    result = trained(data, "out", "--preset", "tiny", "--max-steps", "120", "--test")
     metrics = json.loads(result.stdout)
     assert metrics == json.loads((data / "out" / "metrics.json").read_text())
     assert metrics["steps"] == 120
@@ -131,15 +131,15 @@ def check_resumed(data: Path, file: str, *common: str, steps: int) -> None:
 
 
 def test_a_killed_run_resumes_to_the_same_weights(data: Path) -> None:
-    check_resumed(data, "model.safetensors", "--preset", "tiny", "--vocab-size", "300", steps=12)
-    refused = train(data, "killed", "--preset", "tiny", "--vocab-size", "300")
+    check_resumed(data, "model.safetensors", "--preset", "tiny", steps=12)
+    refused = train(data, "killed", "--preset", "tiny")
     assert refused.exit_code == 2
     assert "resume" in refused.output
 
 
 @pytest.mark.parametrize("preset", ["tiny", "small-seq2seq"])
 def test_a_checkpoint_can_be_fine_tuned(data: Path, preset: str) -> None:
-    trained(data, "base", "--preset", preset, "--max-steps", "2", "--vocab-size", "300")
+    trained(data, "base", "--preset", preset, "--max-steps", "2")
     (data / "base" / "genret.json").unlink()  # as a checkpoint from elsewhere
     tune = ("--max-steps", "2", "--eval-steps", "1", "--bf16")
     result = trained(data, "tuned", "--model", str(data / "base"), *tune)
@@ -152,7 +152,7 @@ def test_a_checkpoint_can_be_fine_tuned(data: Path, preset: str) -> None:
 
 
 def test_a_model_is_fine_tuned_on_the_prompt_that_is_named(data: Path) -> None:
-    trained(data, "base", "--preset", "tiny", "--max-steps", "1", "--vocab-size", "300")
+    trained(data, "base", "--preset", "tiny", "--max-steps", "1")
     (data / "base" / "genret.json").unlink()
     tune = ("--model", str(data / "base"), "--max-steps", "1", "--max-prompt-tokens", "2000")
     refused = train(data, "tuned", *tune, "--prompt", "x")
@@ -184,6 +184,21 @@ def test_a_model_is_fine_tuned_on_the_prompt_that_is_named(data: Path) -> None:
         (("--preset", "tiny", "--vocab-size", "100"), 2, "Invalid value for '--vocab-size'"),
         (("--preset", "tiny", "--max-bad-rows", "-1"), 2, "Invalid value for '--max-bad-rows'"),
         (("--preset", "tiny", "--catalogue", "nowhere.tsv"), 1, "nowhere.tsv: no such file"),
+        (("--preset", "tiny", "--lora", "2"), 2, "lora: needs a model"),
+        (("--model", "m", "--lora-layers", "2"), 2, "lora_layers: needs lora"),
+        (("--model", "m", "--lora", "2", "--optimizer", "muon"), 2, "must be adamw with lora"),
+        (("--encoder", "--lora", "2"), 2, "--lora does not go with --encoder"),
+        (("--encoder", "--preset", "tiny"), 2, "exactly one of them"),
+        (("--encoder", "--mentions", "m.jsonl"), 2, "--mentions does not go with --encoder"),
+        (("--encoder", "--optimizer", "muon"), 2, "--optimizer does not go with --encoder"),
+        (("--preset", "tiny", "--teacher", "encoder:x"), 2, "--teacher needs --encoder"),
+        (
+            ("--encoder", "--teacher", "lexical"),
+            2,
+            "teacher: expected encoder:MODEL or sentence-transformers",
+        ),
+        (("--encoder", "--teacher", "some/model"), 2, "got 'some/model'"),
+        (("--encoder", "--teacher", "encoder:./nowhere"), 1, "./nowhere: there is no such directory"),
     ],
 )
 def test_mistakes_are_answered_in_one_line(
@@ -238,7 +253,7 @@ _TITLES = ["Nile", "Rhine", "Mount Everest", "K2", "Lake Victoria", "Danube"]
 
 def train_titles(folder: Path, out: str, *more: str) -> Result:
     (folder / "titles.txt").write_text("\n".join(_TITLES) + "\n", encoding="utf-8")
-    fixed = ("--preset", "tiny", "--vocab-size", "300", "--max-steps", str(_STEPS), "--batch-size", "4")
+    fixed = ("--preset", "tiny", "--max-steps", str(_STEPS), "--batch-size", "4")
     return run(folder / "titles.txt", folder / out, *fixed, *more)
 
 
@@ -306,9 +321,7 @@ def test_an_interrupted_run_resumes_to_what_an_undisturbed_one_gives(
         assert torch.equal(tensor, ours[name]), name
 
 
-def test_whoever_insists_is_obeyed_at_once_and_can_go_on_from_the_last_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_insists_goes_on_from_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def insist() -> None:
         send(signal.SIGINT)()
         send(signal.SIGINT)()
@@ -321,9 +334,7 @@ def test_whoever_insists_is_obeyed_at_once_and_can_go_on_from_the_last_checkpoin
     assert train_titles(tmp_path, "out", "--save-steps", "2", "--resume").exit_code == 0
 
 
-def test_an_interrupt_before_the_first_step_leaves_nothing_to_trip_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupt_before_a_step_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*args: object) -> None:
         raise KeyboardInterrupt
 
@@ -412,9 +423,7 @@ def test_a_run_survives_long_queries_and_a_long_title(tmp_path: Path, architectu
 
 
 @pytest.mark.parametrize("architecture", ["llama", "bart"])
-def test_a_catalogue_of_which_no_title_fits_is_refused_before_training(
-    tmp_path: Path, architecture: str
-) -> None:
+def test_a_catalogue_without_a_title_that_fits_is_refused(tmp_path: Path, architecture: str) -> None:
     checkpoint(tmp_path / "base", architecture)
     result = train_limited(tmp_path, catalogue=f"title\n{LONG}\n")
     assert result.exit_code == 2
@@ -467,9 +476,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> TextTokenizer:
 
 
 @pytest.mark.parametrize("template", [PLAIN, scratch_config().prompt("plain")], ids=["built-in", "scratch"])
-def test_a_cut_prompt_loses_the_end_of_the_text_alone(
-    tokenizer: TextTokenizer, template: PromptTemplate
-) -> None:
+def test_a_cut_prompt_loses_the_end_of_its_text(tokenizer: TextTokenizer, template: PromptTemplate) -> None:
     text = "where the lorelei sings"
     whole = template.encode(tokenizer, text)
     markup = template.encode(tokenizer, "")

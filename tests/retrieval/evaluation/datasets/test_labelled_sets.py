@@ -17,13 +17,7 @@ from hypothesis import strategies as st
 
 from genret.retrieval.errors import InputError, SourceError
 from genret.retrieval.evaluation.datasets.index_entities import IndexResolver, read_redirects
-from genret.retrieval.evaluation.datasets.labels import (
-    FileQuery,
-    LabelAnswer,
-    SetSpec,
-    encode_token,
-    find_answers,
-)
+from genret.retrieval.evaluation.datasets.labels import FileQuery, LabelAnswer, SetSpec, find_answers
 from genret.retrieval.evaluation.datasets.readers import read_set
 from genret.retrieval.evaluation.labelled_sets import LabelledQuery, LabelledSet
 from genret.retrieval.evaluation.metrics import measure
@@ -256,9 +250,7 @@ HALF_TITLED = {"id": "a", "input": "x", "output": [{"provenance": [{"title": "A"
         ("kilt", {"id": "a", "input": "[START_ENT] [END_ENT]"}, f"{ONE}, got '[START_ENT] [END_ENT]'"),
     ],
 )
-def test_malformed_mentions_and_kilt_are_refused(
-    tmp_path: Path, format_: str, row: Any, message: str
-) -> None:
+def test_bad_mentions_and_kilt_are_refused(tmp_path: Path, format_: str, row: Any, message: str) -> None:
     file = write_lines(tmp_path / "any.jsonl", [{"mentions": MENTIONS, "kilt": KILT}[format_][0], row])
     assert _refusal(f"{format_}:{file}") == f"{file}, line 2, {message}"
 
@@ -578,25 +570,6 @@ def _titles() -> frozenset[str]:
 def _rows(file: Path) -> list[dict[str, object]]:
     with gzip.open(file, "rt", encoding="utf-8") as lines:
         return [json.loads(line) for line in lines]
-
-
-@pytest.mark.shared_data
-def test_dbpedia_entity_is_the_same_as_trec_and_as_json_lines(tmp_path: Path) -> None:
-    queries = shared_file("queries", "dbpedia_entity_v2.dev.jsonl.gz")
-    with gzip.open(
-        shared_file("queries", "dbpedia_entity_v2.dev.qrels.tsv.gz"), "rt", encoding="utf-8"
-    ) as lines:
-        judged = [line.rstrip("\n").split("\t") for line in lines]
-    topics = write_lines(tmp_path / "topics.tsv", [f"{row['id']}\t{row['query']}" for row in _rows(queries)])
-    qrels = write_lines(
-        tmp_path / "qrels.txt", [f"{query} 0 {encode_token(title)} {grade}" for query, title, grade in judged]
-    )
-    as_trec = read_set(SetSpec.parse(f"trec:{topics}:{qrels}"), _Wikipedia())
-    as_json = read_set(SetSpec.parse(f"queries:{queries}"), _Wikipedia())
-    assert as_trec.queries == as_json.queries
-    assert len(as_trec.queries) == 44
-    assert as_trec.num_missing == 0
-    assert sum(len(q.gold) for q in as_trec.queries) == len(judged)
 
 
 @pytest.mark.shared_data

@@ -80,9 +80,7 @@ def test_text_without_an_end_is_no_title(retriever: Retriever, monkeypatch: pyte
     assert [e.entity_id for e in named(retriever, monkeypatch, [" Hamlet"], ends=False)] == ["invalid:Hamlet"]
 
 
-def test_several_texts_rank_their_entities_once(
-    retriever: Retriever, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_texts_rank_their_entities_once(retriever: Retriever, monkeypatch: pytest.MonkeyPatch) -> None:
     found = named(retriever, monkeypatch, [" Mercury", " nothing", " Quicksilver", " Hamlet"])
     assert [e.entity_id for e in found] == ["Q10", "invalid:nothing", "Q11", "Q1"]
     assert [e.score for e in found] == [0.0, -1.0, -2.0, -3.0]
@@ -105,7 +103,7 @@ def test_entities_of_a_title_come_by_their_share(
     index = retriever.index
     weights = np.ones(index.num_entities)
     weights[index.entities.numbers([first])] = 3
-    monkeypatch.setattr(index, "weights", weights)
+    monkeypatch.setattr(retriever.index, "weights", weights)
     if not is_row:
         assert named(retriever, monkeypatch, [text])[0].entity_id == first
         return
@@ -125,18 +123,12 @@ def test_texts_are_shared_as_rows_are(retriever: Retriever) -> None:
     assert titles.entities(["Q3", "Q99"])["Q3"].title == "Othello"
 
 
-@pytest.fixture
-def titles(tmp_path: Path) -> EntityFinder:
-    tokenizer = TextTokenizer(train_tokenizer(), "</s>", "trained")
-    return EntityFinder(Index.open(make_index(tmp_path, tokenizer)))
-
-
-def test_answers_are_those_of_the_file(titles: EntityFinder, tmp_path: Path) -> None:
+def test_answers_are_those_of_the_file(retriever: Retriever, tmp_path: Path) -> None:
     file = tmp_path / "theirs.run"
     file.write_text(
         "q2 Q0 Q3 1 9.5 them\nq2 Q0 Q2 2 8 them\nq2 Q0 Q99 3 7 them\nq2 Q0 Q4 4 6 them\nq1 Q0 Q1 1 1 them\n"
     )
-    method = RunFileMethod(f"run:{file}", str(file), 3, titles)
+    method = RunFileMethod(f"run:{file}", str(file), 3, EntityFinder(retriever.index))
     rankings = method.answer(query_set().queries[:3], 0, lambda _: None)
     assert [r.query_id for r in rankings] == ["q1", "q2", "q3"]
     assert [[(e.entity_id, e.title) for e in r.entities] for r in rankings] == [
@@ -202,9 +194,7 @@ def test_trie_and_disc_with_one_draw_follow_one_law(checkpoint: Path, tmp_path: 
     assert torch.special.gammaincc(torch.tensor(freedom / 2), torch.tensor(statistic / 2)) > ALPHA
 
 
-def test_a_title_of_several_entities_names_them_in_one_order_and_disc_draws_one(
-    checkpoint: Path, tmp_path: Path
-) -> None:
+def test_a_title_of_several_names_them_in_order_and_disc_draws_one(checkpoint: Path, tmp_path: Path) -> None:
     index = make_index(tmp_path, checkpoint, "entity_id\ttitle\nQ3\tAmazon\nQ1\tAmazon\nQ2\tAmazon\n")
     with Retriever.open(index, checkpoint) as opened:
         queries = [LabelledQuery("q", "a river")]
@@ -312,9 +302,7 @@ def oracle(index: Index, query: str) -> dict[str, float]:
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.sampled_from(WORDS), max_size=6), st.integers(1, 10))
-def test_ranking_is_that_of_the_formula(
-    index: Index, lexical: LexicalIndex, words: list[str], k: int
-) -> None:
+def test_ranking_is_by_the_formula(index: Index, lexical: LexicalIndex, words: list[str], k: int) -> None:
     query = " ".join(words)
     (found,) = lexical.propose([query], k)
     expected = oracle(index, query)
@@ -328,17 +316,11 @@ def test_ranking_is_that_of_the_formula(
         assert expected[entity_id] <= found[-1].score * (1 + 1e-5)
 
 
-def test_words_of_one_letter_and_of_no_weight_elsewhere_are_words(lexical: LexicalIndex) -> None:
-    first = [found[0].entity_id for found in lexical.propose(["c", "the who", "ÉCLAIR"], 3)]
-    assert first == ["b", "a", "f"]
-
-
 def test_nothing_in_common_is_no_answer(lexical: LexicalIndex) -> None:
     assert lexical.propose(["", "?!", "zzz qqq", "zzz rabbit"], 2)[:3] == [(), (), ()]
     assert lexical.propose([], 2) == []
 
 
-def test_a_catalogue_without_words(tmp_path: Path) -> None:
-    tokenizer = TextTokenizer(train_tokenizer(), "</s>", "trained")
-    index = Index.open(make_index(tmp_path, tokenizer, "title\n!!!\n???\n"))
+def test_a_catalogue_without_words(retriever: Retriever, tmp_path: Path) -> None:
+    index = Index.open(make_index(tmp_path, retriever.tokenizer, "title\n!!!\n???\n"))
     assert LexicalIndex(index).propose(["anything", "!!!"], 5) == [(), ()]

@@ -121,9 +121,7 @@ def test_every_setting_of_disc_is_read_back(
     size=st.none() | st.integers(1, 2000),
     weight=st.none() | st.decimals(0, 1000, places=3),
 )
-def test_every_setting_of_a_shortlist_is_read_back(
-    family: str, size: int | None, weight: Decimal | None
-) -> None:
+def test_settings_of_a_shortlist_are_read_back(family: str, size: int | None, weight: Decimal | None) -> None:
     name, plus, decoder = family.partition("+")
     text = name + ("" if size is None else f":{size}") + plus + decoder
     text += "" if weight is None else f"+weight:{weight}"
@@ -213,9 +211,7 @@ def test_constrained_methods_answer_what_exists(retriever: Retriever, passes: Pa
 
 
 @pytest.mark.parametrize("name", FREE)
-def test_free_text_counts_only_as_a_title_or_an_alias(
-    retriever: Retriever, passes: Passes, name: str
-) -> None:
+def test_free_text_counts_as_a_title_or_an_alias(retriever: Retriever, passes: Passes, name: str) -> None:
     assert not passes.method(name).is_constrained
     num_invalid = 0
     for seed in range(3):
@@ -292,9 +288,7 @@ def test_a_shortlist_of_bm25_holds_what_bm25_proposes(retriever: Retriever) -> N
 
 
 @pytest.mark.parametrize("name", ["unconstrained", "trie", "disc:1", "beam", "bm25-shortlist"])
-def test_the_time_of_a_query_begins_with_its_text(
-    retriever: Retriever, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_time_begins_with_the_text(retriever: Retriever, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     method = make_method(name, retriever, k=10, batch_size=1)
     encode = PromptTemplate.encode
 
@@ -460,9 +454,7 @@ def test_what_would_go_without_evidence_that_the_index_has_says_so(
         make_method(name, with_vectors, 10, 4)
 
 
-def test_evidence_alone_ranks_by_the_weights_without_a_model(
-    words: Retriever, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_evidence_alone_ranks_without_a_model(words: Retriever, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(words.model, "prefill", None)
     ranker = words.ranker
     for query, ranking in zip(QUERIES, answer(words, "evidence:9", k=3), strict=True):

@@ -82,9 +82,7 @@ def test_a_metric_is_what_its_definition_says(name: str, seed: int) -> None:
     ],
     ids=["given twice", "no title", "namesake", "both namesakes", "not in the index", "no answer", "any id"],
 )
-def test_what_counts_as_an_answer(
-    gold: dict[str, int], answers: list[str], expected: dict[str, float]
-) -> None:
+def test_what_answers_count(gold: dict[str, int], answers: list[str], expected: dict[str, float]) -> None:
     """Repetitions move later answers up, texts that are no titles keep their places, b is a namesake of a."""
     namesakes = {"b": "a"} if "c" in gold else {}
     labelled = labelled_set([LabelledQuery("a query\twith 'all'", "text", gold=gold, namesakes=namesakes)])
@@ -154,9 +152,8 @@ def test_rates_need_no_labels() -> None:
     assert found["invalid"].value == pytest.approx(1.25 / 4)
 
 
-# Two ways to the answer, one of two pages and one of one; guesses in the order in which they were made.
+# Two ways to the answer, one of two pages and one of one.
 SETS = (frozenset("AB"), frozenset("C"))
-GUESSES = ["A", "x", "A", "B", "y", "C"]
 
 
 def _measured(
@@ -165,21 +162,6 @@ def _measured(
     gold = {page: 1 for pages in sets for page in pages}
     labelled = labelled_set([LabelledQuery("q", "text", gold=gold, evidence=tuple(sets))], "kilt")
     return {m.name: m.value for m in measure(labelled, run_of(labelled, [guesses]), names)}
-
-
-def test_an_example_of_evidence_worked_by_hand() -> None:
-    # Guesses without repetition: A x B y C. R-precision: of {A, B}, the first 2 are A x: 1/2; of {C}, the
-    # first is A: 0. Places: A opens {A, B}; x; B completes it, and its place moves behind x: x, {A, B}, y, C.
-    expected = {
-        "Rprec(KILT)": 0.5,
-        "R@1(KILT)": 0.0,
-        "R@2(KILT)": 0.5,
-        "R@4(KILT)": 1.0,
-        "P@4(KILT)": 0.5,
-        "Success@1(KILT)": 0.0,
-        "Success@2(KILT)": 1.0,
-    }
-    assert _measured(list(expected), SETS, GUESSES) == expected
 
 
 def _r_precision(sets: Sequence[frozenset[str]], guesses: Sequence[str]) -> float:
@@ -264,30 +246,6 @@ def _mention(number: int, *gold: str) -> LabelledQuery:
     return LabelledQuery(f"m{number}", "text", gold=dict.fromkeys(gold, 1), is_nil=not gold)
 
 
-def test_an_example_of_linking_worked_by_hand() -> None:
-    table: list[tuple[list[str], list[str]]] = [  # label, answer; correct, predicted, gold, right:
-        (["A"], ["A"]),  # 1 1 1 1
-        (["B"], ["C"]),  # 0 1 1 0
-        (["D"], []),  # 0 0 1 0, NO_MATCH
-        (["E"], ["invalid:e"]),  # 0 0 1 0
-        ([], ["F"]),  # 0 1 0 0, NIL
-        ([], []),  # 0 0 0 1
-        (["missing:X"], ["G"]),  # 0 1 0 0, not in the index
-        (["H"], ["H", "I"]),  # 1 1 1 1
-    ]
-    labelled = labelled_set([_mention(i, *label) for i, (label, _) in enumerate(table)], "mentions")
-    run = run_of(labelled, [answer for _, answer in table])
-    found = {m.name: m for m in measure(labelled, run, LINKED)}
-    assert found["P(InKB)"].value == pytest.approx(2 / 5, abs=1e-9)
-    assert found["R(InKB)"].value == pytest.approx(2 / 5, abs=1e-9)
-    assert found["F1(InKB)"].value == pytest.approx(4 / 10, abs=1e-9)
-    assert found["accuracy"].value == pytest.approx(3 / 8, abs=1e-9)
-    counts = found["F1(InKB)"].counts
-    assert counts is not None
-    assert counts.sum(axis=0).tolist() == [2, 5, 5]
-    assert found["F1(InKB)"].per_query.tolist() == [1, 0, 0, 0, 0, 0, 0, 1]
-
-
 @pytest.mark.parametrize("seed", range(30))
 def test_counts_are_those_of_sets_of_annotations(seed: int) -> None:
     """As GERBIL counts: sets of (mention, entity) on both sides, without what names nothing in the index."""
@@ -314,8 +272,13 @@ def test_counts_are_those_of_sets_of_annotations(seed: int) -> None:
         {*names[:1]} <= m.gold.keys() and bool(names) if {m.query_id} & {q for q, _ in gold} else not names
         for m, names in zip(mentions, answers, strict=True)
     ]
-    (accuracy,) = measure(labelled, run_of(labelled, answers), ["accuracy"])
+    accuracy, f1 = measure(labelled, run_of(labelled, answers), ["accuracy", "F1(InKB)"])
     assert accuracy.per_query.tolist() == right
+    assert accuracy.value == pytest.approx(np.mean(right), abs=1e-9)
+    linked = {query_id for query_id, _ in gold & said}
+    assert f1.per_query.tolist() == [mention.query_id in linked for mention in mentions]
+    assert f1.counts is not None
+    assert f1.counts.sum(axis=0).tolist() == [len(linked), len(said), len(gold)]
 
 
 @pytest.mark.parametrize(

@@ -133,18 +133,30 @@ def test_methods_of_one_and_of_several_seeds_differ_where_their_answers_do() -> 
     assert (difference.value, difference.low, difference.high, difference.p_value) == (0.0, 0.0, 0.0, 1.0)
 
 
-def test_what_intervals_rest_on_is_told() -> None:
-    sets = [ASKED, mention_set()]
-    comparisons = compare(sets, [make_run(s, "trie", ["Q4"] * len(s.queries)) for s in sets], SETTINGS)
-    assert [(c.num_resampled, c.by_document) for c in comparisons] == [(6, False), (3, True)]
+def test_mentions_are_resampled_by_document() -> None:
+    marked = mention_set()
+    run = make_run(marked, "trie", ["Q4", "Q5", "Q8", "Q12"])
+    asked, comparison = compare([ASKED, marked], [RUNS[0], run], SETTINGS)
+    assert [(c.num_resampled, c.by_document) for c in (asked, comparison)] == [(6, False), (3, True)]
+    (f1,) = measure(marked, run, ["F1(InKB)"])
+    grouped = bootstrap(f1, ["a", "a", "b", "c"], 300)
+    assert comparison.methods[0].figures["F1(InKB)"].interval == grouped
+    assert grouped != bootstrap(f1, None, 300)
 
 
 def test_means_over_sets_are_resampled_within_each_set() -> None:
     """Against two sets resampled by hand, each with draws of its own."""
     other = query_set("other")
-    runs = [*RUNS, *(replace(run, set_name="other") for run in RUNS)]
+    runs = [*RUNS, *(replace(run, set_name="other", seconds=4.0) for run in RUNS)]
     comparisons = compare([ASKED, other], runs, SETTINGS)
-    rows = {row.method: row for row in make_overview(comparisons, "trie").rows}
+    overview = make_overview(comparisons, "trie")
+    rows = {row.method: row for row in overview.rows}
+    assert overview.set_names == ("asked", "other")
+    assert rows["disc:2"].mean == pytest.approx(1.0)
+    assert rows["disc:2"].gain == pytest.approx(1.0 / rows["trie"].mean - 1)
+    assert rows["trie"].gain is None
+    assert rows["beam"].seconds == 6.0
+    assert rows["unconstrained"].invalid == pytest.approx(1 / 3)
     drawn = [np.random.default_rng((0, number)).integers(6, size=(300, 6)) for number in (0, 1)]
     values = {run.method: measure(ASKED, run, ["nDCG@10"])[0].per_query for run in RUNS}
     means = {name: np.mean([v[d].mean(axis=1) for d in drawn], axis=0) for name, v in values.items()}
@@ -170,16 +182,6 @@ def test_a_metric_without_a_meaning_for_some_queries() -> None:
     assert np.array_equal(pooled.per_query, np.array([0.5, nan, 0.5]), equal_nan=True)
 
 
-def test_mentions_are_resampled_by_document() -> None:
-    marked = mention_set()
-    run = make_run(marked, "trie", ["Q4", "Q5", "Q8", "Q12"])
-    (comparison,) = compare([marked], [run], SETTINGS)
-    (f1,) = measure(marked, run, ["F1(InKB)"])
-    grouped = bootstrap(f1, ["a", "a", "b", "c"], 300)
-    assert comparison.methods[0].figures["F1(InKB)"].interval == grouped
-    assert grouped != bootstrap(f1, None, 300)
-
-
 def test_metrics_asked_for_are_shown_and_the_first_leads() -> None:
     settings = Settings("trie", ("RR@10", "invalid", "P@1"), 200)
     (comparison,) = compare([ASKED], RUNS, settings)
@@ -192,19 +194,6 @@ def test_a_run_of_another_system_has_no_times() -> None:
     run = make_run(ASKED, "run:x", RIGHT, seconds=0.0)
     (comparison,) = compare([ASKED], [run], Settings("run:x", num_resamples=200))
     assert comparison.methods[0].times is None
-
-
-def test_overview_averages_over_sets_and_compares_with_the_baseline() -> None:
-    other = query_set("other")
-    runs = [*RUNS, *(MethodRun(r.method, "other", r.rankings, 4.0, r.seed, r.is_constrained) for r in RUNS)]
-    overview = make_overview(compare([ASKED, other], runs, SETTINGS), "trie")
-    rows = {row.method: row for row in overview.rows}
-    assert overview.set_names == ("asked", "other")
-    assert rows["disc:2"].mean == pytest.approx(1.0)
-    assert rows["disc:2"].gain == pytest.approx(1.0 / rows["trie"].mean - 1)
-    assert rows["trie"].gain is None
-    assert rows["beam"].seconds == 6.0
-    assert rows["unconstrained"].invalid == pytest.approx(1 / 3)
 
 
 METHODS = ("unconstrained", "trie", "disc:1", "disc:2x2/4+top:50", "beam:10", "exact", "vectors", "auto")
@@ -397,7 +386,4 @@ def test_a_drawing_names_every_method_and_takes_the_colour_of_the_page() -> None
     assert "currentColor" not in on_paper
     assert "#ffffff" in on_paper
     assert draw(points, "nDCG@10") == svg  # the same figures give the same file
-
-
-def test_a_drawing_of_one_point_without_interval() -> None:
-    ElementTree.fromstring(draw([Point("bm25", 0.2, None, 0.5)], "mean"))
+    ElementTree.fromstring(draw([Point("bm25", 0.2, None, 0.5)], "mean"))  # one point without interval
