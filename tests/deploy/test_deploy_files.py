@@ -50,9 +50,6 @@ def assert_accepted(arguments: list[str]) -> None:
         assert re.search(rf"{flag}\b", help_text), f"genret {command} has no {flag}"
 
 
-# The example settings
-
-
 def test_the_example_settings_are_settings_of_a_server() -> None:
     config = load(DEPLOY / "genret.toml")
     assert config.tls.enabled
@@ -68,9 +65,6 @@ def test_what_the_example_leaves_out_is_settings_too(tmp_path: Path) -> None:
     path = tmp_path / "genret.toml"
     path.write_text(commented.sub(r"\1", text))
     assert load(path).tls.client_ca == Path("/etc/genret/tls/clients.crt")
-
-
-# systemd
 
 
 def unit() -> dict[str, dict[str, list[str]]]:
@@ -107,7 +101,6 @@ def test_the_unit_lets_the_server_read_and_write_what_it_needs_only() -> None:
     config = load(DEPLOY / "genret.toml")
     tls = config.tls
     for path in (*(spec.path for spec in config.indexes), tls.certificate, tls.key, config.auth.token_file):
-        assert path is not None
         assert any(path.is_relative_to(directory) for directory in readable), path
     cache = Path("/var/cache") / service["CacheDirectory"][0]
     for variable in service["Environment"]:
@@ -126,9 +119,6 @@ def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
     here.write_text(here.read_text().replace("LimitNOFILE", "LimitNoFiles"))
     broken = subprocess.run(verify, capture_output=True, text=True, timeout=60)
     assert "LimitNoFiles" in broken.stderr
-
-
-# Docker
 
 
 def docker_instructions() -> list[tuple[str, str]]:
@@ -178,9 +168,6 @@ def test_the_image_runs_a_server_as_nobody_in_particular() -> None:
     assert "HF_HUB_OFFLINE=1" in " ".join(of("ENV"))
 
 
-# Kubernetes
-
-
 def container() -> dict[str, Any]:
     (only,) = manifest("Deployment")["spec"]["template"]["spec"]["containers"]
     return dict(only)
@@ -211,7 +198,6 @@ def test_what_the_settings_name_is_mounted_in_the_pod(kubernetes_config: ServerC
     mounts = {Path(mount["mountPath"]): mount for mount in container()["volumeMounts"]}
     tls, token_file = kubernetes_config.tls, kubernetes_config.auth.token_file
     for path in (*(spec.path for spec in kubernetes_config.indexes), tls.certificate, tls.key, token_file):
-        assert path is not None
         assert mounts[path.parent]["readOnly"], path
     settings = Path(container()["args"][container()["args"].index("--config") + 1])
     assert mounts[settings.parent]["name"] == "settings"

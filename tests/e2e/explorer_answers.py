@@ -32,57 +32,40 @@ E, P, F = (pb.EXPLANATION_STATE_EXPANDED, pb.EXPLANATION_STATE_PRUNED, pb.EXPLAN
 
 
 def _node(
-    parent: int | None,
-    depth: int,
-    text: str,
-    probability: float,
-    state: int,
-    valid: float | None = None,
-    rank: int | None = None,
+    parent: int | None, depth: int, text: str, probability: float, state: int, valid: float | None = None
 ) -> pb.ExplanationNode:
+    logprob, count = math.log(probability), None if valid is None else 3
+    place = {"parent": parent, "depth": depth, "token_id": depth * 10, "text": text, "state": state}
+    total = logprob * max(depth, 1)
     return pb.ExplanationNode(
-        parent=parent,
-        depth=depth,
-        token_id=depth * 10,
-        text=text,
-        logprob=math.log(probability),
-        total_logprob=math.log(probability) * max(depth, 1),
-        valid_mass=valid,
-        num_valid=None if valid is None else 3,
-        state=state,  # type: ignore[arg-type]
-        candidate_rank=rank,
+        logprob=logprob, total_logprob=total, valid_mass=valid, num_valid=count, **place
     )
 
 
 def _nodes() -> list[pb.ExplanationNode]:
     """Hamlet and the attack are titles; "Mac" was walked in vain, "Oth" and "Ju" were left."""
-    return [
+    nodes = [
         _node(None, 0, "", 1, E, 0.9),
         _node(0, 1, "Ham", 0.5, E, 0.75),
         _node(0, 1, "Oth", 0.1, P),
         _node(0, 1, "Ju", 0.05, P),
         _node(0, 1, ATTACK, 0.25, E, 0.5),
         _node(1, 2, "let", 0.75, E, 1),
-        _node(5, 3, "</s>", 1, F, rank=1),
-        _node(4, 2, "</s>", 0.5, F, rank=2),
+        _node(5, 3, "</s>", 1, F),
+        _node(4, 2, "</s>", 0.5, F),
         _node(0, 1, "Mac", 0.05, E, 0.01),
         _node(8, 2, "beth", 0.01, P),
     ]
+    nodes[6].candidate_rank, nodes[7].candidate_rank = 1, 2
+    return nodes
 
 
 def _candidate(rank: int, title: str, entity_id: str, logprob: float) -> pb.Candidate:
     kind = pb.MetadataValue(string_value=f"<b>{title}</b>")
     year = pb.MetadataValue(int_value=2**60 + 1)
     metadata = {"kind": kind, "year": year, "none": pb.MetadataValue()}
-    return pb.Candidate(
-        rank=rank,
-        title=title,
-        entity_id=entity_id,
-        surface=title if rank == 1 else "another name",
-        logprob=logprob,
-        score=logprob,
-        metadata=metadata,
-    )
+    names = {"title": title, "entity_id": entity_id, "surface": title if rank == 1 else "another name"}
+    return pb.Candidate(rank=rank, logprob=logprob, score=logprob, metadata=metadata, **names)
 
 
 def beam_answer() -> pb.RetrieveResponse:
@@ -112,21 +95,14 @@ def disc_answer(request: pb.RetrieveRequest) -> pb.RetrieveResponse:
     answer.seed = request.seed if request.HasField("seed") else 7
     answer.num_draws, answer.num_accepted = 4, 1
     answer.candidates[0].probability, answer.candidates[1].probability = 0.5, 0.5
-    for sample, draw, node, valid, chance, accepted, chosen in (
+    names = ("sample", "draw", "node", "valid_mass", "acceptance_probability", "accepted", "chosen")
+    for drawn in (
         (0, 0, 7, 0.45, 0.45, False, False),
         (0, 1, 6, 0.675, 0.675, True, True),
         (1, 0, 7, 0.45, 0.45, False, False),
         (1, 1, 7, 0.45, 0.0, False, True),
     ):
-        answer.explanation.draws.add(
-            sample=sample,
-            draw=draw,
-            node=node,
-            valid_mass=valid,
-            acceptance_probability=chance,
-            accepted=accepted,
-            chosen=chosen,
-        )
+        answer.explanation.draws.add(**dict(zip(names, drawn, strict=True)))
     return answer
 
 
@@ -156,12 +132,8 @@ def _ranked(answer: pb.RetrieveResponse) -> pb.RetrieveResponse:
     answer.ClearField("certified")
     answer.nothing_fits = 0.125
     answer.missing_evidence.append("vectors")
-    for candidate, share, shares in zip(
-        answer.candidates,
-        (0.75, 0.0625),
-        ({"names": 6.5, "model": -1.25, "queries": 2}, {"texts": 0.5}),
-        strict=True,
-    ):
+    of_both = (0.75, {"names": 6.5, "model": -1.25, "queries": 2}), (0.0625, {"texts": 0.5})
+    for candidate, (share, shares) in zip(answer.candidates, of_both, strict=True):
         candidate.probability, candidate.score = share, sum(shares.values())
         candidate.shares.update(shares)
     return answer
@@ -236,23 +208,18 @@ class CannedRetrieval:
         self.requests.append(request)
         if "{" not in request.schema_json:
             raise InputError("schema_json", "no JSON: line 1 column 1")
-        entity = pb.Entity(
-            entity_id="Q1", title="Hamlet", metadata={"year": pb.MetadataValue(int_value=1603)}
-        )
+        year = pb.MetadataValue(int_value=1603)
+        entities = [pb.Entity(entity_id="Q1", title="Hamlet", metadata={"year": year})]
+        title = {"pointer": "/title", "index": "titles", "title": "Hamlet", "shares": [1.0]}
+        counts = {"num_tokens": 9, "num_forced": 4, "num_forwards": 5}
         return pb.AnswerResponse(
             json='{"title": "Hamlet", "n": 12345678901234567890.10, "s": "a,{b}", "e": []}',
-            entities=[
-                pb.AnswerEntity(
-                    pointer="/title", index="titles", title="Hamlet", entities=[entity], shares=[1.0]
-                )
-            ],
+            entities=[pb.AnswerEntity(entities=entities, **title)],
             logprob=-3.25,
             method=pb.ANSWER_METHOD_GREEDY,
-            num_tokens=9,
-            num_forced=4,
-            num_forwards=5,
             timings=_TIMINGS,
             index=_INDEX,
+            **counts,
         )
 
     async def list_indexes(
@@ -260,21 +227,11 @@ class CannedRetrieval:
     ) -> index_pb.ListIndexesResponse:
         """Two indexes, the first with columns."""
         columns = [index_pb.Column(name="kind", type="string"), index_pb.Column(name="my year", type="int")]
-        plays = index_pb.Index(
-            name="plays",
-            version="20260101",
-            num_rows=30,
-            num_entities=20,
-            model="tiny",
-            device="cpu",
-            is_default=True,
-            columns=columns,
-            evidence=[
-                index_pb.Evidence(kind="names", count=30),
-                index_pb.Evidence(kind="vectors", count=20, problem="the encoder cannot be loaded"),
-            ],
-            ranking=index_pb.Ranking(fitted=True),
-        )
+        vectors = index_pb.Evidence(kind="vectors", count=20, problem="the encoder cannot be loaded")
+        figures = {"num_rows": 30, "num_entities": 20, "model": "tiny", "device": "cpu"}
+        plays = index_pb.Index(name="plays", version="20260101", is_default=True, columns=columns, **figures)
+        plays.evidence.extend([index_pb.Evidence(kind="names", count=30), vectors])
+        plays.ranking.fitted = True
         return index_pb.ListIndexesResponse(indexes=[plays, index_pb.Index(name="other")])
 
 

@@ -16,16 +16,9 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
 _OPTIONS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--disable-dev-shm-usage",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--disable-default-apps",
+    *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-dev-shm-usage"),
+    *("--no-first-run", "--disable-background-networking", "--disable-component-update"),
+    *("--disable-sync", "--disable-default-apps"),
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 )
 
@@ -52,8 +45,7 @@ class Page:
 
     def texts(self, selector: str) -> list[str]:
         script = "return [...document.querySelectorAll(arguments[0])].map((e) => e.textContent)"
-        found: list[str] = self.driver.execute_script(script, selector)
-        return found
+        return self.driver.execute_script(script, selector)
 
     def text(self, selector: str) -> str:
         (found,) = self.texts(selector)
@@ -80,25 +72,17 @@ class Page:
 
     def log(self) -> list[dict[str, Any]]:
         """What the page, or the browser about it, has said since the last time."""
-        said: list[dict[str, Any]] = self.driver.get_log("browser")  # type: ignore[no-untyped-call]
-        return said
+        return self.driver.get_log("browser")
 
     def fetched(self) -> list[str]:
         """URLs of everything that the page has fetched."""
-        names: list[str] = self.driver.execute_script(
-            "return performance.getEntriesByType('resource').map((entry) => entry.name)"
-        )
-        return names
+        script = "return performance.getEntriesByType('resource').map((entry) => entry.name)"
+        return self.driver.execute_script(script)
 
 
 @contextlib.contextmanager
 def headless_page(profile: Path, *options: str) -> Iterator[Page]:
-    """Run a browser with an empty profile.
-
-    Args:
-        profile: Folder of the profile.
-        options: Further options of Chromium.
-    """
+    """Run a browser with an empty profile in a folder, and with further options of Chromium."""
     chromium, driver_path = shutil.which("chromium"), shutil.which("chromedriver")
     if chromium is None or driver_path is None:
         pytest.skip("chromium and chromedriver are not installed")

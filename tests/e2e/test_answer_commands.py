@@ -191,8 +191,6 @@ def test_interrupted_it_stops_in_silence(server: Server) -> None:
         text=True,
         env=ENVIRONMENT,
     )
-    assert process.stdin is not None
-    assert process.stdout is not None
     process.stdin.write("first\n" * 64)
     process.stdin.flush()
     json.loads(process.stdout.readline())

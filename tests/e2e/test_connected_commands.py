@@ -207,9 +207,6 @@ def test_a_stream_whose_input_is_open_can_be_interrupted(api: Threaded, number: 
     command = [*GENRET, "query", "-", "--stream", "--address", api.server.address]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
         process.stdin.write(b"first\n")
         process.stdin.flush()
         assert process.stdout.readline().startswith(b"first\t1\t"), "before the next line is sent"

@@ -43,7 +43,6 @@ def listens(port: int) -> bool:
 
 
 def address_of_server(process: subprocess.Popen[str]) -> int:
-    assert process.stderr is not None
     for line in process.stderr:
         if " ready on " in line:
             return int(line.split(" ready on ", 1)[1].split(": ", 1)[0].rsplit(":", 1)[1])

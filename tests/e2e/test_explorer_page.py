@@ -60,9 +60,7 @@ def ask(page: Page, query: str, status: str = "2 candidates") -> None:
 
 def asked(retrieval: CannedRetrieval) -> pb.RetrieveRequest:
     """Return the last request."""
-    request = retrieval.requests[-1]
-    assert isinstance(request, pb.RetrieveRequest)
-    return request
+    return retrieval.requests[-1]
 
 
 def test_search_by_keyboard_alone_shows_the_candidates_and_markup_as_text(
@@ -166,9 +164,8 @@ def test_ranked_candidates_say_what_their_scores_are_made_of(page: Page) -> None
     page.all(".shares summary")[0].click()
     rows = [" ".join(row.text.split()) for row in page.all('[data-rank="1"] .shares tr')]
     assert rows == ["names +6.50", "queries +2.00", "model −1.25"]
-    assert (
-        page.text("[data-verdict=nothing-fits]") == "With probability 13 % nothing in the catalogue is meant."
-    )
+    meant = "With probability 13 % nothing in the catalogue is meant."
+    assert page.text("[data-verdict=nothing-fits]") == meant
     assert page.text("[data-verdict=missing-evidence]").startswith("Answered without its vectors")
     assert not page.all("[data-verdict=certified]")
 
@@ -180,9 +177,8 @@ def test_a_shortlist_asks_for_no_tree(page: Page, retrieval: CannedRetrieval) ->
     request = asked(retrieval)
     assert (request.method, request.explain) == (pb.RETRIEVAL_METHOD_SHORTLIST, False)
     assert "from the shortlist alone" not in page.text(".candidates")
-    assert page.text("[data-verdict=scored]").startswith(
-        "120 titles scored, of 100 entities proposed; together"
-    )
+    scored = page.text("[data-verdict=scored]")
+    assert scored.startswith("120 titles scored, of 100 entities proposed; together")
 
 
 def test_options_are_those_of_the_method_and_of_what_decodes_for_it(page: Page) -> None:
@@ -348,9 +344,7 @@ def test_json_answers_with_the_entities_behind_their_titles(page: Page, retrieva
         "}",
     ]
     assert page.texts(".entities tbody td") == ["/title", "Hamlet", "Q1", "100 %", "year: 1603", "titles"]
-    request = retrieval.requests[-1]
-    assert isinstance(request, pb.AnswerRequest)
-    assert "x-genret-index" in request.schema_json
+    assert "x-genret-index" in retrieval.requests[-1].schema_json
     box = page.one("#schema_json")
     box.clear()
     box.send_keys("no schema")
@@ -399,10 +393,8 @@ def test_a_server_with_tokens_is_asked_with_the_one_that_was_typed(
         browser.until(lambda: len(browser.all("#index option")) == 2, "the indexes")
         ask(browser, "prince")
         assert token not in browser.driver.current_url
-        stored = browser.driver.execute_script(
-            "return [localStorage.length, sessionStorage.length, document.cookie]"
-        )
-        assert stored == [0, 0, ""]
+        kept = "return [localStorage.length, sessionStorage.length, document.cookie]"
+        assert browser.driver.execute_script(kept) == [0, 0, ""]
         browser.driver.get("about:blank")
         browser.log()
 

@@ -21,13 +21,12 @@ from tests.service.turned_clock import TurnedClock
 
 StatusCode = grpc.StatusCode
 BEAM = pb.RETRIEVAL_METHOD_BEAM
-READINESS = "genret.v1.RetrievalService"
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
-async def health(channel: Any, service: str = READINESS) -> int:
-    request = health_pb2.HealthCheckRequest(service=service)
+async def health(channel: Any) -> int:
+    request = health_pb2.HealthCheckRequest(service="genret.v1.RetrievalService")
     reply = await health_pb2_grpc.HealthStub(channel).Check(request, timeout=60)
     return int(reply.status)
 
@@ -97,28 +96,13 @@ async def test_request_ids_are_returned_or_made() -> None:
             assert got == expected if expected else len(got) == 32
 
 
-async def test_readiness_follows_the_life_of_the_server() -> None:
-    fake = FakeRetriever()
-    async with running(fake, load=False) as api:
-        assert await health(api.channel, "") == SERVING
-        assert await health(api.channel) == NOT_SERVING
-        error, details = await failure(api.retrieve())
-        assert error.code() is StatusCode.UNAVAILABLE
-        assert "RetryInfo" in details
-        await api.server.load()
-        assert fake.num_warm_ups == 1
-        assert await health(api.channel) == SERVING
-        await api.retrieve()
-
-
 async def test_draining_finishes_what_was_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = TurnedClock(monkeypatch)
 
     async def knock(api: Running) -> grpc.StatusCode:
         async with grpc.aio.insecure_channel(api.server.address) as another:
             check = health_pb2_grpc.HealthStub(another).Check(health_pb2.HealthCheckRequest(), timeout=60)
-            code: grpc.StatusCode = await check.code()
-            return code
+            return await check.code()
 
     fake = FakeRetriever(held=True)
     async with running(fake, lame_duck_seconds=30, drain_seconds=600) as api:

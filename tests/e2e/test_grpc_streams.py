@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 import grpc
@@ -50,8 +49,7 @@ def in_flight(api: Running) -> int:
 
 
 async def test_answers_come_as_they_are_ready() -> None:
-    slow, fast = FakeRetriever(), FakeRetriever()
-    slow.hold.clear()
+    slow, fast = FakeRetriever(held=True), FakeRetriever()
     async with running(slow, fast, batch=BatchLimits(max_delay_ms=0)) as api:
         call = api.stub.RetrieveStream(timeout=60)
         await call.write(item("slow", index="fake"))
@@ -70,16 +68,8 @@ async def test_what_fails_alone_is_an_answer_with_a_status() -> None:
         errors={"broken": InputError("filter", "no such column")}, bugs={"bug": ValueError("x")}
     )
     async with running(fake) as api:
-        queries = [
-            item("ok"),
-            item("blank", " "),
-            item("unknown", index="nowhere"),
-            item("broken", "broken"),
-            item("bug", "bug"),
-            item("k" * 256),
-            item("k" * 257),
-            item("é" * 129),
-        ]
+        queries = [item(name, name) for name in ("ok", "broken", "bug", "k" * 256, "k" * 257, "é" * 129)]
+        queries += [item("blank", " "), item("unknown", index="nowhere")]
         answers = await collect(api.stub.RetrieveStream(iter(queries), timeout=60))
         codes = {name: answer.error.code for name, answer in answers.items()}
         code = grpc.StatusCode
@@ -133,9 +123,8 @@ async def test_a_client_that_never_reads_holds_up_only_itself() -> None:
                 before = answered()
                 # Others work as if it were not there.
                 assert (await api.retrieve("other")).candidates
-                assert (
-                    await stub.Retrieve(pb.RetrieveRequest(query="same connection"), timeout=60)
-                ).candidates
+                same = pb.RetrieveRequest(query="same connection")
+                assert (await stub.Retrieve(same, timeout=60)).candidates
                 others = await collect(api.stub.RetrieveStream(iter([item("a"), item("b")]), timeout=60))
                 assert set(others) == {"a", "b"}
                 await asyncio.sleep(0.05)
@@ -165,7 +154,7 @@ async def test_cancelling_a_stream_frees_the_queue_and_stops_decoding() -> None:
     options = {"queue": QueueLimits(max_requests=8), "batch": BatchLimits(max_size=2)}
     async with running(fake, **options) as api:
         call = api.stub.RetrieveStream(iter([item(str(i)) for i in range(40)]), timeout=60)
-        lane = (await lanes_of(api))[0]
+        lane = api.server.lanes.of("cpu")
         await until(lambda: fake.running.is_set() and lane.fair_queue.num_waiting > 0)
         call.cancel()
         await until(lambda: in_flight(api) == 0 and lane.fair_queue.num_waiting == 0)
@@ -173,17 +162,6 @@ async def test_cancelling_a_stream_frees_the_queue_and_stops_decoding() -> None:
         assert api.waiting == 0
         fake.hold.set()
         assert (await api.retrieve()).candidates
-
-
-async def lanes_of(api: Running) -> list[Any]:
-    await until(lambda: bool(api.server.lanes.all()))
-    return api.server.lanes.all()
-
-
-async def refused_at_the_end(call: Any) -> None:
-    """Read to the end; what is answered on the way has run out of time."""
-    for answer in (await collect(call)).values():
-        assert answer.error.code == grpc.StatusCode.DEADLINE_EXCEEDED.value[0]
 
 
 async def test_the_limit_on_time_is_that_of_a_query(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +207,7 @@ async def test_garbage_ends_the_stream_behind_what_was_asked_before_it() -> None
 async def test_a_server_that_is_warming_up_refuses_a_stream() -> None:
     async with running(FakeRetriever(), load=False) as api:
         # Nothing is sent: a call that writes while its server ends it may be told INTERNAL by its own side.
-        error, details = await failure(refused_at_the_end(api.stub.RetrieveStream(timeout=60)))
+        error, details = await failure(collect(api.stub.RetrieveStream(timeout=60)))
         assert error.code() == grpc.StatusCode.UNAVAILABLE
         assert "RetryInfo" in details
 
@@ -272,12 +250,7 @@ async def test_idle_streams_are_so_many_a_connection_and_hold_up_nobody() -> Non
 
 
 @pytest.mark.parametrize("names", [["same", "same"], ["", ""]])
-async def test_ids_need_not_be_unique(names: Iterable[str]) -> None:
+async def test_ids_need_not_be_unique(names: list[str]) -> None:
     async with running(FakeRetriever()) as api:
-
-        async def queries() -> AsyncIterator[pb.RetrieveStreamRequest]:
-            for name in names:
-                yield item(name)
-
-        answers = [answer async for answer in api.stub.RetrieveStream(queries(), timeout=60)]
-        assert [answer.id for answer in answers] == list(names)
+        answers = api.stub.RetrieveStream(iter(map(item, names)), timeout=60)
+        assert [answer.id async for answer in answers] == names

@@ -19,12 +19,8 @@ from tests.e2e.pages import ROOT, code, rows, section, text_of
 
 ROOMS = ("decoding", "retrieval", "index_builder", "service")
 STUBS = ROOT / "service" / "pb"
-PAGES = (
-    "README.md",
-    "CONTRIBUTING.md",
-    "CHANGELOG.md",
-    *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md")),
-)
+PAGES = [str(p.relative_to(ROOT)) for p in (*ROOT.glob("docs/*.md"), ROOT / "CHANGELOG.md")]
+PAGES += ["README.md", "CONTRIBUTING.md"]
 LISTS = ("Add a metric", "Add a source format", "Add a model family", "Add a request option")
 
 

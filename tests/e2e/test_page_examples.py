@@ -207,15 +207,8 @@ def test_the_commands_of_the_evaluation_page_print_what_it_says(evaluation_folde
     mine = evaluate(own, folder)
     assert figures(mine, "run:report/runs/questions/beam.run") == figures(printed, "beam")
     assert figures(mine, "bm25") == figures(printed, "bm25")
-    files = (
-        "report.html",
-        "report.md",
-        "results.json",
-        "evaluation.json",
-        "plots",
-        "runs/questions/qrels.txt",
-    )
-    for name in files:
+    files = ("report.html", "report.md", "results.json", "evaluation.json", "runs/questions/qrels.txt")
+    for name in (*files, "plots"):
         assert (folder / "report" / name).exists()
         assert name.rpartition("/")[2] in EVALUATION
     evaluate(five, folder)
@@ -258,7 +251,6 @@ def http_address(folder: Path) -> Iterator[str]:
     command = [sys.executable, "-m", "genret", "serve", "sample.index", "--port", "0", "--http-port", "0"]
     server = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
     try:
-        assert server.stderr is not None
         ready = server.stderr.readline()
         found = re.search(r"HTTP on (\S+)", ready)
         assert found is not None, ready

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from jsonschema import Draft202012Validator
 
 from genret import Mention, Retriever
@@ -26,7 +26,7 @@ from genret.retrieval.checkpoints import find_checkpoint
 from genret.retrieval.defaults import sample_catalogue
 from genret.retrieval.prompts import QUERY_SHOTS, SCHEMA_FILE, CheckpointConfig
 from genret.retrieval.text import TextTokenizer
-from genret.service.main import cli
+from tests.service.test_init_model import done, genret
 
 pytestmark = pytest.mark.slow
 
@@ -44,16 +44,6 @@ SHOWN = (
     '{"type":"object","properties":{"title":{"type":"string"},"kind":{"enum":["animal","city","person"]}},'
     '"required":["title","kind"]}'
 )
-
-
-def genret(*arguments: object) -> Result:
-    return CliRunner().invoke(cli, list(map(str, arguments)), prog_name="genret")
-
-
-def done(*arguments: object) -> Result:
-    result = genret(*arguments)
-    assert result.exit_code == 0, result.output
-    return result
 
 
 def one_line(result: Result) -> str:
@@ -80,7 +70,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     made = tmp_path_factory.mktemp("pretrained")
     rows = sample_catalogue().read_text(encoding="utf-8").splitlines(keepends=True)[:201]
     (made / "titles.tsv").write_text("".join(rows), encoding="utf-8")
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GENRET_CACHE", str(made / "cache"))
         yield made
@@ -111,8 +100,7 @@ def gemma(folder: Path) -> Path:
 
 @pytest.fixture(scope="module", params=["smollm2", "gemma"])
 def model(request: pytest.FixtureRequest) -> Path:
-    place: Path = request.getfixturevalue(request.param)
-    return place
+    return request.getfixturevalue(request.param)
 
 
 @pytest.fixture(scope="module")
@@ -136,9 +124,7 @@ def test_the_file_is_converted_once(model: Path, capfd: pytest.CaptureFixture[st
     weights = Path(place.weights)
     assert (weights / "genret.json").read_bytes() == (model / "genret.json").read_bytes()
     # The one folder of the conversion, and the one with genret.json, whose weights are the same file.
-    folders = [
-        path for path in weights.parent.iterdir() if path.name.startswith(weights.name.rpartition("-")[0])
-    ]
+    folders = weights.parent.glob(f"{weights.name.rpartition('-')[0]}*")
     assert len({(path / "model.safetensors").stat().st_ino for path in folders}) == 1
 
 
@@ -195,10 +181,8 @@ def test_an_index_for_another_prompt_is_refused_with_both_sides(model: Path, fol
     place = folder / f"{model.name}-{other}.index"
     done("build", folder / "titles.tsv", "--tokenizer", model, "--out", place, "--prompt", other)
     line = one_line(genret("ask", place, "tiger", "--model", model))
-    assert (
-        f"titles stand behind a prompt as '{built}: TITLE' and {end!r}, but the prompt {default!r} of "
-        in line
-    )
+    said = f"titles stand behind a prompt as '{built}: TITLE' and {end!r}, but the prompt {default!r} of "
+    assert said in line
     expected = "<|im_end|>" if default == "chat" else "\n"
     assert f" expects 'Entity: TITLE' and {expected!r}; " in line
     assert "rebuild the index without rendering options: build-index … --tokenizer " in line

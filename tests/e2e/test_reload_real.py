@@ -15,7 +15,7 @@ import grpc
 import pytest
 
 from genret.decoding.cancellation import CancelToken
-from genret.retrieval.answers.answer_types import AnswerRequest, AnswerResult
+from genret.retrieval.answers.answer_types import AnswerRequest
 from genret.retrieval.index.reader import read_manifest
 from genret.retrieval.index.small_files import digest_bytes
 from genret.retrieval.retriever import Retriever
@@ -74,9 +74,7 @@ async def serving(*indexes: ChangingIndex, **options: Any) -> AsyncIterator[Api]
         real_server(*indexes, **options) as server,
         grpc.aio.insecure_channel(server.address) as channel,
     ):
-        retrieval: Any = pb_grpc.RetrievalServiceStub  # generated, so untyped
-        indexes_stub: Any = index_grpc.IndexServiceStub
-        yield Api(server, retrieval(channel), indexes_stub(channel))
+        yield Api(server, pb_grpc.RetrievalServiceStub(channel), index_grpc.IndexServiceStub(channel))
 
 
 def mapped(index: ChangingIndex) -> set[str]:
@@ -127,11 +125,9 @@ async def answer_over_the_old_version(api: Api, a: ChangingIndex) -> None:
             for options in ({"method": "greedy"}, {"shortlist": 4}):
                 request = AnswerRequest("which", json.dumps(EVERYTHING), max_tokens=128, **options)
                 (result,) = await device.run(old.retriever.answer_batch, [request], [CancelToken()])
-                assert isinstance(result, AnswerResult)
                 assert set(json.loads(result.text)) == set(a.titles)
-                assert [e.title for found in result.entities for e in found.entities] == [
-                    found.title for found in result.entities
-                ]
+                entities = [e.title for found in result.entities for e in found.entities]
+                assert entities == [found.title for found in result.entities]
         assert not (await api.reload()).reloaded
         assert mapped(a) == set(a.versions)
 

@@ -56,6 +56,7 @@ DISC = pb.RetrieveRequest(query="which city", method=pb.RETRIEVAL_METHOD_DISC, s
 TITLES = (
     '{"type": "array", "minItems": 2, "maxItems": 2, "items": {"type": "string", "x-genret-index": "tiny"}}'
 )
+MENTIONS = [pb.Mention(mention=mention) for mention in ("Nile", "Iron")]
 # What is asked, and how many requests it makes.
 FORMS: dict[str, tuple[str, Message, int]] = {
     "beam": ("Retrieve", BEAM, 1),
@@ -66,19 +67,10 @@ FORMS: dict[str, tuple[str, Message, int]] = {
     "answer": ("Answer", pb.AnswerRequest(query="which", schema_json=TITLES), 1),
     "stream": ("RetrieveStream", pb.RetrieveStreamRequest(id="a", request=BEAM), 1),
     "batch": ("BatchRetrieve", pb.BatchRetrieveRequest(requests=[BEAM, BEAM, DISC]), 3),
-    "link": (
-        "Link",
-        pb.LinkRequest(
-            mentions=[pb.Mention(mention=m) for m in ("Nile", "Iron")],
-            options=pb.RetrieveRequest(method=_BEAM),
-        ),
-        2,
-    ),
+    "link": ("Link", pb.LinkRequest(mentions=MENTIONS, options=pb.RetrieveRequest(method=_BEAM)), 2),
 }
-if HAS_FAISS := find_spec("faiss") is not None:
-    PROPOSED = {"shortlist": SHORTLIST, "auto with vectors": AUTO_WITH_VECTORS}
-else:
-    PROPOSED = {}
+HAS_FAISS = find_spec("faiss") is not None
+PROPOSED = {"shortlist": SHORTLIST, "auto with vectors": AUTO_WITH_VECTORS} if HAS_FAISS else {}
 FORMS |= {form: ("Retrieve", message, 1) for form, message in PROPOSED.items()}
 UNARY = [form for form in FORMS if form != "stream"]
 Served: TypeAlias = "AbstractAsyncContextManager[Api]"

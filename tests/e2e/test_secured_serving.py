@@ -102,7 +102,6 @@ async def test_every_kind_of_method_is_refused_before_its_request_is_parsed(
         assert b"".join(replies) in {b"one", b"oneone", b"onetwo"}
         assert running.parsed
     (principal,) = running.principals
-    assert principal is not None
     assert principal.scope is Scope.READ
     assert len(principal.fingerprint) == 8
     assert principal.fingerprint not in READ
@@ -214,7 +213,6 @@ async def test_reflection_needs_a_token(ca: CertificateAuthority, token_file: Pa
 async def test_http_callers_need_encryption_and_a_token(ca: CertificateAuthority, token_file: Path) -> None:
     async with serving(ca, token_file) as (server, _):
         http = server.server.http
-        assert http is not None
         trusting = ssl.create_default_context(cafile=ca.ca_file)
         url = f"https://{http.address}"
         body = {"query": "hamlet"}
@@ -265,7 +263,6 @@ async def test_metrics_of_a_port_of_their_own_ask_for_nothing(
 ) -> None:
     async with serving(ca, token_file, metrics=MetricsConfig(port=0)) as (server, _):
         monitoring = server.server.monitoring
-        assert monitoring is not None
         async with httpx.AsyncClient(base_url=f"http://{monitoring.address}", timeout=60) as client:
             shown = await client.get("/metrics")
             assert shown.status_code == 200

@@ -150,9 +150,8 @@ def reload_finds(change: Callable[[ChangingIndex], object]) -> Trigger:
 @asynccontextmanager
 async def full(folder: Path) -> AsyncIterator[tuple[Face, Ask]]:
     """The queue holds all it may."""
-    slow = FakeRetriever()
+    slow = FakeRetriever(held=True)
     async with faces(slow, queue=QueueLimits(max_requests=1)) as face:
-        slow.hold.clear()
         waiting = asyncio.ensure_future(face.api.retrieve("another"))
         await until(slow.running.is_set)
         yield face, RETRIEVE
@@ -199,9 +198,7 @@ async def with_too_little_a_token(folder: Path) -> AsyncIterator[tuple[Face, Ask
 @asynccontextmanager
 async def too_late(folder: Path) -> AsyncIterator[tuple[Face, Ask]]:
     """The server's own limit passes: at a client's deadline the client answers itself."""
-    slow = FakeRetriever()
-    async with faces(slow, max_request_seconds=0.2) as face:
-        slow.hold.clear()
+    async with faces(FakeRetriever(held=True), max_request_seconds=0.2) as face:
         yield face, RETRIEVE
 
 

@@ -41,7 +41,6 @@ async def test_a_client_that_trusts_the_authority_gets_through_and_others_do_not
     ca: CertificateAuthority, tmp_path: Path
 ) -> None:
     stranger = CertificateAuthority(tmp_path / "stranger")
-
     async with secured(ANYBODY, ca.server_tls()) as running:
         assert await running.code(credentials=client_of(ca)) is StatusCode.OK
         assert await running.code(credentials=client_of(stranger)) is StatusCode.UNAVAILABLE
@@ -61,7 +60,6 @@ async def test_with_a_client_authority_only_its_clients_get_through(
     right = clients.issue("client", client=True)
     expired = clients.issue("expired client", client=True, days_valid=-1)
     of_another = ca.issue("client of another", client=True)
-
     async with secured(ANYBODY, ca.server_tls(client_ca=clients.ca_file)) as running:
         assert await running.code(credentials=client_of(ca, right)) is StatusCode.OK
         for refused in (None, of_another, expired):
@@ -71,8 +69,6 @@ async def test_with_a_client_authority_only_its_clients_get_through(
 
 def replace_files(target: TlsConfig, source: CertificateFiles) -> None:
     """Put a certificate and its key in place as certificate managers do: by renaming, one file at a time."""
-    assert target.certificate is not None
-    assert target.key is not None
     for path, new in ((target.certificate, source.certificate), (target.key, source.key)):
         staged = path.with_suffix(".staged")
         shutil.copy(new, staged)
@@ -102,7 +98,6 @@ async def http_listener(tls: TlsConfig) -> AsyncIterator[int]:
 
 @asynccontextmanager
 async def permissive_listener(tls: TlsConfig) -> AsyncIterator[int]:
-    assert tls.certificate is not None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tls.certificate, tls.key)
     allow_only(context, ssl.TLSVersion.TLSv1_1)

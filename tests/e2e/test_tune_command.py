@@ -30,7 +30,7 @@ from genret.retrieval.ranking.made_queries import make_queries
 from genret.retrieval.ranking.prior import NULL_QUERIES
 from genret.retrieval.ranking.rankings import MODEL_LOGPROB, MODEL_PRIOR, NO_MODEL, UNWEIGHED_MODEL, Rankings
 from genret.retrieval.retriever import Retriever
-from genret.retrieval.types import RetrievalResult, RetrieveRequest
+from genret.retrieval.types import RetrieveRequest
 from genret.service.commands import tune as tune_module
 from genret.service.main import cli
 from tests.checkpoints import make_checkpoint, make_index, train_tokenizer
@@ -92,8 +92,7 @@ def tune(place: Path, *arguments: object, model: bool = True) -> Result:
 
 def told(place: Path, *arguments: object, model: bool = True) -> dict[str, Any]:
     """Tune and return what is said."""
-    found: dict[str, Any] = json.loads(done(tune(place, "--json", *arguments, model=model)).stdout)
-    return found
+    return json.loads(done(tune(place, "--json", *arguments, model=model)).stdout)
 
 
 def rankings_of(index: Path) -> Rankings:
@@ -123,7 +122,6 @@ def test_a_model_is_weighed_and_answers_by_the_new_ranking(place: Path) -> None:
         assert set(rankings.fitted) == {NO_MODEL, fingerprint}
         fitted = rankings.fitted[fingerprint]
         assert json.loads(json.dumps(fitted.to_json())) == facts["ranking"]
-        assert fitted.provenance is not None
         assert "labels.tsv#dev (xxh3_128 " in fitted.provenance.queries
         assert index.manifest.history[-1].operation == "tune"
         assert [source.name for source in index.manifest.history[-1].sources] == ["labels.tsv"]
@@ -136,7 +134,6 @@ def test_a_model_is_weighed_and_answers_by_the_new_ranking(place: Path) -> None:
     rankings = rankings_of(place / "index")
     assert set(rankings.fitted) == {NO_MODEL, fingerprint}
     alone = rankings.fitted[NO_MODEL].provenance
-    assert alone is not None
     assert alone.num_queries > 45
 
 
@@ -320,11 +317,7 @@ def test_a_model_that_knows_nothing_counts_next_to_nothing_and_does_no_harm(plac
     requests = [RetrieveRequest(query.text, k=1) for query in made]
 
     def hits(answers: Sequence[object]) -> float:
-        firsts = [
-            [candidate.title for candidate in one.candidates[:1]]
-            for one in answers
-            if isinstance(one, RetrievalResult)
-        ]
+        firsts = [[candidate.title for candidate in one.candidates[:1]] for one in answers]
         return sum(first == [title] for first, title in zip(firsts, right, strict=True)) / len(right)
 
     shares = {}

@@ -24,7 +24,6 @@ async def connected(
     """The server, its listener, and a client of that; the options are those of `running`."""
     async with running(*(retrievers or (FakeRetriever(),)), **{"http": HttpConfig(port=0), **options}) as api:
         server = api.server.http
-        assert server is not None
         base_url = f"http://{server.address}"
         async with httpx.AsyncClient(base_url=base_url, timeout=timeout, trust_env=False) as client:
             yield api, server, client

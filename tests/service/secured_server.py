@@ -49,8 +49,7 @@ class Secured:
     async def echo(
         self, channel: grpc.aio.Channel, *metadata: tuple[str, str], method: str = READ_METHOD
     ) -> bytes:
-        reply: bytes = await channel.unary_unary(method)(b"echo", metadata=metadata, timeout=60)
-        return reply
+        return await channel.unary_unary(method)(b"echo", metadata=metadata, timeout=60)
 
     async def code(
         self,
@@ -90,10 +89,7 @@ class _Echo(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc is untyped
         unary = grpc.unary_unary_rpc_method_handler(self._unary, self._parse)
         self._running = running
         self._handlers = {
-            READ_METHOD: unary,
-            ADMIN_METHOD: unary,
-            HEALTH_METHOD: unary,
-            UNLISTED_METHOD: unary,
+            **dict.fromkeys((READ_METHOD, ADMIN_METHOD, HEALTH_METHOD, UNLISTED_METHOD), unary),
             SERVER_STREAM: grpc.unary_stream_rpc_method_handler(self._server_stream, self._parse),
             CLIENT_STREAM: grpc.stream_unary_rpc_method_handler(self._client_stream, self._parse),
             BIDIRECTIONAL: grpc.stream_stream_rpc_method_handler(self._bidirectional, self._parse),

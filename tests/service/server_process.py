@@ -68,7 +68,6 @@ class ServerProcess:
     def address(self) -> str:
         """Wait until it is ready and return where it listens."""
         found = re.search(r"ready on (\S+): ", self.said("ready on "))
-        assert found is not None
         return found[1]
 
     def send(self, number: signal.Signals) -> None:
@@ -82,7 +81,6 @@ class ServerProcess:
         return code
 
     def _read(self) -> None:
-        assert self._process.stderr is not None
         with self._process.stderr as stream:
             for line in stream:
                 with self._changed:

@@ -34,6 +34,7 @@ from tests.service.running_server import Running, TableOpener, make_config, unti
 from tests.service.turned_clock import TurnedClock
 
 QUERY = json.dumps({"query": "x"}).encode()
+LINE = b'{"id": "a", "request": {"query": "x"}}\n'
 REQUEST = (
     b"POST /v1/retrieve HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
     b"content-length: %d\r\n\r\n%s" % (len(QUERY), QUERY)
@@ -168,9 +169,8 @@ async def test_noise_behind_a_reply_ends_the_connection_and_nothing_else(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     head = b"POST %s HTTP/1.1\r\nhost: x\r\ncontent-type: %s\r\ntransfer-encoding: chunked\r\n\r\n"
-    query = b'{"id": "a", "request": {"query": "x"}}\n'
     refused = head % (b"/v1/retrieve", b"text/plain")
-    answered = head % (b"/v1/retrieveStream", b"application/x-ndjson") + b"%x\r\n%s\r\n" % (len(query), query)
+    answered = head % (b"/v1/retrieveStream", b"application/x-ndjson") + b"%x\r\n%s\r\n" % (len(LINE), LINE)
     async with connected() as (_, server, client):
         for sent, until_then in ((refused, b"415"), (answered, b'"response"')):
             async with raw_connection(server.port) as (reader, writer):
@@ -182,10 +182,15 @@ async def test_noise_behind_a_reply_ends_the_connection_and_nothing_else(
     assert not caplog.records
 
 
-async def test_after_the_grace_what_is_left_is_cancelled_and_told_so() -> None:
-    fake = FakeRetriever(held=True)
+@pytest.mark.parametrize(
+    ("path", "kind", "body"), [("retrieve", "json", QUERY), ("retrieveStream", "x-ndjson", LINE)]
+)
+async def test_after_the_grace_what_is_left_is_cancelled_and_told_so(
+    path: str, kind: str, body: bytes
+) -> None:
+    fake, headers = FakeRetriever(held=True), {"content-type": f"application/{kind}"}
     async with connected(fake) as (_, server, client):
-        running = asyncio.create_task(client.post("/v1/retrieve", json={"query": "x"}))
+        running = asyncio.create_task(client.post(f"/v1/{path}", content=body, headers=headers))
         await until(fake.running.is_set)
         async with asyncio.timeout(60):
             await server.stop(0.05)
@@ -203,12 +208,8 @@ async def test_idle_connections_do_not_keep_the_server_up() -> None:
             await server.stop(600)
 
 
-@pytest.fixture
-def ca(tmp_path: Path) -> Authority:
-    return Authority(tmp_path / "ca")
-
-
-async def test_with_a_client_authority_a_certificate_is_asked_for(ca: Authority) -> None:
+async def test_with_a_client_authority_a_certificate_is_asked_for(tmp_path: Path) -> None:
+    ca = Authority(tmp_path / "ca")
     mine = ca.issue("client", client=True)
     async with connected(tls=ca.server_tls(client_ca=ca.ca_file)) as (_, server, _):
         for is_shown in (True, False):
@@ -274,10 +275,11 @@ async def watched(
     fake: FakeRetriever, **options: Any
 ) -> AsyncIterator[tuple[Running, httpx.AsyncClient, httpx.AsyncClient]]:
     """A server with all listeners, a client of its HTTP face, and one of its monitoring port."""
-    async with connected(fake, metrics=MetricsConfig(port=0), **options) as (api, _, http):
-        assert api.server.monitoring is not None
-        async with httpx.AsyncClient(base_url=f"http://{api.server.monitoring.address}", timeout=60) as watch:
-            yield api, http, watch
+    async with (
+        connected(fake, metrics=MetricsConfig(port=0), **options) as (api, _, http),
+        httpx.AsyncClient(base_url=f"http://{api.server.monitoring.address}", timeout=60) as watch,
+    ):
+        yield api, http, watch
 
 
 async def test_draining_answers_what_is_in_flight_everywhere_and_watching_ends_last() -> None:

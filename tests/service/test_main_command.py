@@ -11,10 +11,11 @@ import sys
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from genret.decoding.errors import DecodingError
 from genret.index_builder.cli import build_command
@@ -28,17 +29,12 @@ from genret.service.observability.logs import announce
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("torch", "transformers", "grpc", "google.protobuf", "pyarrow", "numpy", "rich", "tokenizers")
-
-
-@pytest.fixture
-def run() -> CliRunner:
-    return CliRunner()
-
-
 SERVED = ("torch", "transformers", "grpc", "pyarrow")
-
-
 EVALUATED = ("torch", "bm25s", "matplotlib", "ir_measures")
+
+
+def run(*arguments: str, **options: Any) -> Result:
+    return CliRunner().invoke(cli, arguments, **options)
 
 
 @pytest.mark.parametrize(
@@ -57,21 +53,21 @@ def test_help_imports_nothing_heavy(command: str, absent: tuple[str, ...]) -> No
     assert done.stdout.strip() == "[]"
 
 
-def test_help_lists_every_command(run: CliRunner) -> None:
-    output = run.invoke(cli, ["--help"]).output
+def test_help_lists_every_command() -> None:
+    output = run("--help").output
     for name, (_, short_help) in COMMANDS.items():
         assert f"  {name} " in output
         assert short_help in output
 
 
-def test_an_unknown_command_is_a_usage_error(run: CliRunner) -> None:
-    result = run.invoke(cli, ["serv"])
+def test_an_unknown_command_is_a_usage_error() -> None:
+    result = run("serv")
     assert result.exit_code == 2
     assert "No such command 'serv'" in result.stderr
 
 
-def test_the_version_is_told(run: CliRunner) -> None:
-    assert run.invoke(cli, ["--version"]).output.startswith("genret, version ")
+def test_the_version_is_told() -> None:
+    assert run("--version").output.startswith("genret, version ")
 
 
 def raiser(error: BaseException) -> click.Command:
@@ -92,16 +88,16 @@ def raiser(error: BaseException) -> click.Command:
     ],
 )
 def test_errors_are_one_line_and_exit_1(
-    run: CliRunner, monkeypatch: pytest.MonkeyPatch, error: Exception, message: str
+    monkeypatch: pytest.MonkeyPatch, error: Exception, message: str
 ) -> None:
     monkeypatch.setattr(main, "raise_command", raiser(error), raising=False)
     monkeypatch.setitem(COMMANDS, "raise", ("service.main", "Raise."))
-    result = run.invoke(cli, ["raise"])
+    result = run("raise")
     assert result.exit_code == 1
     assert result.stderr.startswith(message)
     assert result.stderr.count("\n") == 1
     assert result.stdout == ""
-    assert run.invoke(cli, ["--debug", "raise"]).exception is error
+    assert run("--debug", "raise").exception is error
 
 
 @pytest.mark.parametrize(
@@ -153,15 +149,15 @@ def test_errors_are_one_line_and_exit_1(
         ("serve a --host 0.0.0.0", "allow that with --insecure"),
     ],
 )
-def test_wrong_options_exit_2_and_are_named(run: CliRunner, line: str, message: str) -> None:
-    result = run.invoke(cli, shlex.split(line))
+def test_wrong_options_exit_2_and_are_named(line: str, message: str) -> None:
+    result = run(*shlex.split(line))
     assert result.exit_code == 2
     assert message in result.stderr
     assert result.stdout == ""
 
 
-def test_options_can_come_from_the_environment(run: CliRunner) -> None:
-    result = run.invoke(cli, ["query", "x"], env={"GENRET_QUERY_K": "0"})
+def test_options_can_come_from_the_environment() -> None:
+    result = run("query", "x", env={"GENRET_QUERY_K": "0"})
     assert "-k: must be in [1, 1000], got 0" in result.stderr
 
 
@@ -237,9 +233,6 @@ def test_what_is_not_utf8_is_named_after_the_lines_before_it() -> None:
     assert next(arriving) == ["c"]
     with pytest.raises(click.ClickException, match="standard input, line 5: not valid UTF-8"):
         next(arriving)
-
-
-def test_a_last_line_that_is_not_utf8_is_named_too() -> None:
     with pytest.raises(click.ClickException, match="standard input, line 2: not valid UTF-8"):
         flat(arrivals(Pipe([b"a\n\xc3"])))
 
@@ -266,9 +259,7 @@ DTYPES = ["auto", "float32", "bfloat16", "float16", "float64"]
 
 
 def command(name: str) -> click.Command:
-    found = cli.get_command(click.Context(cli), name)
-    assert found is not None
-    return found
+    return cli.get_command(click.Context(cli), name)
 
 
 def options(name: str) -> list[tuple[click.Option, click.Context]]:
@@ -308,7 +299,7 @@ def test_an_option_says_what_it_does_its_default_and_its_variable(
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name != "train"])
 def test_h_is_help_and_the_usage_names_the_command(name: str) -> None:
-    result = CliRunner().invoke(cli, [name, "-h"], prog_name="genret")
+    result = run(name, "-h", prog_name="genret")
     assert result.exit_code == 0
     assert result.output.startswith(f"Usage: genret {name} [OPTIONS]")
 

@@ -215,7 +215,6 @@ async def test_clients_that_leave_and_deadlines_are_counted_once_where_they_happ
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = TurnedClock(monkeypatch)
-
     fake = FakeRetriever()
     async with watched(fake) as (metrics, lanes, _):
         batcher = lanes.of("cpu").batcher
@@ -276,7 +275,6 @@ async def test_work_of_batches_and_streams_counts_while_it_waits_for_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = TurnedClock(monkeypatch)
-
     fake = FakeRetriever()
     async with watched(fake, max_requests=2) as (metrics, lanes, _):
         fair_queue, entered = lanes.of("cpu").fair_queue, asyncio.Event()
@@ -313,9 +311,8 @@ async def test_work_of_batches_and_streams_counts_while_it_waits_for_room(
 
 
 async def test_a_client_that_gives_up_at_its_deadline_is_no_cancellation() -> None:
-    fake = FakeRetriever()
+    fake = FakeRetriever(held=True)
     async with watched(fake) as (metrics, lanes, _):
-        fake.hold.clear()
         token = CancelToken(time.monotonic() + 30)
         running = asyncio.create_task(ask(lanes, fake, "a", token))
         await until(fake.running.is_set)
@@ -385,15 +382,11 @@ async def test_a_server_tells_of_its_calls_and_reloads(caplog: pytest.LogCapture
     caplog.set_level("INFO", "genret.requests")
     options: dict[str, Any] = {"metrics": MetricsConfig(port=0), "http": HttpConfig(port=0)}
     options["log"] = LogConfig(requests=True)
-
     async with (
         running(FakeRetriever(), load=False, **options) as server,
         httpx.AsyncClient(timeout=60, trust_env=False) as client,
     ):
-        monitoring, http = server.server.monitoring, server.server.http
-        assert monitoring is not None
-        assert http is not None
-        watched, api = f"http://{monitoring.address}", f"http://{http.address}"
+        watched, api = (f"http://{one.address}" for one in (server.server.monitoring, server.server.http))
         assert (await client.get(f"{watched}/readyz")).status_code == 503
         error, _ = await failure(server.retrieve())
         assert error.code() is grpc.StatusCode.UNAVAILABLE

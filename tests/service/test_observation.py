@@ -39,12 +39,7 @@ from tests.service.fake_retriever import fake_result, fake_scores
 from tests.service.running_server import overtaken, until
 
 SERVICE = "genret.v1.RetrievalService"
-_HANDLERS: dict[str, Callable[..., Any]] = {
-    "unary_unary": grpc.unary_unary_rpc_method_handler,
-    "unary_stream": grpc.unary_stream_rpc_method_handler,
-    "stream_unary": grpc.stream_unary_rpc_method_handler,
-    "stream_stream": grpc.stream_stream_rpc_method_handler,
-}
+KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
 
 
 @dataclass
@@ -96,7 +91,7 @@ async def observed(
     metrics = Metrics()
     interceptors = [ObservationInterceptor(metrics, log or LogConfig(), tracing), *behind]
     server = grpc.aio.server(interceptors=interceptors)
-    handler = _HANDLERS[kind](
+    handler = getattr(grpc, f"{kind}_rpc_method_handler")(
         behaviour,
         request_deserializer=pb.RetrieveRequest.FromString,
         response_serializer=pb.RetrieveResponse.SerializeToString,
@@ -111,13 +106,12 @@ async def observed(
         await server.stop(0)
 
 
-@pytest.fixture(params=_HANDLERS)
+@pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 REPLY = pb.RetrieveResponse(index=pb.IndexRef(name="plays", version="v7"))
-
 Before = Callable[[Any], Awaitable[None]]
 
 
@@ -276,7 +270,6 @@ async def test_interceptor_and_method_know_a_call_by_one_id() -> None:
 
     async def note(context: Any) -> None:
         scope = current_scope()
-        assert scope is not None
         seen.append((scope.request_id, call_of(context, 1.0).request_id))
 
     async with observed(behaviour("unary_unary", note)) as running:
@@ -297,7 +290,6 @@ async def test_a_request_line_names_the_call_and_queries_only_where_asked(
     kind: str, queries: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "genret.requests")
-
     log = LogConfig(requests=True, queries=queries)
     async with observed(behaviour(kind, nothing), kind, log) as running:
         await finish(running, "to be\nor not", metadata=((REQUEST_ID_KEY, "abc"),))
@@ -317,7 +309,6 @@ async def test_a_request_line_names_the_call_and_queries_only_where_asked(
 
 async def test_a_request_line_names_who_called_by_fingerprint(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "genret.requests")
-
     knowing = Behind(lambda: PRINCIPAL.set(Principal(Scope.READ, "0123abcd")))
     log = LogConfig(requests=True)
     async with observed(behaviour("unary_unary", nothing), log=log, behind=[knowing]) as running:
@@ -334,7 +325,6 @@ async def test_calls_at_once_are_kept_apart(caplog: pytest.LogCaptureFixture) ->
 
     async def meet(context: Any) -> None:
         scope = current_scope()
-        assert scope is not None
         here.append(scope.request_id)
         if len(here) == len(ids):
             all_here.set()
@@ -356,7 +346,6 @@ async def test_calls_at_once_are_kept_apart(caplog: pytest.LogCaptureFixture) ->
 
 async def test_nothing_is_logged_unless_asked(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-
     async with observed(behaviour("unary_unary", nothing)) as running:
         await finish(running, "a secret query")
     assert not [r for r in caplog.records if r.name.startswith(("genret", "service"))]
@@ -392,9 +381,7 @@ def exporter(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
 
 def started(exporter: InMemorySpanExporter, ratio: float = 1.0) -> tracing.Tracing:
     config = TracingConfig(endpoint="http://127.0.0.1:4317", sample_ratio=ratio)
-    found = tracing.start(config, "1.2.3", SimpleSpanProcessor(exporter))
-    assert found is not None
-    return found
+    return tracing.start(config, "1.2.3", SimpleSpanProcessor(exporter))
 
 
 def call(
@@ -449,9 +436,7 @@ def test_a_call_has_a_span_with_its_stages(exporter: InMemorySpanExporter) -> No
     assert server.resource.attributes["service.name"] == "genret"
     assert server.resource.attributes["genret.service.version"] == "1.2.3"
     assert set(spans) == {"queue", "prefill", "decode", "convert"}
-    assert server.context is not None
     for span in spans.values():
-        assert span.parent is not None
         assert span.parent.span_id == server.context.span_id
     order = [spans[name] for name in ("queue", "prefill", "decode", "convert")]
     times = [(span.start_time or 0, span.end_time or 0) for span in order]
@@ -515,7 +500,6 @@ def test_the_client_s_trace_goes_on_and_one_that_is_none_is_ignored(
     exporter: InMemorySpanExporter, header: str, is_parent: bool
 ) -> None:
     server = call(exporter, answer, [("traceparent", header)])[f"{SERVICE}/Retrieve"]
-    assert server.context is not None
     assert (server.parent is not None) is is_parent
     if server.parent is not None:
         ids = (f"{server.context.trace_id:032x}", f"{server.parent.span_id:016x}")
@@ -553,7 +537,6 @@ def test_a_collector_that_is_down_disturbs_nobody(caplog: pytest.LogCaptureFixtu
             traced = tracing.start(TracingConfig(endpoint=endpoint), "1.2.3")
             async with observed(answer, tracing=traced) as running:
                 codes = {await finish(running) for _ in range(20)}
-            assert traced is not None
             await asyncio.wait_for(traced.stop(timeout_s=0.5), 60)
             return codes
 

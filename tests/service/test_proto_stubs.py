@@ -31,10 +31,6 @@ TOOL_NOISE = (
 pytest.importorskip("grpc_tools")
 
 
-def installed_tools() -> str:
-    return importlib.metadata.version("grpcio-tools")
-
-
 def without_noise(path: Path) -> str:
     text = path.read_text(encoding="utf-8")
     for pattern, replacement in TOOL_NOISE:
@@ -51,7 +47,7 @@ def test_generated_stubs_are_current(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(
-    installed_tools() != GRPCIO_TOOLS_VERSION,
+    importlib.metadata.version("grpcio-tools") != GRPCIO_TOOLS_VERSION,
     reason=f"byte for byte only with grpcio-tools {GRPCIO_TOOLS_VERSION}",
 )
 def test_generated_stubs_are_current_byte_for_byte(tmp_path: Path) -> None:

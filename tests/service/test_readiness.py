@@ -26,12 +26,12 @@ def watch(s: Running, service: str = "genret.v1.RetrievalService") -> Any:
 
 
 async def next_status(watching: Any) -> int:
-    status: int = (await asyncio.wait_for(watching.read(), 60)).status
-    return status
+    return (await asyncio.wait_for(watching.read(), 60)).status
 
 
 async def test_a_watcher_that_leaves_takes_no_other_with_it() -> None:
-    async with running(FakeRetriever(), load=False) as s:
+    fake = FakeRetriever()
+    async with running(fake, load=False) as s:
         leaving, staying, liveness = watch(s), watch(s), watch(s, "")
         seen = [await next_status(w) for w in (leaving, staying, liveness)]
         assert seen == [NOT_SERVING, NOT_SERVING, SERVING]
@@ -40,6 +40,7 @@ async def test_a_watcher_that_leaves_takes_no_other_with_it() -> None:
         assert await next_status(other) == UNKNOWN
         await s.server.load()
         assert await next_status(staying) == SERVING
+        assert fake.num_warm_ups == 1
 
 
 async def test_watchers_hear_of_a_drain_and_do_not_hold_it_up() -> None:

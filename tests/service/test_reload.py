@@ -55,8 +55,8 @@ class SlowToWarm(FakeRetriever):
 
 
 def reload(api: Running, name: str = "", force: bool = False, timeout: float = 60) -> Any:
-    stub: Any = pb_grpc.IndexServiceStub  # generated, so untyped
-    return stub(api.channel).ReloadIndex(pb.ReloadIndexRequest(name=name, force=force), timeout=timeout)
+    request = pb.ReloadIndexRequest(name=name, force=force)
+    return pb_grpc.IndexServiceStub(api.channel).ReloadIndex(request, timeout=timeout)
 
 
 def is_next(api: Running) -> bool:
@@ -171,25 +171,22 @@ async def test_reloads_of_different_indexes_follow_each_other() -> None:
         (IndexFormatError("/a/path: damaged"), StatusCode.FAILED_PRECONDITION, "cannot be read"),
     ],
 )
-def test_a_version_that_cannot_be_served_changes_nothing(
+async def test_a_version_that_cannot_be_served_changes_nothing(
     error: Exception, code: grpc.StatusCode, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario() -> None:
-        async with running(FakeRetriever()) as api:
-            api.opener.table["fake"] = error
-            refused, details = await failure(reload(api))
-            assert refused.code() is code
-            assert said in refused.details()
-            assert "/a/path" not in refused.details()
-            if code is StatusCode.DATA_LOSS:
-                assert details["ErrorInfo"].metadata["file"] == "trie.arrow"
-            assert await served_version(api) == "v1"
-            assert api.opener.retired == []
-            api.opener.table["fake"] = version(2)
-            assert (await reload(api)).reloaded
-
-    with caplog.at_level(logging.ERROR, "genret.service.serving.reload"):
-        asyncio.run(scenario())
+    caplog.set_level(logging.ERROR, "genret.service.serving.reload")
+    async with running(FakeRetriever()) as api:
+        api.opener.table["fake"] = error
+        refused, details = await failure(reload(api))
+        assert refused.code() is code
+        assert said in refused.details()
+        assert "/a/path" not in refused.details()
+        if code is StatusCode.DATA_LOSS:
+            assert details["ErrorInfo"].metadata["file"] == "trie.arrow"
+        assert await served_version(api) == "v1"
+        assert api.opener.retired == []
+        api.opener.table["fake"] = version(2)
+        assert (await reload(api)).reloaded
     (line,) = caplog.messages
     assert line.startswith("index 'fake': the version served stays: ")
 
@@ -236,20 +233,17 @@ async def test_a_server_that_warms_up_or_drains_reloads_nothing() -> None:
         await draining
 
 
-def test_a_hangup_reloads_what_changed_and_logs_it(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
-        async with running(FakeRetriever(), FakeRetriever(), FakeRetriever()) as api:
-            api.opener.table["fake"] = IndexNotFoundError("gone")
-            api.opener.table["fake2"] = version(2, name="fake2")
-            api.server.hang_up()
-            async with asyncio.timeout(60):
-                while await served_version(api, "fake2") != "v2":
-                    await asyncio.sleep(0.002)
-            assert [await served_version(api, name) for name in ("fake", "fake1")] == ["v1", "v1"]
-            assert len(api.opener.opened) == 4
-
-    with caplog.at_level(logging.INFO, "genret.service.serving.reload"):
-        asyncio.run(scenario())
+async def test_a_hangup_reloads_what_changed_and_logs_it(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "genret.service.serving.reload")
+    async with running(FakeRetriever(), FakeRetriever(), FakeRetriever()) as api:
+        api.opener.table["fake"] = IndexNotFoundError("gone")
+        api.opener.table["fake2"] = version(2, name="fake2")
+        api.server.hang_up()
+        async with asyncio.timeout(60):
+            while await served_version(api, "fake2") != "v2":
+                await asyncio.sleep(0.002)
+        assert [await served_version(api, name) for name in ("fake", "fake1")] == ["v1", "v1"]
+        assert len(api.opener.opened) == 4
     said = sorted(caplog.messages)
     assert said[0] == "index 'fake': the version served stays: gone"
     assert said[1] == "index 'fake1': version v1 is served already"

@@ -427,8 +427,5 @@ def test_the_table_shows_titles_as_they_are_and_what_it_took() -> None:
 
 
 def test_the_best_stand_first_and_what_has_no_score_last() -> None:
-    assert [score.title for score in score_command.in_order(REPLY).result.scores] == [
-        "Hamlet",
-        "Macbeth [play]",
-        "Tab\there",
-    ]
+    titles = [score.title for score in score_command.in_order(REPLY).result.scores]
+    assert titles == ["Hamlet", "Macbeth [play]", "Tab\there"]

@@ -90,9 +90,8 @@ def test_the_object_of_a_method_has_its_options(kind: type[MethodOptions]) -> No
     own = {one.name: one.default for one in fields(cast(Any, kind))}
     assert own == {name: options[name].default for name in own}
     assert {name for name, option in options.items() if method in option.methods} <= own.keys()
-    assert {name for name, option in options.items() if option.help.startswith(method)} - own.keys() <= {
-        "method"
-    }
+    said = {name for name, option in options.items() if option.help.startswith(method)}
+    assert said - own.keys() <= {"method"}
     assert with_options(10, kind(), None, {}) == RetrieveRequest("-", method=method)
 
 

@@ -156,9 +156,8 @@ def test_every_method_of_the_api_says_what_it_asks_for() -> None:
         for method in service.methods
     }
     assert methods == {name for name in METHOD_SCOPES if name.startswith("/genret.")}
-    assert {name for name in methods if METHOD_SCOPES[name] is Scope.ADMIN} == {
-        "/genret.v1.IndexService/ReloadIndex"
-    }
+    admin = [name for name in methods if METHOD_SCOPES[name] is Scope.ADMIN]
+    assert admin == ["/genret.v1.IndexService/ReloadIndex"]
     assert all(METHOD_SCOPES[name] is not None for name in methods)
 
 
@@ -182,6 +181,7 @@ def test_lines_are_scopes_with_tokens_or_digests() -> None:
     assert found == [Scope.READ, Scope.ADMIN, Scope.READ], "two of a scope may be live"
     for stranger in ("", C, A[:-1], A + "x", A.upper(), digest, f"sha256:{digest}"):
         assert scope_of(tokens, stranger) is None
+    assert A not in repr(tokens)
 
 
 def test_no_token_is_made_twice() -> None:
@@ -250,10 +250,6 @@ def test_every_token_is_compared_whatever_matches(monkeypatch: pytest.MonkeyPatc
         compared.clear()
         tokens.find(presented)
         assert compared == [token.digest for token in tokens.tokens]
-
-
-def test_the_set_holds_no_token() -> None:
-    assert A not in repr(parse(f"read {A}"))
 
 
 @pytest.fixture
@@ -535,7 +531,6 @@ def test_a_new_token_works_with_the_line_below_it(tmp_path: Path, options: list[
     assert token not in line
     path = tokens_in(tmp_path, line)
     found = read_token_file(path).find(token)
-    assert found is not None
     assert found.scope is scope
     checked = CliRunner().invoke(cli, ["token", "check", str(path)])
     assert checked.exit_code == 0

@@ -5,7 +5,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import grpc
 import pytest
@@ -176,27 +178,11 @@ async def test_a_refused_stream_sets_its_status() -> None:
     assert context.status is grpc.StatusCode.UNAVAILABLE
 
 
-class _Server:
-    def __init__(self) -> None:
-        self.added: list[Any] = []
-
-    def add_generic_rpc_handlers(self, handlers: Any) -> None:
-        self.added += handlers
-
-
 def test_the_proxy_passes_messages_on_as_bytes() -> None:
-    server = _Server()
-
-    class Servicer:
-        def __getattr__(self, name: str) -> Any:
-            return lambda request, context: None
-
-    add_services_to_server(Servicer(), server)
-    assert [one.service_name() for one in server.added] == [
-        "genret.v1.RetrievalService",
-        "genret.v1.IndexService",
-        "grpc.health.v1.Health",
-    ]
-    handlers = [h for one in server.added for h in one._method_handlers.values()]
+    added: list[Any] = []
+    add_services_to_server(MagicMock(), SimpleNamespace(add_generic_rpc_handlers=added.extend))
+    services = ["genret.v1.RetrievalService", "genret.v1.IndexService", "grpc.health.v1.Health"]
+    assert [one.service_name() for one in added] == services
+    handlers = [h for one in added for h in one._method_handlers.values()]
     assert len(handlers) >= 10
     assert all(handler.request_deserializer is None for handler in handlers)

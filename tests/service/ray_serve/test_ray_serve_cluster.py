@@ -66,7 +66,6 @@ class Deployment:
         self._reader.start()
 
     def _read(self) -> None:
-        assert self.process.stderr is not None
         with self.process.stderr as stream:
             self.lines += stream
 
