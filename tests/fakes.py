@@ -1,4 +1,7 @@
-"""Small stand-ins for models: exact next-token tables, so that true distributions can be enumerated."""
+"""Small stand-ins for models: exact next-token tables, so that true distributions can be enumerated.
+
+And calls of functions that stay as they are, recorded.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,9 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import pytest
 import torch
 from scipy import stats
 from torch import Tensor
@@ -231,6 +236,19 @@ class TableModel:
             allowed = {r[depth] for r in rows if r[:depth] == prefix and len(r) > depth}
             weight *= float(sum(p[t] for t in allowed))
         return weight
+
+
+def recorded(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[tuple[Any, ...]]:
+    """Return the positional arguments of every call of a function from now on; of a method, with `self`."""
+    calls: list[tuple[Any, ...]] = []
+    function = getattr(owner, name)
+
+    def recording(*arguments: Any, **named: Any) -> Any:
+        calls.append(arguments)
+        return function(*arguments, **named)
+
+    monkeypatch.setattr(owner, name, recording)
+    return calls
 
 
 class SelfCancelling(CancelToken):

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from genret import RetrievalResult, Retriever, RetrieveRequest
 from genret.decoding.cancellation import CancelToken
 from genret.decoding.language_model import PromptPrefix
@@ -17,7 +20,19 @@ from tests.fakes import TableModel, TableSession
 
 TOKENIZER = TextTokenizer(train_tokenizer(), END, "tiny")
 CONFIG = checkpoint_config()
+POISON = "#"  # a query that holds it breaks a `poisoned` model
 METHODS = ("auto", "beam", "disc", "shortlist")
+
+
+def poisoned(sound: TableModel, value: float = math.nan, depth: int = 0) -> TableModel:
+    """Return a model that breaks behind prompts with `POISON`, by `value` once `depth` tokens are written."""
+    (poison,) = TOKENIZER.encode_text(POISON)
+
+    def function(prompt: tuple[int, ...], written: tuple[int, ...]) -> Tensor:
+        logits = sound.logits(prompt, written)
+        return torch.full_like(logits, value) if poison in prompt and len(written) >= depth else logits
+
+    return TableModel(sound.vocab_size, function)
 
 
 class CountingModel(TableModel):

@@ -18,6 +18,7 @@ from genret.retrieval.index import reader as reader_module
 from genret.retrieval.index.reader import Index
 from genret.retrieval.index.verification import verify
 from genret.retrieval.index.versions import list_versions
+from tests.fakes import recorded
 from tests.faults.publication_reader import digest
 from tests.fuzz.rich_index import TOKENIZER, lines
 from tests.index_fixtures import build
@@ -171,15 +172,7 @@ def test_opening_gives_up_when_every_version_is_removed_under_its_hands(
 def test_a_broken_version_is_tried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     summary = build(tmp_path, ["a"], TOKENIZER)
     (summary.index / "versions" / summary.version / "trie.arrow").unlink()
-    calls = 0
-    real = reader_module.read_manifest
-
-    def counted(folder: Path) -> object:
-        nonlocal calls
-        calls += 1
-        return real(folder)
-
-    monkeypatch.setattr(reader_module, "read_manifest", counted)
+    calls = recorded(monkeypatch, reader_module, "read_manifest")
     with pytest.raises(IndexDirectoryError, match=r"trie\.arrow"):
         Index.open(summary.index)
-    assert calls == 1
+    assert len(calls) == 1

@@ -79,15 +79,6 @@ class Damage:
         raise ValueError(f"{self.kind} leaves no content")
 
 
-def read_version(folder: Path) -> dict[str, bytes]:
-    """Return the content of all files of a version directory, by relative path."""
-    return {
-        file.relative_to(folder).as_posix(): file.read_bytes()
-        for file in sorted(folder.rglob("*"))
-        if file.is_file()
-    }
-
-
 def write_damaged(
     index: Path, sound: Mapping[str, bytes], other: Mapping[str, bytes], damage: Damage
 ) -> bool:

@@ -18,7 +18,8 @@ from genret.retrieval.errors import GenretError
 from genret.retrieval.index.reader import Index
 from genret.retrieval.index.verification import verify
 from genret.retrieval.ranking.ranker import Ranker
-from tests.fuzz.damage import Damage, read_version, write_damaged
+from tests.fuzz.damage import Damage, write_damaged
+from tests.index_fixtures import files_of
 
 # A healthy open or verify takes milliseconds, on a busy machine seconds; a hang is killed by the alarm.
 _LIMIT_S = 200
@@ -102,7 +103,7 @@ def main(sound: Path, other: Path, work: Path) -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_AS, (_ADDRESS_SPACE, _ADDRESS_SPACE))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    files, others = read_version(sound), read_version(other)
+    files, others = files_of(sound), files_of(other)
     for line in sys.stdin:
         damage = Damage.from_line(line)
         changed = write_damaged(work, files, others, damage)

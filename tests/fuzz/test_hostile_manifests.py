@@ -18,8 +18,9 @@ from genret.retrieval.errors import GenretError, IndexDirectoryError, IndexForma
 from genret.retrieval.index.layout import FORMAT_VERSION
 from genret.retrieval.index.reader import Index
 from genret.retrieval.index.verification import verify
-from tests.fuzz.damage import CURRENT, MANIFEST, Damage, Kind, read_version, write_damaged
+from tests.fuzz.damage import CURRENT, MANIFEST, Damage, Kind, write_damaged
 from tests.fuzz.rich_index import build_rich
+from tests.index_fixtures import files_of
 
 Document = dict[str, Any]
 
@@ -34,7 +35,7 @@ _NO_NAMES = ("C:\\x", "a\0b", "\ud800", "trie.arrow\n", "x" * 10_000, "unexpecte
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    return read_version(build_rich(tmp_path_factory.mktemp("rich"))[0])
+    return files_of(build_rich(tmp_path_factory.mktemp("rich"))[0])
 
 
 def install(index: Path, sound: dict[str, bytes], text: str) -> Path:

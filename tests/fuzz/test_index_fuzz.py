@@ -19,8 +19,9 @@ from genret.retrieval.errors import GenretError
 from genret.retrieval.index.manifest import Manifest
 from genret.retrieval.index.reader import Index
 from genret.retrieval.index.verification import verify
-from tests.fuzz.damage import CURRENT, MANIFEST, Damage, Kind, every_flip, every_odd, read_version, sampled
+from tests.fuzz.damage import CURRENT, MANIFEST, Damage, Kind, every_flip, every_odd, sampled
 from tests.fuzz.rich_index import build_rich
+from tests.index_fixtures import files_of
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -39,7 +40,7 @@ class Range:
 
     @property
     def sound(self) -> dict[str, bytes]:
-        return read_version(self.folders[0])
+        return files_of(self.folders[0])
 
     def answers(self, damages: Iterable[Damage]) -> Iterator[tuple[Damage, dict[str, dict[str, str]]]]:
         """Yield every damage that changed something, with what came of it.
@@ -111,7 +112,7 @@ def test_sampled_damage_is_found(damaged: Range) -> None:
 
 def test_anything_else_in_the_place_of_a_file_is_found(damaged: Range) -> None:
     seen = set()
-    for damage, found in damaged.answers(every_odd(damaged.sound, read_version(damaged.folders[1]))):
+    for damage, found in damaged.answers(every_odd(damaged.sound, files_of(damaged.folders[1]))):
         check_found(damage, found)
         seen.add((damage.file, damage.kind))
     assert {(CURRENT, Kind.SWAP), (MANIFEST, Kind.PIPE), ("trie.arrow", Kind.SWAP)} < seen

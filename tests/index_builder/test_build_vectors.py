@@ -15,12 +15,7 @@ from hypothesis import strategies as st
 
 from genret.index_builder import evidence_maker as evidence_module
 from genret.index_builder.build import BuildSummary, build_index
-from genret.index_builder.build_options import (
-    BuildOptions,
-    EvidenceOptions,
-    VectorBuildOptions,
-    VectorChange,
-)
+from genret.index_builder.build_options import BuildOptions, EvidenceOptions, VectorBuildOptions, VectorChange
 from genret.index_builder.build_plan import plan_build
 from genret.index_builder.cli import update_command
 from genret.index_builder.past_queries import QueryFile
@@ -55,9 +50,6 @@ def model_folder(folder: Path) -> Path:
     (folder / "model").mkdir()
     (folder / "model" / "config.json").write_text("{}")
     return folder / "model"
-
-
-NO_CHANGE: dict[str, Any] = {"remove_ids": ("absent",), "ignore_missing": True}
 
 
 @pytest.fixture
@@ -203,13 +195,6 @@ def built(tmp_path: Path) -> BuildSummary:
     return build(tmp_path, LINES, TOKENIZER, vectors=WISH)
 
 
-def test_an_update_that_changes_nothing_leaves_the_vectors(fake: FakeVectors, tmp_path: Path) -> None:
-    summary = built(tmp_path)
-    updated = update(summary.index, **NO_CHANGE)
-    assert (updated.fates.vectors, updated.version) == ("kept", summary.version)
-    assert len(fake.calls) == 1
-
-
 def test_vectors_are_added_replaced_and_dropped_and_nothing_else_changes(
     fake: FakeVectors, tmp_path: Path
 ) -> None:
@@ -226,6 +211,8 @@ def test_vectors_are_added_replaced_and_dropped_and_nothing_else_changes(
     assert replaced.manifest.vectors.columns == ()
     assert b"first one" not in stored(summary.index)
     assert replaced.manifest.history[-1].options["vectors"]["columns"] == []
+    kept = update(summary.index, remove_ids=("absent",), ignore_missing=True)
+    assert (kept.fates.vectors, kept.version) == ("kept", replaced.version)
     dropped = update(summary.index, vectors=VectorChange(drop=True))
     assert dropped.fates.vectors == "dropped"
     assert data_files(summary.index, dropped.version) == plain
@@ -326,8 +313,9 @@ def test_a_device_that_is_not_there_is_refused_before_anything_is_read(
     monkeypatch.setattr("torch.cuda.is_available", lambda: device != "cuda")
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     model = model_folder(tmp_path)
-    sound = wish(model, device="auto")
+    sound = wish(model, device="auto" if device == "cuda" else "cuda:1")  # the last one there is
     summary = build(tmp_path, LINES, TOKENIZER, vectors=sound)
+    assert fake.calls[-1]["options"] == sound.options
     other = wish(model, device=device)
     options = BuildOptions(out=tmp_path / "other.index", vectors=other)
     for refused in (
@@ -339,15 +327,6 @@ def test_a_device_that_is_not_there_is_refused_before_anything_is_read(
         with pytest.raises(InputError, match=f"^vector_device: {message}$"):
             refused()
     assert not (tmp_path / "other.index").exists()
-
-
-def test_the_last_device_there_is_will_do(
-    fake: FakeVectors, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    build(tmp_path, LINES, TOKENIZER, vectors=wish(device="cuda:1"))
-    assert fake.calls[-1]["options"] == VectorOptions(device="cuda:1")
 
 
 def test_a_change_is_one_thing_or_the_other() -> None:

@@ -12,7 +12,6 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from genret.index_builder import build as build_module
 from genret.index_builder import command_line
 from genret.index_builder.build_options import (
     MIB,
@@ -283,13 +282,9 @@ def test_what_an_interrupted_command_says_and_the_next_one_takes_up(
     tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     titles = write_titles(tmp_path / "t.txt", ["a", "b"])
-    with monkeypatch.context() as patch:
-
-        def interrupted(*_: object) -> None:
-            raise KeyboardInterrupt
-
-        patch.setattr(build_module, "write_version", interrupted)
-        result = build_from(checkpoint, titles)
+    monkeypatch.setenv("GENRET_FAULT", "merge-started:interrupt")
+    monkeypatch.setattr("genret.index_builder.faults._passages", {})
+    result = build_from(checkpoint, titles)
     assert result.exit_code == 130
     assert "nothing was built at" in result.stderr
     assert "2 records are tokenised already: the same command goes on from there" in result.stderr

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from genret.index_builder.build import BuildSummary, build_index
+from genret.index_builder.build import BuildSummary
 from genret.index_builder.build_options import BuildOptions, VectorBuildOptions, VectorChange
 from genret.index_builder.build_plan import plan_vectors
 from genret.index_builder.changes import VersionRun
@@ -24,6 +24,7 @@ from genret.retrieval.index.verification import verify
 from genret.retrieval.vectors.embedder import VectorMethod
 from genret.retrieval.vectors.vector_maker import VectorOptions
 from genret.retrieval.vectors.vector_search import VectorProposer
+from tests.index_fixtures import build as build_lines
 from tests.index_fixtures import character_tokenizer, version_files, write_titles
 from tests.trigram_encoder import DIMENSIONS, TRIGRAMS
 from tests.vector_fixtures import with_file
@@ -38,10 +39,7 @@ pytestmark = pytest.mark.usefixtures("trigrams")
 
 
 def build(folder: Path, name: str = "it.index", wish: VectorBuildOptions = WISH) -> BuildSummary:
-    source = write_titles(folder / "titles.txt", TITLES)
-    return build_index(
-        source, TOKENIZER, BuildOptions(out=folder / name, format="lines", vectors=wish, threads=1)
-    )
+    return build_lines(folder, TITLES, TOKENIZER, name, format="lines", vectors=wish, threads=1)
 
 
 @pytest.fixture(scope="module")

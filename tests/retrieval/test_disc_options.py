@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from genret import RetrievalResult, Retriever, RetrieveRequest
-from genret.decoding.params import DiscParams
-from genret.index_builder.build import build_index
-from genret.index_builder.build_options import BuildOptions
-from genret.retrieval.defaults import sample_catalogue, small_model_dir
-from genret.retrieval.errors import ModelError
+from genret.retrieval.defaults import small_model_dir
 from genret.retrieval.index.reader import Index
 from genret.retrieval.methods import decoded_methods as methods
-from genret.retrieval.prompts import CheckpointConfig
-from genret.retrieval.text import TextTokenizer
 from tests.checkpoints import make_index
 from tests.fake_vectors import MadeUpVectors
-from tests.fakes import TableModel, likely_titles
+from tests.fakes import TableModel, likely_titles, recorded
+from tests.sample_index import build_sample_index
 from tests.table_retrievers import CONFIG, TOKENIZER, answers
 
 
@@ -35,20 +30,6 @@ def retriever(folder: Path) -> Iterator[Retriever]:
     index = Index.open(folder)
     with Retriever(index, likely_titles(index), TOKENIZER, CONFIG) as opened:
         yield opened
-
-
-@pytest.fixture
-def batches(monkeypatch: pytest.MonkeyPatch) -> list[list[DiscParams]]:
-    """The parameters of every run of DISC."""
-    seen: list[list[DiscParams]] = []
-    disc = methods.disc
-
-    def watched(session: Any, constraint: Any, params: Sequence[DiscParams], *rest: Any) -> Any:
-        seen.append(list(params))
-        return disc(session, constraint, params, *rest)
-
-    monkeypatch.setattr(methods, "disc", watched)
-    return seen
 
 
 def true_mass(retriever: Retriever, query: str, kind: str | None = None) -> float:
@@ -106,8 +87,9 @@ def test_a_filter_that_allows_nothing_has_no_mass(
 
 
 def test_requests_are_batched_by_their_way_of_sampling_and_keep_their_answers(
-    retriever: Retriever, batches: list[list[DiscParams]]
+    retriever: Retriever, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    runs = recorded(monkeypatch, methods, "disc")
     kinds: list[dict[str, Any]] = [
         {},
         {"adaptive": True},
@@ -123,8 +105,8 @@ def test_requests_are_batched_by_their_way_of_sampling_and_keep_their_answers(
         for n in range(16)
     ]
     together = answers(retriever, *requests)
-    assert len(batches) == 5
-    assert {(p.adaptive, p.beam_size, p.top_m): len(of) for of in batches for p in of} == {
+    assert len(runs) == 5
+    assert {(p.adaptive, p.beam_size, p.top_m): len(of) for _, _, of, *_ in runs for p in of} == {
         (False, 1, None): 6,
         (True, 1, None): 2,
         (False, 2, None): 2,
@@ -133,11 +115,8 @@ def test_requests_are_batched_by_their_way_of_sampling_and_keep_their_answers(
     }
     for request, reply in zip(requests, together, strict=True):
         (alone,) = answers(retriever, request)
-        assert (reply.candidates, reply.mass, reply.abstained) == (
-            alone.candidates,
-            alone.mass,
-            alone.abstained,
-        )
+        for name in ("candidates", "mass", "abstained"):
+            assert getattr(reply, name) == getattr(alone, name)
         assert reply.abstained == (request.min_mass == 1.0)
 
 
@@ -185,14 +164,8 @@ LEAST = 0.2
 
 @pytest.fixture(scope="module")
 def shipped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Retriever]:
-    try:
-        model = small_model_dir()
-    except ModelError as error:
-        pytest.skip(str(error))
-    rendering = CheckpointConfig.load(model).title_rendering()
-    index: Path = tmp_path_factory.mktemp("sample") / "sample.index"
-    build_index(sample_catalogue(), TextTokenizer.load(model), BuildOptions(out=index, rendering=rendering))
-    with Retriever.open(index, model, device="cpu") as opened:
+    index = build_sample_index(tmp_path_factory.mktemp("sample") / "sample.index")
+    with Retriever.open(index, small_model_dir(), device="cpu") as opened:
         yield opened
 
 
@@ -201,17 +174,9 @@ def test_a_least_mass_tells_what_the_catalogue_holds_from_what_it_lacks(
     shipped: Retriever, adaptive: bool
 ) -> None:
     """The painter is a person; about animals the model has nothing to say here: 0.88 against 0.00001."""
+    options: dict[str, Any] = {"method": "disc", "seed": 1, "num_samples": 8, "adaptive": adaptive}
     found, lacking = (
-        shipped.retrieve(
-            VAN_GOGH,
-            k=3,
-            method="disc",
-            seed=1,
-            num_samples=8,
-            adaptive=adaptive,
-            filter=f"kind = '{kind}'",
-            min_mass=LEAST,
-        )[0]
+        shipped.retrieve(VAN_GOGH, k=3, filter=f"kind = '{kind}'", min_mass=LEAST, **options)[0]
         for kind in ("person", "animal")
     )
     assert found.candidates[0].title == "Vincent van Gogh"
@@ -222,8 +187,6 @@ def test_a_least_mass_tells_what_the_catalogue_holds_from_what_it_lacks(
     assert (lacking.abstained, lacking.candidates) == (True, ())
     assert found.num_draws > 0
     assert lacking.num_draws > 0
-    (unasked,) = shipped.retrieve(
-        VAN_GOGH, method="disc", seed=1, num_samples=8, adaptive=adaptive, filter="kind = 'animal'"
-    )
+    (unasked,) = shipped.retrieve(VAN_GOGH, filter="kind = 'animal'", **options)
     assert unasked.candidates, "without a threshold the least unlikely animal is named"
     assert unasked.mass == lacking.mass

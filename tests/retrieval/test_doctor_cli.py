@@ -223,22 +223,16 @@ def test_a_taught_checkpoint_is_used_as_it_says(tmp_path: Path) -> None:
     }
 
 
+BY_TEMPLATE = "its chat template; it has no genret.json, which"
+FEW_SHOT = "few-shot; it has no chat template and no genret.json, which `genret init-model`"
+
+
 @pytest.mark.parametrize(
     ("architecture", "file", "content", "prompt"),
     [
-        ("llama", "chat_template.jinja", "{{ messages }}", "its chat template; it has no genret.json, which"),
-        (
-            "llama",
-            "tokenizer_config.json",
-            '{"chat_template": "x"}',
-            "its chat template; it has no genret.json",
-        ),
-        (
-            "llama",
-            None,
-            "",
-            "few-shot; it has no chat template and no genret.json, which `genret init-model`",
-        ),
+        ("llama", "chat_template.jinja", "{{ messages }}", BY_TEMPLATE),
+        ("llama", "tokenizer_config.json", '{"chat_template": "x"}', BY_TEMPLATE),
+        ("llama", None, "", FEW_SHOT),
         ("bart", None, "", "none that it knows: teach it with `genret train --model`"),
     ],
 )

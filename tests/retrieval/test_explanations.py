@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Unjoined
 from tokenizers import models
-from torch import Tensor
 
 from genret import Mention, RetrievalResult, Retriever, RetrieveRequest
 from genret.decoding.language_model import PromptPrefix
@@ -27,9 +26,7 @@ from genret.retrieval.methods.explainer import TokenTexts
 from genret.retrieval.text import TextTokenizer
 from tests.checkpoints import END, make_index
 from tests.fakes import TableModel, TableSession, likely_titles
-from tests.table_retrievers import CONFIG, TOKENIZER, answers, without_costs
-
-POISON = "#"
+from tests.table_retrievers import CONFIG, POISON, TOKENIZER, answers, poisoned, without_costs
 
 Row = tuple[int, ...]
 
@@ -41,13 +38,7 @@ class LikelyTitles(TableModel):
 
     def __init__(self, index: Index) -> None:
         sound = likely_titles(index, seed=3, boost=3.0)
-        (poison,) = TOKENIZER.encode_text(POISON)
-
-        def function(prompt: Row, written: Row) -> Tensor:
-            logits = sound.logits(prompt, written)
-            return torch.full_like(logits, math.nan) if poison in prompt and written else logits
-
-        super().__init__(TOKENIZER.vocab_size, function)
+        super().__init__(TOKENIZER.vocab_size, poisoned(sound, depth=1).logits)
 
     def prefill(self, prompts: Sequence[Sequence[int]], prefix: PromptPrefix | None = None) -> TableSession:
         self.prompt = tuple(prompts[-1])

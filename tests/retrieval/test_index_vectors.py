@@ -5,22 +5,15 @@ from __future__ import annotations
 import logging
 import traceback
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from genret import Retriever
 from genret.index_builder.build_options import VectorBuildOptions
-from genret.retrieval.errors import (
-    EvidenceMissingError,
-    IndexChecksumError,
-    InputError,
-    MissingExtraError,
-)
+from genret.retrieval.errors import EvidenceMissingError, IndexChecksumError, InputError, MissingExtraError
 from genret.retrieval.evidence.evidence import Evidence
 from genret.retrieval.index.reader import Index
 from genret.retrieval.ranking.ranker import Ranker
@@ -28,7 +21,7 @@ from genret.retrieval.ranking.rankings import DEFAULT_RANKING
 from genret.retrieval.vectors.embedder import VectorMethod
 from tests.checkpoints import make_index
 from tests.fake_vectors import MadeUpVectors
-from tests.fakes import TableModel
+from tests.fakes import TableModel, recorded
 from tests.table_retrievers import CONFIG, TOKENIZER
 
 MODEL = TableModel.random(TOKENIZER.vocab_size, seed=1)
@@ -120,24 +113,15 @@ def test_an_error_asked_for_again_holds_no_frames_of_those_before(index: Index, 
     assert problem.__traceback__ is None
 
 
-class CountedVectors(MadeUpVectors):
-    """Counts the entities that a query is compared with."""
-
-    num_compared = 0
-
-    def similarities(self, vector: npt.NDArray[Any], entities: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-        self.num_compared += len(entities)
-        return super().similarities(vector, entities)
-
-
 @pytest.mark.parametrize("method", ["auto", "shortlist"])
 @pytest.mark.parametrize("denied", [(), ("Q3", "Q7", "Q8")])
 def test_every_entity_is_compared_once_and_no_text_is_embedded(
-    index: Index, method: str, denied: tuple[str, ...]
+    index: Index, monkeypatch: pytest.MonkeyPatch, method: str, denied: tuple[str, ...]
 ) -> None:
-    vectors = CountedVectors(index)
+    vectors = MadeUpVectors(index)
+    compared = recorded(monkeypatch, vectors, "similarities")
     retriever = Retriever(index, MODEL, TOKENIZER, CONFIG, ranker=vectors.opened(), is_named=False)
     (found,) = retriever.retrieve(["one"], k=12, method=method, vector_weight=3.0, deny_ids=denied)
-    assert vectors.num_compared == 12 - len(denied)
+    assert sum(len(entities) for _, entities in compared) == 12 - len(denied)
     assert vectors.asked == [["one"]]
     assert len(found.candidates) == 12 - len(denied)

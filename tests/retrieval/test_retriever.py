@@ -9,31 +9,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch import Tensor
 
 from genret import Mention, RetrievalResult, Retriever, RetrieveRequest
 from genret.decoding.cancellation import CancelToken
 from genret.decoding.errors import DeadlineExceededError, DecodingCancelledError
 from genret.retrieval.errors import IndexDirectoryError, InputError, ModelError
 from genret.retrieval.index.reader import Index
-from tests.checkpoints import (
-    CATALOGUE,
-    make_checkpoint,
-    make_index,
-    plain_logprob,
-    plain_model,
-)
+from tests.checkpoints import CATALOGUE, make_checkpoint, make_index, plain_logprob, plain_model
 from tests.entity_oracle import EntityOracle
 from tests.fakes import TableModel
 from tests.table_retrievers import (
     CONFIG,
     METHODS,
+    POISON,
     TOKENIZER,
     CancelAfter,
     CountingModel,
     answers,
     assert_alike,
+    poisoned,
     without_costs,
 )
 
@@ -234,7 +228,6 @@ def test_a_retriever_says_what_it_holds_and_when_it_is_closed(checkpoint: Path, 
 
 
 SOUND = TableModel.random(TOKENIZER.vocab_size, seed=2)
-POISON = "#"  # a query that holds it breaks the model
 
 
 @pytest.fixture(scope="module")
@@ -244,27 +237,13 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Index]:
         yield opened
 
 
-def broken(value: float, depth: int) -> TableModel:
-    """A random model that returns `value` for poisoned prompts once `depth` tokens are written."""
-    (poison,) = TOKENIZER.encode_text(POISON)
-    sound = TableModel.random(TOKENIZER.vocab_size, seed=1)
-
-    def function(prompt: tuple[int, ...], written: tuple[int, ...]) -> Tensor:
-        logits = sound.logits(prompt, written)
-        if poison in prompt and len(written) >= depth:
-            return torch.full_like(logits, value)
-        return logits
-
-    return TableModel(TOKENIZER.vocab_size, function)
-
-
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("depth", [0, 1])
 def test_broken_logits_of_one_query_leave_the_others_alone(
     index: Index, method: str, value: float, depth: int
 ) -> None:
-    retriever = Retriever(index, broken(value, depth), TOKENIZER, CONFIG)
+    retriever = Retriever(index, poisoned(SOUND, value, depth), TOKENIZER, CONFIG)
     texts = ["one", f"two {POISON}", "three", POISON, "five"]
     requests = [RetrieveRequest(text, k=4, method=method, seed=3) for text in texts]
     replies = retriever.retrieve_batch(requests)

@@ -18,7 +18,7 @@ from genret.retrieval.errors import InputError
 from genret.retrieval.filters import entity_filter as store
 from genret.retrieval.index.reader import Index
 from tests.checkpoints import make_index
-from tests.fakes import TableModel
+from tests.fakes import TableModel, recorded
 from tests.table_retrievers import CONFIG, METHODS, TOKENIZER, CountingModel
 
 HAS = "the index has: entity_id, kind, title"
@@ -168,13 +168,9 @@ def test_links_are_to_allowed_entities(retriever: Retriever) -> None:
 def test_a_list_of_ids_is_digested_once_for_all_requests_and_batches(
     retriever: Retriever, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    digested: list[int] = []
-
-    def blake2b(**options: Any) -> Any:
-        digested.append(1)
-        return hashlib.blake2b(**options)
-
-    monkeypatch.setattr("genret.retrieval.arguments.hashlib", SimpleNamespace(blake2b=blake2b))
+    module = SimpleNamespace(blake2b=hashlib.blake2b)
+    monkeypatch.setattr("genret.retrieval.arguments.hashlib", module)
+    digested = recorded(monkeypatch, module, "blake2b")
     queries = [f"query {n}" for n in range(5)]
     results = retriever.retrieve(queries, method="disc", deny_ids=["Q1", "Q2"], batch_size=2)
     assert [ids(result) & {"Q1", "Q2"} for result in results] == [set()] * 5

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,26 +13,13 @@ from genret.index_builder.build_options import EvidenceOptions
 from genret.retrieval.methods.decoded_methods import Decoded, decode_by_beam
 from genret.retrieval.methods.scored_methods import EntityScorer
 from tests.checkpoints import make_checkpoint, make_index, train_tokenizer
+from tests.retrieval.test_ranked_answers import catalogue
 from tests.table_retrievers import answers
 
-_WORDS = ["Nile", "Paris", "Ham", "Mercury", "Amazon", "of", "Light", "Texas", "Curie", "Hill"]
-_NUM_ENTITIES = 130  # more than are scored without being proposed
 _POSITIONS = 140
-
-
-def catalogue() -> str:
-    draw = random.Random(7)
-
-    def text(least: int, most: int) -> str:
-        return " ".join(draw.choices(_WORDS, k=draw.randint(least, most)))
-
-    lines = ["entity_id\ttitle\taliases\tkind"]
-    for number in range(_NUM_ENTITIES):
-        aliases = [text(1, 2) for _ in range(draw.randint(0, 4))]
-        if number % 40 == 0:
-            aliases.append(text(150, 160))  # longer than there is room for
-        lines.append(f"E{number}\t{text(1, 3)} {number % 23}\t{'|'.join(aliases)}\t{'ab'[number % 2]}")
-    return "\n".join(lines) + "\n"
+# More entities than are scored without being proposed, and aliases that are longer than there is room for.
+_LONG = "".join(f"L{number}\tLight {number}\tNile {number}{' Hill' * 150}\t\ta\t1\n" for number in range(4))
+CATALOGUE = catalogue() + _LONG
 
 
 class Anew(EntityScorer):
@@ -47,11 +33,11 @@ class Anew(EntityScorer):
 @pytest.fixture(scope="module", params=["llama", "bart"])
 def once(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Retriever]:
     folder = tmp_path_factory.mktemp(request.param)
-    tokenizer = train_tokenizer([catalogue()])
+    tokenizer = train_tokenizer([CATALOGUE])
     checkpoint = make_checkpoint(
         folder / "model", request.param, tokenizer=tokenizer, max_positions=_POSITIONS
     )
-    index = make_index(folder, checkpoint, catalogue(), evidence=EvidenceOptions())
+    index = make_index(folder, checkpoint, CATALOGUE, evidence=EvidenceOptions())
     with Retriever.open(index, checkpoint, device="cpu", dtype="float64") as opened:
         lengths = [len(opened.index.row_token_ids(row)) for row in range(opened.index.num_rows)]
         assert max(lengths) > _POSITIONS > min(lengths)

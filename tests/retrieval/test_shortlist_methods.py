@@ -166,14 +166,7 @@ def test_auto_lists_what_is_decoded_and_what_is_proposed(
         check_scores(setting, request, result, allowed)
         assert (result.certified, result.num_steps) == (True, 0)
         return
-    alone = RetrieveRequest(
-        request.query,
-        request.k,
-        method="beam",
-        beam_size=request.beam_size,
-        exact=request.exact,
-        allow_ids=ids,
-    )
+    alone = replace(request, method="beam", decoder=None, shortlist_size=None, vector_weight=None)
     (decoded,) = setting.answer(alone)
     alike = setting.vectors.all_similarities(request.query)
     proposed = sorted(allowed, key=lambda number: -alike[number])[: request.proposals]
@@ -272,14 +265,9 @@ def test_a_text_that_cannot_be_embedded_fails_alone(
     retriever = Retriever(twelve.index, twelve.model, TOKENIZER, CONFIG, ranker=failing.opened())
     good = RetrieveRequest("one", method="shortlist", shortlist_size=3)
     few = replace(good, filter="kind = 'city'", vector_weight=5.0)
-    shortlist, *decoded = [
-        replace(good, query=query, method=method, decoder=decoder, seed=2 if decoder else None)
-        for query, method, decoder in [
-            ("broken", "shortlist", None),
-            ("broken", "auto", None),
-            ("also broken", "auto", "disc"),
-        ]
-    ]
+    shortlist = replace(good, query="broken")
+    by_disc = replace(good, query="also broken", method="auto", decoder="disc", seed=2)
+    decoded = [replace(shortlist, method="auto"), by_disc]
     broken_few = replace(few, query="broken")
     with caplog.at_level("WARNING"):
         replies = retriever.retrieve_batch([good, shortlist, *decoded, broken_few, few])
@@ -338,10 +326,7 @@ def test_who_leaves_while_entities_are_compared_gets_no_answer(twelve: Setting) 
     retriever = Retriever(twelve.index, twelve.model, TOKENIZER, CONFIG, ranker=vectors.opened())
     compute, search, token, compared = vectors.similarities, vectors.search, CancelToken(), []
 
-    def search_one(vector: Any, size: int, allowed: Any) -> Any:
-        return search(vector, 1, allowed)
-
-    vectors.search = search_one  # type: ignore[method-assign]
+    vectors.search = lambda vector, _, allowed: search(vector, 1, allowed)  # type: ignore[method-assign]
 
     def similarities(vector: Any, entities: Any) -> Any:
         compared.append(vector.tolist())
@@ -366,10 +351,8 @@ def test_mentions_ask_the_vectors_with_the_mention_alone(twelve: Setting) -> Non
     assert twelve.vectors.asked == [["Amazon"], ["the river"]]
     beam = twelve.retriever.mention_request(mention, RetrieveRequest("-", method="beam"))
     assert beam.shortlist_query is None
-    assert (
-        twelve.retriever.mention_request(mention, RetrieveRequest("-")).query
-        == "rain over the [Amazon] basin"
-    )
+    auto = twelve.retriever.mention_request(mention, RetrieveRequest("-"))
+    assert auto.query == "rain over the [Amazon] basin"
 
 
 def test_warm_up_asks_for_a_shortlist_where_there_are_vectors(twelve: Setting) -> None:

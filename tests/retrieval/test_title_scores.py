@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,32 +20,18 @@ from genret.retrieval.errors import InputError, ModelError
 from genret.retrieval.index.reader import Index
 from genret.retrieval.score_types import MAX_SCORED_TITLES, ScoreRequest, ScoreResult
 from genret.retrieval.text import Rendering
-from tests.checkpoints import (
-    make_checkpoint,
-    make_index,
-    plain_logprob,
-    plain_model,
-)
+from tests.checkpoints import make_checkpoint, make_index, plain_logprob, plain_model
 from tests.entity_oracle import owners, shares
 from tests.fakes import TableModel
-from tests.table_retrievers import CONFIG, TOKENIZER, CountingModel
+from tests.table_retrievers import CONFIG, POISON, TOKENIZER, CountingModel, poisoned
 
-POISON = "#"
 TITLES = ["Amazon", "Paris", "Paris, Texas", "Quicksilver", "no such title", "Zürich", "a", "Hamlet"]
 
 
 @pytest.fixture(scope="module")
 def retriever(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Retriever]:
-    """A random table that breaks where a prompt holds `POISON`."""
     index = Index.open(make_index(tmp_path_factory.mktemp("index"), TOKENIZER, rendering=CONFIG.rendering))
-    (poison,) = TOKENIZER.encode_text(POISON)
-    sound = TableModel.random(TOKENIZER.vocab_size, seed=1)
-
-    def function(prompt: tuple[int, ...], written: tuple[int, ...]) -> torch.Tensor:
-        logits = sound.logits(prompt, written)
-        return torch.full_like(logits, math.nan) if poison in prompt else logits
-
-    model = CountingModel(TableModel(sound.vocab_size, function))
+    model = CountingModel(poisoned(TableModel.random(TOKENIZER.vocab_size, seed=1)))
     with Retriever(index, model, TOKENIZER, CONFIG) as opened:
         yield opened
 

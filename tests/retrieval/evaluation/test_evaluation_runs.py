@@ -318,9 +318,7 @@ def test_every_method_answers_every_set_with_every_seed(titles: EntityFinder, tm
 
 def test_what_is_done_is_not_done_again(titles: EntityFinder, tmp_path: Path) -> None:
     class Stopped(ScriptedMethod):
-        def answer(
-            self, queries: Sequence[LabelledQuery], seed: int, report: Callable[[int], None]
-        ) -> list[RankedAnswers]:
+        def answer(self, *_: object) -> list[RankedAnswers]:
             raise KeyboardInterrupt
 
     first = ScriptedMethod("beam")

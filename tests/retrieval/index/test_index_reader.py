@@ -21,13 +21,12 @@ from genret.decoding.trie.trie_kernels import TrieTables
 from genret.index_builder.build import BuildSummary
 from genret.retrieval.errors import IndexDirectoryError
 from genret.retrieval.index import entities as entities_module
-from genret.retrieval.index import entities as id_lookup
 from genret.retrieval.index.entities import EntityTable, IdLookup, hash_strings
 from genret.retrieval.index.layout import ENTITY_ID, TITLE
 from genret.retrieval.index.owners import EntityRows
 from genret.retrieval.index.reader import Index
 from tests.checkpoints import make_index
-from tests.fakes import roots
+from tests.fakes import recorded, roots
 from tests.index_fixtures import build, character_tokenizer
 from tests.table_retrievers import TOKENIZER as TINY
 
@@ -149,7 +148,7 @@ def test_a_hundred_thousand_ids_have_hashes_of_their_own() -> None:
 
 
 def test_ids_with_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(id_lookup, "hash_strings", lambda texts: np.zeros(len(texts), dtype=np.uint64))
+    monkeypatch.setattr(entities_module, "hash_strings", lambda texts: np.zeros(len(texts), dtype=np.uint64))
     ids = [f"id {number}" for number in range(200)]
     found, is_sure = IdLookup(column(ids, 2)).find(pa.array(["id 7", "none"]))
     assert (found.tolist(), is_sure) == ([-1, -1], False)
@@ -161,20 +160,13 @@ def test_ids_with_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> No
 def test_few_ids_cost_no_pass_after_some(monkeypatch: pytest.MonkeyPatch) -> None:
     ids = [f"id {number}" for number in range(1000)]
     entities = table(ids)
-    passes: list[int] = []
-    numbers = EntityTable.numbers
-
-    def counted(self: EntityTable, wanted: pa.Array) -> np.ndarray:
-        passes.append(len(wanted))
-        return numbers(self, wanted)
-
-    monkeypatch.setattr(EntityTable, "numbers", counted)
+    passes = recorded(monkeypatch, EntityTable, "numbers")
     for number in range(30):
         asked = [f"id {number}", "unknown", f"id {999 - number}", f"id {number}"]
         assert entities.find(asked).tolist() == [number, -1, 999 - number, number]
     assert len(passes) == entities_module._PASSES_BEFORE_LOOKUP
     assert entities.find(ids[::-1]).tolist() == list(range(999, -1, -1))  # many ids: one pass is less
-    assert passes[-1] == 1000
+    assert len(passes[-1][1]) == 1000
     assert entities.find([]).tolist() == []
 
 

@@ -318,14 +318,11 @@ def test_weights_of_several_batches_and_integers_that_no_float_holds(tmp_path: P
     lines = ["title\tpopulation", f"0\t{2**63 - 1}", *(f"{n}\t{n % 7}" for n in titles[1:])]
     weighted(build(tmp_path, lines, TOKENIZER, evidence=None), "population")
     with Index.open(tmp_path / "it.index") as index:
-        expected = [float(2**63) if title == "0" else int(title) % 7 for title in titles_of(index)]
-        assert index.weights.tolist() == expected
+        stored = index.entities.column("title").to_pylist()
+        assert index.weights.tolist() == [
+            float(2**63) if title == "0" else int(title) % 7 for title in stored
+        ]
         assert (index.weights.dtype.name, index.weights.flags.writeable) == ("float64", False)
-
-
-def titles_of(index: Index) -> list[str]:
-    titles: list[str] = index.entities.column("title").to_pylist()
-    return titles
 
 
 def test_a_closed_index_makes_no_weights(unweighted: BuildSummary) -> None:

@@ -34,25 +34,10 @@ from genret.retrieval.ranking.rankings import DEFAULT_RANKING, MODEL_LOGPROB, Pr
 from genret.retrieval.ranking.tuned_ranking import ALL, METRICS, QuerySet, Tuned, read_query_sets, tune
 from genret.retrieval.sources.source_files import digest_file
 from tests.evidence_fixtures import NoProgress, build_catalogue, evidence_of, made_up_texts
+from tests.fakes import recorded
 from tests.ranking_fixtures import TRUE_WEIGHTS, drawn_examples, true_weights
 
 _PROVENANCE = Provenance("made up", 1, ("names",))
-
-
-def _losses(
-    examples: list[RankedExample], monkeypatch: pytest.MonkeyPatch
-) -> list[tuple[Callable[..., Any], int]]:
-    """Return what is minimised, and of how many weights each is a function."""
-    found: list[tuple[Callable[..., Any], int]] = []
-
-    def minimise(loss: Callable[..., Any], start: np.ndarray, **others: Any) -> Any:
-        found.append((loss, len(start)))
-        return minimize(loss, start, **others)
-
-    minimize = fitting.minimize
-    monkeypatch.setattr(fitting, "minimize", minimise)
-    fit(examples, _PROVENANCE)
-    return found
 
 
 @pytest.mark.parametrize("has_model", [False, True])
@@ -61,12 +46,13 @@ def test_slopes_are_those_of_finite_differences(monkeypatch: pytest.MonkeyPatch,
     examples[3] = replace(examples[3], weight=5.0)
     examples[4].right[:4] = True
     examples += drawn_examples(5, seed=1, has_model=has_model, nothing_share=1.0)
-    losses = _losses(examples, monkeypatch)
-    assert len(losses) == 2
+    minimised = recorded(monkeypatch, fitting, "minimize")
+    fit(examples, _PROVENANCE)
+    assert len(minimised) == 2
     rng = np.random.default_rng(0)
-    for loss, count in losses:
+    for loss, start in minimised:
         for _ in range(3):
-            at = rng.normal(0, 1, count)
+            at = rng.normal(0, 1, len(start))
             wrong = check_grad(lambda w: loss(w)[0], lambda w: loss(w)[1], at)  # noqa: B023
             assert wrong < 1e-5 * max(1.0, float(np.abs(loss(at)[1]).max()))
 
@@ -443,21 +429,15 @@ def test_provenance_names_files_and_their_digests(tuned: Tuning, evidence: Evide
 def test_labelled_queries_count_their_share(
     monkeypatch: pytest.MonkeyPatch, tuned: Tuning, share: float, expected: float
 ) -> None:
-    seen: list[list[float]] = []
-    fit = tune_module.fit
-
-    def watched(examples: list[RankedExample], told: Provenance) -> object:
-        seen.append([example.weight for example in examples])
-        return fit(examples, told)
-
-    monkeypatch.setattr(tune_module, "fit", watched)
+    fits = recorded(monkeypatch, tune_module, "fit")
     sets = {"one.tsv": drawn_examples(20), MADE_QUERIES: drawn_examples(80, seed=1)}
     tuned(sets, labelled_share=share)
-    assert seen[0][:20] == pytest.approx([expected] * 20)
-    assert sum(seen[0]) == pytest.approx(100)
-    seen.clear()
+    weights = [example.weight for example in fits[0][0]]
+    assert weights[:20] == pytest.approx([expected] * 20)
+    assert sum(weights) == pytest.approx(100)
+    fits.clear()
     tuned({"one.tsv": drawn_examples(60)}, labelled_share=share)
-    assert set(seen[0]) == {1.0}
+    assert {example.weight for example in fits[0][0]} == {1.0}
 
 
 def test_queries_for_nothing_are_no_misses(tuned: Tuning) -> None:

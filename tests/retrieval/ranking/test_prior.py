@@ -49,7 +49,7 @@ from tests.checkpoints import (
 )
 from tests.entity_oracle import EntityOracle
 from tests.evidence_fixtures import NoProgress, made_up_texts
-from tests.fakes import TableModel
+from tests.fakes import TableModel, recorded
 
 CONFIG = checkpoint_config()
 
@@ -130,20 +130,13 @@ def test_what_is_done_is_not_redone(checkpoint: Path, index: Index, monkeypatch:
         complete_prior(cut, index, model, prompts, Interrupted())
     assert 0 < cut.num_missing < index.num_entities
     known = ~np.isnan(cut.logprobs)
-    asked: list[int] = []
-    score = EntityScorer.score
-
-    def watched(self: EntityScorer, *arguments: object) -> object:
-        asked.extend(arguments[2][0])  # type: ignore[index]
-        return score(self, *arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(EntityScorer, "score", watched)
+    scored = recorded(monkeypatch, EntityScorer, "score")
     complete_prior(cut, index, model, prompts, NoNotes())
-    assert asked == np.flatnonzero(~known).tolist()
+    assert [entity for call in scored for entity in call[3][0]] == np.flatnonzero(~known).tolist()
     assert cut.logprobs.tolist() == pytest.approx(whole.logprobs.tolist(), abs=1e-9)
-    asked.clear()
+    scored.clear()
     complete_prior(cut, index, model, prompts, NoNotes())
-    assert asked == []
+    assert scored == []
 
 
 def test_an_entity_that_cannot_be_written_has_no_probability(index: Index) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from copy import deepcopy
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +16,7 @@ from transformers import PreTrainedModel, TrainingArguments
 from genret.decoding.model.architectures import decoder_prompt
 from genret.decoding.model.hf_model import HFLanguageModel
 from genret.decoding.trie.title_trie import TitleTrie
-from genret.retrieval.text import Rendering, TextTokenizer
+from genret.retrieval.text import TextTokenizer
 from genret.retrieval.training import quality
 from genret.retrieval.training.dataset import CausalCollator, EncodedExample, Seq2SeqCollator
 from genret.retrieval.training.trainer import (
@@ -36,6 +35,7 @@ from genret.retrieval.training.training_run import (
     run_budget,
     run_training,
 )
+from tests.fakes import recorded
 from tests.tiny_transformers import BOS, END, PAD, build
 
 
@@ -229,20 +229,8 @@ def test_catalogues_are_tokenised_twice_for_one_trie(tmp_path: Path, monkeypatch
     """Once to find titles that cannot be written, once to measure; neither for every set of queries."""
     titles = "".join(f"Entity {number:x} of {number % 977}\n" for number in range(NUM_ENTITIES))
     (tmp_path / "catalogue.txt").write_text(titles, encoding="utf-8")
-    encoded: list[int] = []
-    tries: list[int] = []
-    encode, make = TextTokenizer.encode_titles, TitleTrie.from_rows
-
-    def counted(self: TextTokenizer, titles: Sequence[str], rendering: Rendering) -> list[list[int] | None]:
-        encoded.append(len(titles))
-        return encode(self, titles, rendering)
-
-    def counted_trie(rows: Sequence[Sequence[int]], *more: object) -> TitleTrie:
-        tries.append(len(rows))
-        return make(rows, *more)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(TextTokenizer, "encode_titles", counted)
-    monkeypatch.setattr(TitleTrie, "from_rows", counted_trie)
+    encoded = recorded(monkeypatch, TextTokenizer, "encode_titles")
+    tries = recorded(monkeypatch, TitleTrie, "from_rows")
     monkeypatch.setattr(quality, "_PROBES", 4)
     lines: list[str] = []
     plan = TrainingPlan(
@@ -256,9 +244,10 @@ def test_catalogues_are_tokenised_twice_for_one_trie(tmp_path: Path, monkeypatch
     )
     metrics = run_training(plan, lines.append)
     assert len(metrics["hits"]) >= 3
-    assert [size for size in encoded if size > 1] == [NUM_ENTITIES, NUM_ENTITIES]
-    assert len([size for size in encoded if size == 1]) >= 2 * 4  # one by one as examples are drawn
-    assert tries == [NUM_ENTITIES]
+    sizes = [len(titles) for _, titles, _ in encoded]
+    assert [size for size in sizes if size > 1] == [NUM_ENTITIES, NUM_ENTITIES]
+    assert sizes.count(1) >= 2 * 4  # one by one as examples are drawn
+    assert [len(rows) for rows, *_ in tries] == [NUM_ENTITIES]
     assert lines[0] == f"reading {plan.catalogue}"
     assert lines[1] == "50,000 entities; learning a tokenizer"
     assert lines[3] == "tokenising titles and aliases"

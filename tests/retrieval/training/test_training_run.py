@@ -26,7 +26,6 @@ from genret.retrieval.prompts import PLAIN, CheckpointConfig, PromptTemplate
 from genret.retrieval.text import Rendering, TextTokenizer
 from genret.retrieval.training.dataset import (
     CausalCollator,
-    EncodedExample,
     ExampleEncoder,
     fit_prompt,
     limits_of_checkpoint,
@@ -50,6 +49,7 @@ from genret.retrieval.training.training_data import (
 )
 from genret.retrieval.training.training_run import TrainingPlan, load_model
 from genret.retrieval.types import Mention
+from tests.fakes import recorded
 from tests.tiny_transformers import build
 
 CATALOGUE = (
@@ -257,20 +257,6 @@ def train_titles(folder: Path, out: str, *more: str) -> Result:
     return run(folder / "titles.txt", folder / out, *fixed, *more)
 
 
-@pytest.fixture
-def batches(monkeypatch: pytest.MonkeyPatch) -> list[list[EncodedExample]]:
-    """Every batch that is collated, in order."""
-    seen: list[list[EncodedExample]] = []
-    collate = CausalCollator.__call__
-
-    def spy(self: CausalCollator, examples: list[EncodedExample]) -> dict[str, torch.Tensor]:
-        seen.append(list(examples))
-        return collate(self, examples)
-
-    monkeypatch.setattr(CausalCollator, "__call__", spy)
-    return seen
-
-
 def interrupt_loss(monkeypatch: pytest.MonkeyPatch, at_call: int, act: Callable[[], None]) -> None:
     """Do something in the middle of a step."""
     from genret.retrieval.training.trainer import TitleTrainer
@@ -294,15 +280,12 @@ def send(number: signal.Signals) -> Callable[[], None]:
 
 @pytest.mark.parametrize(("number", "at"), [(signal.SIGINT, 1), (signal.SIGTERM, 3), (signal.SIGINT, _STEPS)])
 def test_an_interrupted_run_resumes_to_what_an_undisturbed_one_gives(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    batches: list[list[EncodedExample]],
-    number: signal.Signals,
-    at: int,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, at: int
 ) -> None:
+    collated = recorded(monkeypatch, CausalCollator, "__call__")
     whole = train_titles(tmp_path, "whole")
     assert whole.exit_code == 0, whole.output
-    undisturbed = batches[:_STEPS]
+    undisturbed = [examples for _, examples in collated[:_STEPS]]
     with monkeypatch.context() as patch, sigterm_as_interrupt():
         interrupt_loss(patch, at, send(number))
         stopped = train_titles(tmp_path, "stopped")
@@ -311,11 +294,11 @@ def test_an_interrupted_run_resumes_to_what_an_undisturbed_one_gives(
     assert stopped.stdout == ""
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
-    batches.clear()
+    collated.clear()
     resumed = train_titles(tmp_path, "stopped", "--resume")
     assert resumed.exit_code == 0, resumed.output
     assert json.loads(resumed.stdout)["steps"] == json.loads(whole.stdout)["steps"] == _STEPS
-    assert batches == undisturbed[at:]
+    assert [examples for _, examples in collated] == undisturbed[at:]
     ours = load_file(tmp_path / "stopped" / "model.safetensors")
     for name, tensor in load_file(tmp_path / "whole" / "model.safetensors").items():
         assert torch.equal(tensor, ours[name]), name

@@ -38,6 +38,11 @@ TEXTS = (
     "Nile",
 )
 SMALL: dict[str, Any] = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 24}
+PARTS: dict[str, Any] = {
+    f"{part}_{name}": value
+    for part in ("encoder", "decoder")
+    for name, value in {"layers": 1, "attention_heads": 2, "ffn_dim": 24}.items()
+}
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "bert": ("BertConfig", {**SMALL, "num_hidden_layers": 2, "max_position_embeddings": 24}),
     "roberta": (
@@ -45,19 +50,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         {**SMALL, "num_hidden_layers": 1, "max_position_embeddings": 26, "pad_token_id": 1},
     ),
     "t5": ("T5Config", {"d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 2, "num_heads": 2}),
-    "bart": (
-        "BartConfig",
-        {
-            "d_model": 16,
-            "encoder_layers": 1,
-            "decoder_layers": 1,
-            "encoder_attention_heads": 2,
-            "decoder_attention_heads": 2,
-            "encoder_ffn_dim": 24,
-            "decoder_ffn_dim": 24,
-            "max_position_embeddings": 24,
-        },
-    ),
+    "bart": ("BartConfig", {**PARTS, "d_model": 16, "max_position_embeddings": 24}),
     "llama": (
         "LlamaConfig",
         {**SMALL, "num_hidden_layers": 2, "num_key_value_heads": 1, "max_position_embeddings": 24},

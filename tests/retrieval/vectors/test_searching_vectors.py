@@ -23,13 +23,9 @@ from genret.retrieval.text import TextTokenizer
 from genret.retrieval.vectors import vector_search as searching
 from genret.retrieval.vectors.embedder import VectorMethod
 from genret.retrieval.vectors.faiss_index import faiss_threads, kind_of, load_faiss, new_index, train
-from genret.retrieval.vectors.vector_search import (
-    VectorProposer,
-    VectorSearcher,
-    num_parts,
-    search_cells,
-)
+from genret.retrieval.vectors.vector_search import VectorProposer, VectorSearcher, num_parts, search_cells
 from tests.checkpoints import END, make_checkpoint, make_index, train_tokenizer
+from tests.fakes import recorded
 
 WIDTH = 16
 WISHES = ("flat", "hnsw", "ivfpq", "IVF4,Flat", "PCA8,IVF2,Flat", "SQ8")
@@ -213,21 +209,14 @@ def test_a_searcher_shares_out_what_is_large(index: Any, monkeypatch: pytest.Mon
     query = np.random.default_rng(5).standard_normal(D).astype(np.float32)
     searcher = VectorSearcher(index, 700, int(index.nlist))
     alone = searcher.search(query, 50)
-    calls = []
-
-    def counted(*given: Any) -> Any:
-        calls.append(given[-1])
-        return search_cells(*given)
-
     monkeypatch.setattr(searching, "VECTORS_PER_THREAD", 500)
     monkeypatch.setattr(searching, "_num_threads", lambda: 3)
     assert [num_parts(n * 500) for n in (0, 1, 2, 3, 9)] == [1, 1, 2, 3, 3]
     assert num_parts(999) == 1
     monkeypatch.setattr(searching, "_num_threads", lambda: 2)
-    monkeypatch.setattr(searching, "search_cells", counted)
+    calls = recorded(monkeypatch, searching, "search_cells")
     shared = searcher.search(query, 50)
-    assert calls
-    assert set(calls) == {2}
+    assert {given[-1] for given in calls} == {2}
     assert shared.entities.tolist() == alone.entities.tolist()
     assert shared.similarities == pytest.approx(alone.similarities, abs=1e-5)
 

@@ -22,6 +22,7 @@ with warnings.catch_warnings():
 from genret.retrieval.errors import ModelError
 from genret.retrieval.vectors.sentence_model import SentenceEmbedder
 from tests.checkpoints import save_tokenizer, train_tokenizer
+from tests.retrieval.vectors.test_encoder_vectors import MODELS
 
 TEXTS = ("Hamlet", "The Prince of Denmark", "Paris, Texas " * 30, "Maria Skłodowska", "Nile")
 PROMPTS = {"query": "ask: ", "document": "is: "}
@@ -31,14 +32,7 @@ def save(folder: Path, seed: int = 0, prompts: dict[str, str] | None = None) -> 
     plain = folder / "plain"
     tokenizer = train_tokenizer()
     torch.manual_seed(seed)
-    config = transformers.BertConfig(
-        vocab_size=tokenizer.get_vocab_size(),
-        hidden_size=16,
-        num_attention_heads=2,
-        intermediate_size=24,
-        num_hidden_layers=2,
-        max_position_embeddings=24,
-    )
+    config = transformers.BertConfig(vocab_size=tokenizer.get_vocab_size(), **MODELS["bert"][1])
     transformers.BertModel(config).save_pretrained(plain)
     save_tokenizer(tokenizer, plain)
     words: Any = Transformer(str(plain), max_seq_length=24)

@@ -41,15 +41,7 @@ from genret.retrieval.vectors.vector_maker import (
 )
 from genret.retrieval.vectors.vector_search import VectorProposer, VectorSearcher
 from tests.index_fixtures import build
-from tests.retrieval.vectors.test_making_vectors import (
-    HEAD,
-    MEMORY,
-    ROWS,
-    TOKENIZER,
-    ancestry,
-    carried,
-    made,
-)
+from tests.retrieval.vectors.test_making_vectors import HEAD, MEMORY, ROWS, TOKENIZER, ancestry, carried, made
 from tests.vector_fixtures import with_vectors
 
 pytestmark = pytest.mark.usefixtures("trigrams")
