@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from genret.decoding.answering import AnswerParams, AnswerText, write_answers
-from tests.fakes import TableModel
+from tests.fakes import TableModel, tokens_after
 from tests.text_grammar import TextGrammar
 
 Row = tuple[int, ...]
@@ -17,18 +17,9 @@ Row = tuple[int, ...]
 ROUND = 250
 
 
-def allowed_behind(rows: Sequence[Row]) -> dict[Row, set[int]]:
-    """The tokens that continue every prefix of some rows."""
-    allowed: defaultdict[Row, set[int]] = defaultdict(set)
-    for row in rows:
-        for depth, token in enumerate(row):
-            allowed[row[:depth]].add(token)
-    return allowed
-
-
 def greedy_row(model: TableModel, prompt: Sequence[int], rows: Sequence[Row]) -> Row:
     """The row that is written by taking the likeliest token that continues one of the rows."""
-    allowed, row = allowed_behind(rows), ()
+    allowed, row = tokens_after(rows), ()
     while row not in rows:
         logits = model.logits(tuple(prompt), row)
         row = (*row, max(allowed[row], key=lambda token: float(logits[token])))
@@ -39,7 +30,7 @@ def row_law(
     model: TableModel, prompt: Sequence[int], rows: Sequence[Row], temperature: float = 1.0
 ) -> dict[Row, float]:
     """The law of rows whose every token is drawn among those that continue one of the rows."""
-    allowed = allowed_behind(rows)
+    allowed = tokens_after(rows)
     law = {}
     for row in rows:
         logprob = 0.0

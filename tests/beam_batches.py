@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,14 +58,7 @@ def _few(rng: random.Random) -> Iterable[Row]:
     return [_letters(rng, 0.0, rng.randint(0, 3)) for _ in range(rng.randint(1, 4))]
 
 
-CATALOGUE_SHAPES: tuple[Callable[[random.Random], Iterable[Row]], ...] = (
-    _skewed,
-    _shared_prefixes,
-    _single,
-    _one_length,
-    _mixed_lengths,
-    _few,
-)
+CATALOGUE_SHAPES = (_skewed, _shared_prefixes, _single, _one_length, _mixed_lengths, _few)
 
 
 def random_catalogue(rng: random.Random) -> list[Row]:

@@ -154,16 +154,10 @@ def plain_model(checkpoint: Path) -> Any:
 
 def plain_logprob(model: Any, prompt: list[int], row: Iterable[int]) -> float:
     """Return log P of a row behind a prompt, by one forward pass of a `plain_model`."""
-    import torch
+    from tests.verified_architectures import plain_logits
 
     row = list(row)
-    with torch.no_grad():
-        if model.config.is_encoder_decoder:
-            written = [model.config.decoder_start_token_id, *row[:-1]]
-            logits = model(torch.tensor([prompt]), decoder_input_ids=torch.tensor([written])).logits[0]
-        else:
-            logits = model(torch.tensor([[*prompt, *row[:-1]]])).logits[0, len(prompt) - 1 :]
-    steps = logits.double().log_softmax(-1)
+    steps = plain_logits(model, prompt, [row[:-1]])[0].double().log_softmax(-1)
     return float(steps[range(len(row)), row].sum())
 
 

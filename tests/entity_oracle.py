@@ -212,10 +212,6 @@ class EntityOracle:
         """Return an entity's id."""
         return self.index.entity(entity).entity_id
 
-    def number_of(self, entity_id: str) -> int:
-        """Return the number of an entity."""
-        return int(self.index.entities.numbers([entity_id])[0])
-
     def numbers(self, candidates: Iterable[Any]) -> list[int]:
         """Return the numbers of candidates."""
         return self.index.entities.numbers([c.entity_id for c in candidates]).tolist()

@@ -252,15 +252,16 @@ def recorded(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[tup
 
 
 class SelfCancelling(CancelToken):
-    """Cancels itself when it has been polled a number of times."""
+    """Cancels itself when it is polled more than so many times; counts them."""
 
-    def __init__(self, polls: int) -> None:
+    def __init__(self, most: int) -> None:
         super().__init__()
-        self._left = polls
+        self._most = most
+        self.polls = 0
 
     def check(self) -> None:
-        self._left -= 1
-        if self._left < 0:
+        self.polls += 1
+        if self.polls > self._most:
             self.cancel()
         super().check()
 

@@ -15,6 +15,7 @@ from genret.decoding.grammar.compile_options import GrammarOptions
 from genret.decoding.grammar.constraint import GrammarConstraint
 from genret.decoding.grammar.json_grammar import Grammar
 from genret.decoding.grammar.vocabulary import Vocabulary
+from tests.leaf_oracle import tokens_in
 
 COMPACT = GrammarOptions(whitespace="compact")
 SPACED = GrammarOptions(whitespace="spaced")
@@ -132,8 +133,7 @@ def unpacked(grammar: Grammar, state: int) -> set[int]:
     assert mask.dtype == np.uint32
     assert not mask.flags.writeable
     assert len(mask) == -(-grammar.vocab_size // 32)
-    bits = np.unpackbits(mask.view(np.uint8), bitorder="little")
-    return set(np.flatnonzero(bits).tolist())
+    return set(tokens_in(mask))
 
 
 def brute_force(grammar: Grammar, state: int) -> set[int]:

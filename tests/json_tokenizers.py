@@ -10,6 +10,7 @@ from typing import Any
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from benchmarks.harness.answer_schemas import SCHEMAS
+from genret.decoding.grammar.leaves.leaf_factory import Leaves
 from genret.decoding.grammar.vocabulary import Vocabulary
 
 _PADDING = 9  # logits without a token
@@ -96,3 +97,8 @@ KINDS: dict[str, Callable[[], Vocabulary]] = {
     "byte fallback": byte_fallback,
     "wordpiece": wordpiece,
 }
+
+
+@cache
+def leaves(kind: str) -> Leaves:
+    return Leaves(KINDS[kind]())

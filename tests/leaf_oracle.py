@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from genret.decoding.grammar.leaves.leaf import FEW_TOKENS, Leaf, LeafTokens, TokenWalk
 from genret.decoding.grammar.regular.byte_dfa import ByteDfa
@@ -18,6 +19,11 @@ from tests.shared_titles import shared_file
 Answer = TypeVar("Answer")
 # Ids of the tokens that stay inside; by label, (what is written behind the end, id).
 Found = tuple[set[int], dict[int, set[tuple[bytes, int]]]]
+
+
+def tokens_in(mask: NDArray[np.uint32]) -> list[int]:
+    """The tokens of a packed mask, ascending."""
+    return np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist()
 
 
 def after(leaf: Leaf | ByteDfa, text: bytes, state: int = 0) -> int:
@@ -114,7 +120,7 @@ def tokens_of(found: LeafTokens) -> Found:
     assert list(found.few) == sorted(inside)
     assert not (found.few and found.many is not None)
     if found.many is not None:
-        inside = set(np.flatnonzero(np.unpackbits(found.many.view(np.uint8), bitorder="little")).tolist())
+        inside = set(tokens_in(found.many))
     labels = [exit.label for exit in found.exits]
     assert labels == sorted(set(labels))
     for exit in found.exits:
@@ -139,7 +145,7 @@ def comparable(walked: TokenWalk, nested: bool = False) -> tuple[list[int], dict
     tokens, mask, exits = walked
     if tokens is None:
         assert mask is not None
-        tokens = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist()
+        tokens = tokens_in(mask)
         assert nested or len(tokens) > FEW_TOKENS
     tokens = sorted(set(tokens) if nested else tokens)
     return tokens, {label: sorted(places) for label, places in exits.items()}

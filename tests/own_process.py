@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -36,3 +39,13 @@ class TracedMemory:
     def __exit__(self, *_: object) -> None:
         self.held, self.peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
+
+
+def outputs_by_hash_seed(script: str) -> set[str]:
+    """What a script prints under several seeds of Python's hashes, which order sets."""
+    environments = [{**os.environ, "PYTHONHASHSEED": seed} for seed in ("1", "77", "12345")]
+    command = [sys.executable, "-c", script]
+    return {
+        subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+        for environment in environments
+    }

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from genret import RetrievalResult, Retriever, RetrieveRequest
-from genret.decoding.cancellation import CancelToken
 from genret.decoding.language_model import PromptPrefix
 from genret.retrieval.text import TextTokenizer
 from genret.retrieval.types import KvShare, Timings
@@ -47,21 +46,6 @@ class CountingModel(TableModel):
         self.sessions.append(super().prefill(prompts, prefix))
         self.prompts.append(len(prompts))
         return self.sessions[-1]
-
-
-class CancelAfter(CancelToken):
-    """Cancels itself when it is polled more than so many times."""
-
-    def __init__(self, most: int) -> None:
-        super().__init__()
-        self._most = most
-        self.polls = 0
-
-    def check(self) -> None:
-        self.polls += 1
-        if self.polls > self._most:
-            self.cancel()
-        super().check()
 
 
 def answers(retriever: Retriever, *requests: RetrieveRequest) -> list[RetrievalResult]:

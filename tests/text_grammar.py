@@ -160,3 +160,14 @@ def binary_texts(longest: int) -> list[bytes]:
         for length in range(1, longest + 1)
         for letters in itertools.product(b"ab", repeat=length)
     ]
+
+
+def longest_match(vocabulary: Vocabulary, text: bytes) -> list[int]:
+    """Encode a text as a tokenizer that takes the longest piece from the left."""
+    pieces = {piece: t for t in range(vocabulary.vocab_size) if (piece := vocabulary.bytes_of(t))}
+    tokens = []
+    while text:
+        best = max((piece for piece in pieces if text.startswith(piece)), key=len)
+        tokens.append(pieces[best])
+        text = text[len(best) :]
+    return tokens

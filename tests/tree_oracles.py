@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
 from genret.decoding.model.hf_model import HFLanguageModel
@@ -141,3 +143,24 @@ def play(script: Script, module: PreTrainedModel, change: Callable[[Tensor], Ten
     for operation in script.operations:
         played.act(operation)
     return played
+
+
+class WorkMeter(TorchDispatchMode):
+    """What operations write within the `with`, views not counted.
+
+    Attributes:
+        elements: Of all results together.
+        largest: Of one result.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elements = self.largest = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        results = func(*args, **(kwargs or {}))
+        made = results if isinstance(results, (tuple, list)) else [results]
+        sizes = [] if func.is_view else [part.numel() for part in made if isinstance(part, Tensor)]
+        self.elements += sum(sizes)
+        self.largest = max(self.largest, *sizes, 0)
+        return results

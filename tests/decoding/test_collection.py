@@ -123,9 +123,9 @@ def test_intervals_that_make_no_sense(interval: int) -> None:
         CollectionPolicy(interval=interval)
 
 
-# Three layers, keys and values of two heads of eight float32 numbers.
-LLAMA_TOKEN = 3 * 2 * (2 * 8) * 4
-# The same with four heads, in self-attention and in cross-attention.
+# Layers, keys and values, heads, size, bytes of a float32.
+TOKEN_BYTES = {"llama-gqa": 3 * 2 * 2 * 8 * 4, "bart": 3 * 2 * 4 * 8 * 4}
+LLAMA_TOKEN = TOKEN_BYTES["llama-gqa"]
 
 
 def write(session: TreeSession, width: int, steps: int = 1) -> KvUsage:
@@ -161,10 +161,6 @@ def test_shrinking_holds_both_buffers_of_one_layer() -> None:
 ENCODER_DECODERS = [name for name, (_, options) in ARCHITECTURES.items() if "d_model" in options]
 
 
-def tokens(*lengths: int, seed: int = 0) -> list[list[int]]:
-    return random_prompts(list(lengths), torch.Generator().manual_seed(seed))
-
-
 def shared(model: HFLanguageModel, token_ids: list[int]) -> TreePrefix:
     prefix = model.share_prefix(token_ids)
     assert isinstance(prefix, TreePrefix)
@@ -174,7 +170,7 @@ def shared(model: HFLanguageModel, token_ids: list[int]) -> TreePrefix:
 def test_the_prefix_is_not_run_again() -> None:
     inner = build("llama-gqa")
     model = HFLanguageModel(inner)
-    (beginning,) = tokens(20)
+    beginning = [5, 6, 7, 8] * 5
     prefix = shared(model, beginning)
     read: list[tuple[int, ...]] = []
     inner.register_forward_pre_hook(
@@ -299,8 +295,6 @@ def test_a_selection_holds_the_branches_it_took_over(name: str) -> None:
 
 
 MODULES = {name: build(name) for name in ("llama-gqa", "bart")}
-# Layers, keys and values, heads, size, bytes of a float32.
-TOKEN_BYTES = {"llama-gqa": 3 * 2 * 2 * 8 * 4, "bart": 3 * 2 * 4 * 8 * 4}
 
 
 class Account:

@@ -280,11 +280,6 @@ def all_states(constraint: StaticConstraint, num_queries: int) -> Tensor:
     return torch.cat(seen)
 
 
-def batch(constraint: StaticConstraint, kind: str) -> Tensor:
-    """Every state of every query: roots, inner states, states in tails, final ones, and none at all."""
-    return all_states(constraint, max(NUM_LANES[kind], 1))
-
-
 def questions(constraint: StaticConstraint) -> dict[str, Callable[[Tensor, Tensor], tuple[Tensor, ...]]]:
     return {
         "verify": lambda states, tokens: (constraint.verify(states, tokens),),
@@ -295,9 +290,6 @@ def questions(constraint: StaticConstraint) -> dict[str, Callable[[Tensor, Tenso
     }
 
 
-every_question = pytest.mark.parametrize(
-    "question", ["verify", "advance", "is_final", "row", "padded_children"]
-)
 every_kind = pytest.mark.parametrize("kind", list(NUM_LANES))
 
 
@@ -311,7 +303,7 @@ def candidates(states: Tensor) -> Tensor:
 def test_one_full_graph_answers_like_the_loops(device, kernels, kind, backend):
     trie = TitleTrie.from_rows(ROWS, VOCAB, device, kernels)
     constraint = narrowed(trie, kind)
-    states = batch(constraint, kind)
+    states = all_states(constraint, max(NUM_LANES[kind], 1))
     tokens = candidates(states)
     asked = questions(constraint)
     expected = [answer for ask in asked.values() for answer in ask(states, tokens)]
@@ -329,11 +321,11 @@ def test_one_full_graph_answers_like_the_loops(device, kernels, kind, backend):
 
 @needs_cuda
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning")
-@every_question
+@pytest.mark.parametrize("question", ["verify", "advance", "is_final", "row", "padded_children"])
 @every_kind
 def test_cuda_is_never_waited_for(kind, question):
     constraint = narrowed(TitleTrie.from_rows(ROWS, VOCAB, "cuda"), kind)
-    states = batch(constraint, kind)
+    states = all_states(constraint, max(NUM_LANES[kind], 1))
     tokens = candidates(states)
     with cuda_never_waits():
         questions(constraint)[question](states, tokens)
@@ -343,7 +335,7 @@ def test_cuda_is_never_waited_for(kind, question):
 @every_kind
 def test_a_cuda_graph_replays_a_step(kind):
     constraint = narrowed(TitleTrie.from_rows(ROWS, VOCAB, "cuda"), kind)
-    states = batch(constraint, kind)
+    states = all_states(constraint, max(NUM_LANES[kind], 1))
     tokens = candidates(states)
     expected = [answer for ask in questions(constraint).values() for answer in ask(states, tokens)]
     held = torch.full_like(states, -1)

@@ -12,7 +12,6 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from genret.decoding.model.hf_model import HFLanguageModel
-from genret.decoding.model.hf_session import TreeSession
 from tests.no_sync import DeviceWaitError, cuda_never_waits, no_sync
 from tests.tiny_transformers import ARCHITECTURES, build, random_prompts
 
@@ -30,11 +29,6 @@ def frontiers(device: str) -> list[Grow]:
     return [(t, torch.full_like(t, 4), depth) for t, depth in zip(tensors, depths, strict=True)]
 
 
-def grow(session: TreeSession, frontier: Grow) -> Tensor:
-    parents, tokens, depth = frontier
-    return session.step(parents, tokens, depth)
-
-
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_a_step_at_any_level_never_waits(name: str) -> None:
     session = HFLanguageModel(build(name, VOCAB), pack_frontiers=False).prefill(PROMPTS)
@@ -42,7 +36,7 @@ def test_a_step_at_any_level_never_waits(name: str) -> None:
     session.keep_levels()
     with no_sync():
         for step in steps:
-            grow(session, step)
+            session.step(*step)
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
@@ -52,7 +46,7 @@ def test_a_step_needs_no_values(name: str) -> None:
         session = HFLanguageModel(build(name, VOCAB), pack_frontiers=False).prefill(PROMPTS)
         session.keep_levels()
         for step in frontiers("cpu"):
-            logits = grow(session, step)
+            logits = session.step(*step)
         assert logits.shape == (2, 2, VOCAB)
 
 
@@ -85,7 +79,7 @@ def test_cuda_never_waits_in_a_step(name: str, levels: bool) -> None:
             session.keep_levels()
         with watch():
             for step in steps:
-                grow(session, step)
+                session.step(*step)
 
 
 WAITS: dict[str, Callable[[Tensor], Any]] = {

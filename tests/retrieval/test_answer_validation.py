@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from functools import cache
 
 import numpy as np
 import pytest
@@ -13,10 +12,9 @@ from benchmarks.harness.answer_schemas import SCHEMAS, AnswerSchema
 from genret.decoding.grammar.compile_options import GrammarOptions
 from genret.decoding.grammar.errors import VocabularyError
 from genret.decoding.grammar.json_grammar import Grammar, compile_schema
-from genret.decoding.grammar.leaves.leaf_factory import Leaves
 from genret.retrieval.answers.validation import AnswerValidator, InvalidAnswerError
-from tests.grammar_oracle import HUGE, Choose, walked
-from tests.json_tokenizers import KINDS
+from tests.grammar_oracle import BOOLEAN, HUGE, Choose, walked
+from tests.json_tokenizers import KINDS, leaves
 
 
 def check(schema: object, text: str) -> None:
@@ -79,11 +77,6 @@ def test_formats_are_only_checked_where_they_are_enforced() -> None:
 OPTIONS = {"reading": GrammarOptions(), "writing": GrammarOptions.for_writing()}
 # Tokens beyond those of the shortest document.
 SPARE = (0, 0, 1, 6, 30, 90)
-
-
-@cache
-def leaves(kind: str) -> Leaves:
-    return Leaves(KINDS[kind]())
 
 
 def grammar_of(one: AnswerSchema, kind: str, how: str) -> Grammar | None:
@@ -160,9 +153,6 @@ def test_no_walk_is_stuck_and_all_are_valid(num_walks: int, one_in: int, least: 
     written, validated = every_walk(num_walks, one_in)
     assert written >= least
     assert validated > 0.95 * written
-
-
-BOOLEAN = {"type": "boolean"}
 
 
 @pytest.mark.parametrize("how", sorted(OPTIONS))

@@ -35,9 +35,9 @@ from genret.retrieval.types import RetrievalResult, RetrieveRequest
 from tests.checkpoints import make_index
 from tests.decoded_runs import run_beam, run_disc
 from tests.entity_oracle import EntityOracle, owners, shares
-from tests.fakes import TableModel, likely_titles, recorded
+from tests.fakes import SelfCancelling, TableModel, likely_titles, recorded
 from tests.index_fixtures import build, character_tokenizer
-from tests.table_retrievers import TOKENIZER, CancelAfter
+from tests.table_retrievers import TOKENIZER
 
 PROMPT = (9, 10, 11)
 IDS = tuple(f"Q{n}" for n in range(1, 13))
@@ -135,7 +135,7 @@ def test_widening_leaves_other_queries_of_the_batch_alone(crowded: Index) -> Non
 
 def test_widening_stops_for_a_cancelled_query(crowded: Index) -> None:
     request = RetrieveRequest("q", k=5)
-    late = CancelAfter(8)  # the first search is over by then
+    late = SelfCancelling(8)  # the first search is over by then
     outcomes = ask(crowded, nile_first(crowded), request, request, cancel=[late, None])
     assert isinstance(outcomes[0], DecodingCancelledError)
     assert isinstance(outcomes[1], RetrievalResult)
@@ -509,7 +509,7 @@ def test_a_deadline_ends_the_proof(indexes: list[Index]) -> None:
     index = indexes[3]
     model = likely_titles(index, seed=4, boost=4.0, scale=2.0)
     request = RetrieveRequest("q", k=10, beam_size=1, exact=True)
-    late = CancelAfter(8)  # titles have six tokens: the beam search is over
+    late = SelfCancelling(8)  # titles have six tokens: the beam search is over
     cancelled, answered = ask(index, model, request, request, cancel=[late, None])
     assert isinstance(cancelled, DecodingCancelledError)
     assert answered.certified

@@ -17,13 +17,12 @@ from genret.retrieval.errors import IndexDirectoryError, InputError, ModelError
 from genret.retrieval.index.reader import Index
 from tests.checkpoints import CATALOGUE, make_checkpoint, make_index, plain_logprob, plain_model
 from tests.entity_oracle import EntityOracle
-from tests.fakes import TableModel
+from tests.fakes import SelfCancelling, TableModel
 from tests.table_retrievers import (
     CONFIG,
     METHODS,
     POISON,
     TOKENIZER,
-    CancelAfter,
     CountingModel,
     answers,
     assert_alike,
@@ -270,7 +269,7 @@ def test_cancelled_requests_leave_the_batch(index: Index, method: str) -> None:
     for n in (0, 3):
         (alone,) = answers(retriever, requests[n])
         assert without_costs(replies[n]).candidates == alone.candidates
-    token = CancelAfter(2)  # polled at every step
+    token = SelfCancelling(2)  # polled at every step
     (reply,) = retriever.retrieve_batch(requests[:1], [token])
     assert isinstance(reply, DecodingCancelledError)
     assert token.polls == 3

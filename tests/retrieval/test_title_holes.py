@@ -418,14 +418,10 @@ def test_what_changes_the_writing_alone_makes_no_other_grammar(store: SchemaStor
         assert prepared(store, **more) is prepared(store)
 
 
-def test_refusals_are_kept_and_named_schemas_are_found(store: SchemaStore) -> None:
-    for _ in range(3):
-        with pytest.raises(InputError, match="#/pattern: pattern: a back-reference"):
-            prepared(store, r'{"type": "string", "pattern": "(a)\\1"}')
-    assert store.stats.compilations == 1
+def test_a_named_schema_is_that_of_its_text(store: SchemaStore) -> None:
     store.name_schema("mine", SCHEMA, index_set())
     assert store.prepare(AnswerRequest("-", schema_name="mine"), index_set()) is prepared(store)
-    assert store.stats.compilations == 2
+    assert store.stats.compilations == 1
 
 
 def test_the_bound_is_checked() -> None:

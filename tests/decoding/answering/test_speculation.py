@@ -31,7 +31,7 @@ from genret.decoding.errors import InvalidLogitsError
 from genret.decoding.grammar.vocabulary import Vocabulary
 from tests.answer_oracles import Row, count_rows, greedy_row, row_law
 from tests.fakes import TableModel, chi_square
-from tests.text_grammar import END, Pieces, TextGrammar, binary_texts
+from tests.text_grammar import END, Pieces, TextGrammar, binary_texts, longest_match
 
 ALPHA = 1e-4  # seeds are fixed: a test fails always or never
 V = 12
@@ -203,16 +203,7 @@ DOCUMENTS = TextGrammar(
 )
 
 
-def longest_law_piece(text: bytes) -> list[int]:
-    tokens = []
-    while text:
-        best = max((piece for piece in LAW_PIECES if text.startswith(piece)), key=len)
-        tokens.append(1 + LAW_PIECES.index(best))
-        text = text[len(best) :]
-    return tokens
-
-
-SPELLER = Speller(longest_law_piece, VOCABULARY)
+SPELLER = Speller(partial(longest_match, VOCABULARY), VOCABULARY)
 LAW_TARGET, LAW_NOISE = TableModel.random(LAW_V, 1, 1.0), TableModel.random(LAW_V, 17)
 LAW_DRAFTS = {
     "none": None,

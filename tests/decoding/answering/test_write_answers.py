@@ -9,7 +9,7 @@ import math
 import random
 from collections import Counter
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import jsonschema
@@ -36,8 +36,9 @@ from genret.decoding.model.hf_model import HFLanguageModel
 from genret.retrieval.text import TextTokenizer
 from tests.answer_oracles import constraint_logprob, count_rows, greedy_row, row_law
 from tests.fakes import TableModel, chi_square
+from tests.leaf_oracle import tokens_in
 from tests.shared_titles import load_tokenizer
-from tests.text_grammar import END, Pieces, TextGrammar, binary_texts
+from tests.text_grammar import END, Pieces, TextGrammar, binary_texts, longest_match
 from tests.verified_architectures import build
 
 ALPHA = 1e-4  # seeds are fixed: a test fails always or never
@@ -50,10 +51,6 @@ PLAIN = AnswerParams(forced_spans=False)
 LETTERS = range(97, 117)
 
 
-def model_of(seed: int) -> TableModel:
-    return TableModel.random(40, seed)
-
-
 def written(answers: list[object]) -> list[AnswerText]:
     assert all(isinstance(answer, AnswerText) for answer in answers)
     return answers  # type: ignore[return-value]
@@ -62,7 +59,7 @@ def written(answers: list[object]) -> list[AnswerText]:
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6), st.lists(st.sampled_from(GRAMMARS), min_size=1, max_size=4), st.data())
 def test_greedy_answers_take_the_likeliest_token(seed: int, grammars: list[TextGrammar], data) -> None:
-    model = model_of(seed)
+    model = TableModel.random(40, seed)
     prompts = [[query + 1] * (query + 1) for query in range(len(grammars))]
     params = [
         AnswerParams(max_tokens=data.draw(st.integers(g.tokens_to_finish(0), 12)), forced_spans=False)
@@ -88,7 +85,8 @@ def test_sampled_answers_have_the_law_of_their_steps(
     grammar: TextGrammar, temperature: float, budget: int
 ) -> None:
     budget = max(budget, grammar.tokens_to_finish(0))
-    model, options = model_of(5), {"temperature": temperature, "max_tokens": budget, "forced_spans": False}
+    model = TableModel.random(40, 5)
+    options = {"temperature": temperature, "max_tokens": budget, "forced_spans": False}
     law = row_law(model, [7], grammar.rows(budget), temperature)
     counts, _ = count_rows(model, grammar, 2000, **options)
     assert set(counts) <= set(law)
@@ -109,7 +107,7 @@ def test_the_budget_bites_as_a_condition_on_the_next_token() -> None:
 
 
 def test_an_answer_depends_on_nothing_else_in_the_batch() -> None:
-    model = model_of(3)
+    model = TableModel.random(40, 3)
     rng = random.Random(0)
     jobs = [
         ([rng.randrange(1, 40)], rng.choice(GRAMMARS), rng.choice((0.0, 1.0)), rng.randrange(100))
@@ -128,7 +126,7 @@ def test_an_answer_depends_on_nothing_else_in_the_batch() -> None:
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_listed_and_packed_masks_choose_alike(monkeypatch: pytest.MonkeyPatch, temperature: float) -> None:
-    model = model_of(11)
+    model = TableModel.random(40, 11)
     params = [AnswerParams(temperature=temperature, seed=seed) for seed in range(30)]
     grammars = [GRAMMARS[seed % 3] for seed in range(30)]
     answers = []
@@ -139,26 +137,6 @@ def test_listed_and_packed_masks_choose_alike(monkeypatch: pytest.MonkeyPatch, t
         assert [one.token_ids for one in some] == [one.token_ids for one in answers[0]]
         for one, other in zip(some, answers[0], strict=True):
             assert one.constraint_logprob == pytest.approx(other.constraint_logprob, abs=1e-4)
-
-
-def test_masks_are_listed_with_their_tokens() -> None:
-    rng = random.Random(2)
-    for count in (1, 2, 40, 512):
-        tokens = sorted(rng.sample(range(3000), count))
-        listed = choice_points.ChoicePoint.listing(Pieces([b"a"], 3000).packed(tokens))
-        assert listed is not None
-        assert listed.tolist() == tokens
-    assert choice_points.ChoicePoint.listing(Pieces([b"a"], 3000).packed(range(513))) is None
-
-
-def test_the_end_token_is_compared_like_any_other() -> None:
-    """A text that may end or go on ends where the end token is likelier, and only there."""
-    grammar = TextGrammar(PIECES, [b"a", b"aa", b"aaa"])
-    for end, text in ((2.0, b"a"), (-2.0, b"aaa")):
-        model = TableModel(40, lambda prompt, row, end=end: torch.tensor([end, *[0.0] * 39]))
-        (answer,) = written(write_answers(model, [[1]], [grammar], AnswerParams()))
-        assert answer.text == text
-        assert answer.token_ids[-1] == END
 
 
 def test_a_token_that_is_the_only_one_costs_no_pass() -> None:
@@ -226,7 +204,7 @@ def test_a_model_that_allows_nothing_allowed_is_refused(temperature: float) -> N
 
 def test_cancelled_queries_leave_the_batch() -> None:
     stop = CancelToken()
-    plain = model_of(1)
+    plain = TableModel.random(40, 1)
 
     def function(prompt, row):
         if len(row) == 1:
@@ -241,7 +219,7 @@ def test_cancelled_queries_leave_the_batch() -> None:
 
 
 def test_arguments_that_do_not_fit_each_other_are_refused() -> None:
-    model = model_of(0)
+    model = TableModel.random(40, 0)
     with pytest.raises(ValueError, match="for the same queries, at least one, got 2, 1 and 2"):
         write_answers(model, [[1], [2]], [SMALL], AnswerParams())
     with pytest.raises(ValueError, match="got 0, 0 and 0"):
@@ -292,11 +270,6 @@ def fitting(grammar: TextGrammar, state: int, left: int) -> list[int]:
     ]
 
 
-def tokens_of(mask: np.ndarray) -> list[int]:
-    bits = np.unpackbits(mask.astype("<u4").view(np.uint8), bitorder="little")
-    return np.flatnonzero(bits).tolist()
-
-
 @pytest.mark.parametrize("max_bytes", [0, 1000, 3000, 1 << 20])
 def test_masks_are_the_grammars_whatever_is_kept(max_bytes: int) -> None:
     grammars = [Counting(longest) for longest in (2, 3, 4)]
@@ -306,7 +279,7 @@ def test_masks_are_the_grammars_whatever_is_kept(max_bytes: int) -> None:
         grammar = rng.choice(grammars)
         state, left = rng.choice([0, 2, 3, 4]), rng.randrange(1, 5)
         mask = masks.mask(grammar, state, left)
-        assert tokens_of(mask) == fitting(grammar, state, left)
+        assert tokens_in(mask) == fitting(grammar, state, left)
         assert mask.dtype == np.uint32
         assert mask.shape == grammar.mask(state).shape
         assert not mask.flags.writeable
@@ -321,7 +294,7 @@ def test_grammars_are_not_kept_and_not_mistaken_for_others() -> None:
     masks = AffordableMasks(1 << 20)
     for longest in [2, 3, 4] * 10:
         grammar = Counting(longest)
-        assert tokens_of(masks.mask(grammar, 0, 2)) == fitting(grammar, 0, 2)
+        assert tokens_in(masks.mask(grammar, 0, 2)) == fitting(grammar, 0, 2)
         assert grammar.looks == 1
         del grammar
         gc.collect()
@@ -384,20 +357,6 @@ def grammar_of(name: str) -> Grammar:
     return compile_schema(one.text, leaves(), GrammarOptions.for_writing())
 
 
-def longest_match(text: bytes) -> list[int]:
-    """A tokenizer that takes the longest piece from the left."""
-    tokens = []
-    while text:
-        best = max((t for t in range(3, 271) if text.startswith(VOCABULARY.bytes_of(t) or b"?")), key=_length)
-        tokens.append(best)
-        text = text[_length(best) :]
-    return tokens
-
-
-def _length(token: int) -> int:
-    return len(VOCABULARY.bytes_of(token) or b"")
-
-
 def schema_model(architecture: str, seed: int = 0) -> PreTrainedModel:
     positions = {} if architecture == "t5" else {"max_position_embeddings": 512}
     return build(architecture, seed=seed, changes={"vocab_size": 280, **positions})
@@ -421,7 +380,7 @@ def test_answers_are_valid_with_and_without_everything(architecture: str) -> Non
     target, draft = (HFLanguageModel(schema_model(architecture, seed)) for seed in (0, 1))
     prompts = [[5, 6, 7], [8], [9, 10], [11, 12, 13, 14]]
     budgets = [grammar.tokens_to_finish(grammar.start) + 7 * place for place, grammar in enumerate(grammars)]
-    speller = Speller(longest_match, VOCABULARY)
+    speller = Speller(partial(longest_match, VOCABULARY), VOCABULARY)
     for temperature in (0.0, 1.0):
         params = [AnswerParams(max_tokens=n, temperature=temperature, forced_spans=False) for n in budgets]
         plain = check(write_answers(target, prompts, grammars, params), names, budgets)
@@ -433,21 +392,6 @@ def test_answers_are_valid_with_and_without_everything(architecture: str) -> Non
         params = [AnswerParams(max_tokens=n, temperature=temperature) for n in budgets]
         forced = write_answers(target, prompts, grammars, params, speller=speller, draft=draft)
         assert all(one.counts.forced > 0 for one in check(forced, names, budgets)[1:])
-
-
-def test_logprobs_are_those_of_plain_passes() -> None:
-    module = schema_model("llama-gqa")
-    grammar = grammar_of("simple3")
-    prompt = [5, 6, 7]
-    speller = Speller(longest_match, VOCABULARY)
-    model, params = HFLanguageModel(schema_model("llama-gqa")), AnswerParams(max_tokens=48)
-    (answer,) = write_answers(model, [prompt], [grammar], params, speller=speller)
-    assert isinstance(answer, AnswerText)
-    assert answer.counts.forced > 5
-    with torch.no_grad():
-        logits = module(input_ids=torch.tensor([[*prompt, *answer.token_ids[:-1]]])).logits[0, 2:]
-    said = logits.double().log_softmax(-1).gather(1, torch.tensor(answer.token_ids)[:, None])
-    assert answer.logprob == pytest.approx(float(said.sum()), abs=1e-3)
 
 
 # Share of tokens that need no choice, at least; compact and spaced. Per cent, of twenty instances with GPT-2.
@@ -565,14 +509,8 @@ def test_other_tokenizers_would_have_made_every_forced_token(tokenizer: str) -> 
 V = 2 * MAX_LISTED + 11  # not a multiple of the words of a mask
 
 
-def masked(allowed: np.ndarray) -> np.ndarray:
-    bits = np.zeros((V + 31) // 32 * 32, dtype=np.uint8)
-    bits[allowed] = 1
-    return np.packbits(bits, bitorder="little").view("<u4").astype(np.uint32)
-
-
 def point(query: int, allowed: np.ndarray, temperature: float, seed: int = 0) -> ChoicePoint:
-    mask = masked(allowed)
+    mask = Pieces([b"a"], V).packed(allowed)
     return ChoicePoint(query, 0, mask, temperature, seed, 3, 1, listed=ChoicePoint.listing(mask))
 
 

@@ -239,15 +239,10 @@ def said(result: BeamResult) -> BeamResult:
     return dataclasses.replace(result, num_steps=0)
 
 
-def crowd_of(seed: int, exact: bool) -> Batch:
-    """Queries of all kinds, ties among their scores included; all of them exact, or none."""
-    return Batch.random(seed).only(exact=exact)
-
-
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_query_in_a_crowd_gets_what_it_gets_alone(seed: int, exact: bool) -> None:
-    batch = crowd_of(seed, exact)
+    batch = Batch.random(seed).only(exact=exact)
     for query, crowded in enumerate(batch.search().results):
         alone = batch.only([query]).search().results[0]
         assert said(crowded) == said(alone)
@@ -256,7 +251,7 @@ def test_a_query_in_a_crowd_gets_what_it_gets_alone(seed: int, exact: bool) -> N
 @pytest.mark.parametrize("exact", [False, True])
 def test_forwards_are_shared(exact: bool) -> None:
     """A batch takes as many forwards as its slowest query, and not one per query."""
-    batch = crowd_of(301, exact).unbounded()
+    batch = Batch.random(301).only(exact=exact).unbounded()
     together = batch.search().meter.forwards
     alone = [batch.only([query]).search().meter.forwards for query in range(len(batch.params))]
     if exact:  # a forward writes at one depth, so queries may wait for each other
@@ -267,7 +262,7 @@ def test_forwards_are_shared(exact: bool) -> None:
 
 @pytest.mark.parametrize("exact", [False, True])
 def test_cancelled_queries_leave_the_others_as_they_are(exact: bool) -> None:
-    batch = crowd_of(302, exact)
+    batch = Batch.random(302).only(exact=exact)
     tokens = [CancelToken() if query % 3 == 0 else None for query in range(len(batch.params))]
     for token in tokens:
         if token is not None:

@@ -22,13 +22,7 @@ from genret.decoding.trie.title_trie import TitleTrie
 from tests.disc_oracles import counted
 from tests.fakes import chi_square
 from tests.generate_peer import allowed_fn, cut, prompt_width, run
-from tests.tiny_transformers import (
-    Enumeration,
-    ForwardMeter,
-    build,
-    random_prompts,
-    random_titles,
-)
+from tests.tiny_transformers import Enumeration, ForwardMeter, build, random_prompts, random_titles
 
 ALPHA = 1e-4
 # Seeds of weights that give the catalogue a tenth of the probability or more, so that draws get accepted.

@@ -34,8 +34,8 @@ from tests.fakes import TableModel
 from tests.tables_model import Meter, TablesModel
 
 
-def proposer_for(model: TableModel, rows, params: list[DiscParams], prompts=None):
-    session = model.prefill(prompts or [PROMPT] * len(params))
+def proposer_for(model: TableModel, rows, params: list[DiscParams]):
+    session = model.prefill([PROMPT] * len(params))
     batch = batch_of(session, TitleTrie.from_rows(rows, VOCAB), params)
     return batch, TreeProposer(batch)
 

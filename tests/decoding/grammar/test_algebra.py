@@ -10,11 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from genret.decoding.grammar.compile_options import GrammarOptions
-from genret.decoding.grammar.errors import (
-    SchemaError,
-    UnsatisfiableSchemaError,
-    UnsupportedSchemaError,
-)
+from genret.decoding.grammar.errors import SchemaError, UnsatisfiableSchemaError, UnsupportedSchemaError
 from genret.decoding.grammar.schema.array_shapes import cheapest_assignment
 from genret.decoding.grammar.schema.formula_table import FormulaTable
 from genret.decoding.grammar.schema.value_nodes import compile_value

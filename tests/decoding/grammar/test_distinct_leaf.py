@@ -10,16 +10,14 @@ import numpy as np
 import pytest
 
 from genret.decoding.grammar.compile_options import GrammarOptions
-from genret.decoding.grammar.holes.text_leaf import TextLeaf, TextSearcher
 from genret.decoding.grammar.json_grammar import compile_schema
-from genret.decoding.grammar.leaves.distinct_leaf import DistinctLeaf, DistinctSlotLeaf, Texts
-from genret.decoding.grammar.leaves.leaf import Leaf, TitleSlotLeaf, TitleSlotName
+from genret.decoding.grammar.leaves.distinct_leaf import DistinctLeaf, Texts
+from genret.decoding.grammar.leaves.leaf import Leaf
 from genret.decoding.grammar.leaves.leaf_factory import Leaves
 from genret.decoding.grammar.regular.dfa import Dfa
 from genret.decoding.grammar.regular.number_set import NumberSet
 from genret.decoding.grammar.regular.text_set import TextSet
 from genret.decoding.grammar.vocabulary import Vocabulary
-from genret.decoding.sorted_texts import SortedTexts
 from tests.grammar_oracle import INTEGER, STRING, array, brute_force, byte_vocabulary, unpacked
 from tests.leaf_oracle import after, check_tokens, in_threads, label_of, steps_of
 
@@ -124,26 +122,6 @@ def test_equal_texts_of_different_leaves_have_equal_labels() -> None:
     assert language(without) == {b'"zz"', b'"ab"'}
     assert leaves.remembering(words(leaves), texts) is first
     assert leaves.excluding(second, frozenset({label_of(first, b'"a"'), label_of(first, b'"b"')})) is without
-
-
-def test_holes_stay_holes() -> None:
-    leaves = Leaves(VOCABULARY)
-    cities = SortedTexts.of([b"Paris", b"Parma", b"Rome"])
-    hole = TextLeaf(TitleSlotName("titles"), "hole", cities, TextSearcher(VOCABULARY))
-    leaf = leaves.remembering(hole, Texts())
-    assert isinstance(leaf, DistinctSlotLeaf)
-    assert isinstance(leaf, TitleSlotLeaf)
-    without = leaves.excluding(leaf, frozenset({label_of(leaf, b'"Paris"')}))
-    assert isinstance(without, DistinctSlotLeaf)
-    assert language(without) == {b'"Parma"', b'"Rome"'}
-    assert without.name == TitleSlotName("titles")
-    state = 0
-    for byte in b'"Rome"':
-        assert without.members(state) == ()
-        state = without.step(state, byte)
-    assert len(without.members(state)) == 1
-    others = frozenset({label_of(leaf, b'"Parma"'), label_of(leaf, b'"Rome"')})
-    assert leaves.excluding(without, others) is None
 
 
 def test_threads_number_texts_alike() -> None:

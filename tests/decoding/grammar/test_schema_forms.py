@@ -115,14 +115,6 @@ def test_what_is_no_schema_is_refused(schema: str) -> None:
         FormulaTable(schema)
 
 
-def test_draft_4_has_no_boolean_schemas_but_for_what_is_additional() -> None:
-    old = {"$schema": "http://json-schema.org/draft-04/schema#"}
-    FormulaTable(json.dumps({**old, "additionalProperties": False, "additionalItems": False}))
-    for keyword in ("not", "items"):
-        with pytest.raises(InvalidSchemaError, match=f"#/{keyword}: expected a schema, got true"):
-            FormulaTable(json.dumps({**old, keyword: True}))
-
-
 def test_forms_of_older_drafts_are_known_where_no_draft_is_named() -> None:
     old = {
         "items": [{"type": "string"}],

@@ -9,11 +9,7 @@ import pytest
 from jsonschema.validators import validator_for
 
 from genret.decoding.grammar.compile_options import CompileLimits, GrammarOptions
-from genret.decoding.grammar.errors import (
-    InvalidSchemaError,
-    SchemaLimitError,
-    UnsupportedSchemaError,
-)
+from genret.decoding.grammar.errors import InvalidSchemaError, SchemaLimitError, UnsupportedSchemaError
 from genret.decoding.grammar.schema.formula_table import FormulaTable
 from genret.decoding.grammar.schema.schema_report import explain_schema
 from tests.formula_oracle import evaluates

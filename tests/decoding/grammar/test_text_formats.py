@@ -101,11 +101,6 @@ def test_tables(name: str) -> None:
         assert not texts.accepts(text), text
 
 
-def test_unknown_formats_say_nothing() -> None:
-    assert format_texts("color") is None
-    assert "color" not in FORMATS
-
-
 @pytest.mark.parametrize("name", FORMATS)
 def test_formats_are_made_once_and_small(name: str) -> None:
     assert format_texts(name) is format_texts(name)

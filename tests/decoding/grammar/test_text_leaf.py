@@ -18,7 +18,7 @@ from genret.decoding.grammar.vocabulary import Vocabulary
 from genret.decoding.sorted_texts import SortedTexts, TextBatches
 from genret.index_builder.merge import title_order
 from tests import leaf_oracle
-from tests.leaf_oracle import after, in_threads
+from tests.leaf_oracle import after, in_threads, tokens_in
 
 # Every byte, pieces of escapes, tokens over the closing quote, and pieces of characters.
 PIECES = [
@@ -266,10 +266,7 @@ def test_walks_agree_on_any_trie(texts: list[str], pieces: list[bytes | None], d
     for positions in ((0,), tuple(roots)):
         expected = search.walk(place, trie, positions)
         found = compiled.walk(these, place, positions)
-        written = found.tokens
-        if found.mask is not None:
-            bits = np.unpackbits(found.mask.view(np.uint8), bitorder="little")
-            written = np.flatnonzero(bits).tolist()
+        written = found.tokens if found.mask is None else tokens_in(found.mask)
         assert written is not None
         assert expected.tokens is not None
         assert set(written) == set(expected.tokens)

@@ -10,18 +10,16 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from genret.decoding.language_model import KvUsage
 from genret.decoding.model.hf_model import HFLanguageModel
 from genret.decoding.model.self_check import exactly
 from genret.decoding.model.token_tree import CollectionPolicy
-from tests.tree_oracles import Answer, PlainPasses
+from tests.tree_oracles import Answer, PlainPasses, WorkMeter
 from tests.tree_scripts import Branch, BranchTruth, Grow, Row
 from tests.verified_architectures import ARCHITECTURES, VOCAB, build, long_and_shallow
 
@@ -36,21 +34,6 @@ OF_EVERY_KIND = ["llama-gqa", "gemma3", "gpt2", "bart", "t5"]
 
 # Steps whose work is counted: whole intervals, each twice as deep as the one before.
 COUNTED = {depth: range(depth, depth + 2 * INTERVAL) for depth in (500, 1000, 2000)}
-
-
-class WorkCounter(TorchDispatchMode):
-    """Adds up the elements that operations write, views not counted."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.elements = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        results = func(*args, **(kwargs or {}))
-        if not func.is_view:
-            made = results if isinstance(results, (tuple, list)) else [results]
-            self.elements += sum(part.numel() for part in made if isinstance(part, Tensor))
-        return results
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,7 +71,7 @@ def descend(name: str, dtype: torch.dtype, policy: CollectionPolicy) -> Descent:
     truth = BranchTruth(PROMPTS, keep_levels=False)
     said: dict[int, Tensor] = {}
     usages = [session.usage]
-    counters = {depth: WorkCounter() for depth in COUNTED}
+    counters = {depth: WorkMeter() for depth in COUNTED}
     for depth, step in enumerate(steps(random.Random(0)), start=1):
         with _counting(counters, depth):
             logits = session.step(torch.tensor(step.parents), torch.tensor(step.tokens))
@@ -112,7 +95,7 @@ def _lineage(last: Branch) -> list[tuple[Branch, Row]]:
 
 
 @contextmanager
-def _counting(counters: dict[int, WorkCounter], depth: int) -> Iterator[None]:
+def _counting(counters: dict[int, WorkMeter], depth: int) -> Iterator[None]:
     counter = next((counters[first] for first, counted in COUNTED.items() if depth in counted), None)
     if counter is None:
         yield
