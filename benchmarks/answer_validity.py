@@ -115,7 +115,7 @@ def main(options: SimpleNamespace) -> dict[str, Any]:
                 engine = AnswerEngine(tokenizer, end_token, model.vocab_size)
                 engine.add_index("catalogue", index, FilterStore(index, "cpu", 1 << 24))
                 answerer = Answerer(model, tokenizer, config, PrefixStore(model), engine)
-                run = ValidityRun(answerer, SCHEMAS, titles, queries)
+                run = ValidityRun(answerer, titles, queries)
                 _run(run, name, options.number, options.batch_size)
                 figures[name] = shown(name, run.figures())
     return figures
@@ -123,27 +123,16 @@ def main(options: SimpleNamespace) -> dict[str, Any]:
 
 @dataclass
 class Tally:
-    """Counts of some requests.
-
-    Attributes:
-        answers: Requests that were answered.
-        valid: Answers that are valid, their titles included.
-        invalid: Faults of the other answers, and how often each.
-        refused: Requests that were not answered, by message.
-        tokens: Tokens of all answers, end tokens included.
-        forced: Tokens of these that were forced.
-        forwards: Passes that answers took part in, behind their prompts.
-        smallest_budget: Answers under the smallest budget there is.
-    """
+    """Counts of some requests."""
 
     answers: int = 0
-    valid: int = 0
-    invalid: Counter[str] = field(default_factory=Counter)
-    refused: Counter[str] = field(default_factory=Counter)
-    tokens: int = 0
-    forced: int = 0
-    forwards: int = 0
-    smallest_budget: int = 0
+    valid: int = 0  # their titles included
+    invalid: Counter[str] = field(default_factory=Counter)  # faults of the other answers
+    refused: Counter[str] = field(default_factory=Counter)  # requests that were not answered, by message
+    tokens: int = 0  # of all answers, end tokens included
+    forced: int = 0  # of these tokens
+    forwards: int = 0  # passes that answers took part in, behind their prompts
+    smallest_budget: int = 0  # answers under the smallest budget there is
 
     def figures(self) -> dict[str, Any]:
         """Return the counts and the share of forced tokens."""
@@ -153,18 +142,9 @@ class Tally:
 class ValidityRun:
     """Answers requests in batches and checks every answer."""
 
-    def __init__(
-        self,
-        answerer: Answerer,
-        schemas: Sequence[AnswerSchema],
-        titles: frozenset[str],
-        queries: Sequence[str],
-    ) -> None:
-        self._answerer = answerer
-        self._schemas = schemas
-        self._titles = titles
-        self._queries = queries
-        self._validators = {one.name: AnswerValidator(one.text) for one in schemas}
+    def __init__(self, answerer: Answerer, titles: frozenset[str], queries: Sequence[str]) -> None:
+        self._answerer, self._titles, self._queries = answerer, titles, queries
+        self._validators = {one.name: AnswerValidator(one.text) for one in SCHEMAS}
         self._needed: dict[tuple[str, str], int] = {}
         self.by_method: dict[str, Tally] = {name: Tally() for name in METHODS}
         self.seconds = 0.0
@@ -198,8 +178,8 @@ class ValidityRun:
         """Every schema under every method and budget in turn."""
         methods = list(METHODS)
         for asked in range(number):
-            schema = self._schemas[asked % len(self._schemas)]
-            turn = asked // len(self._schemas) + asked
+            schema = SCHEMAS[asked % len(SCHEMAS)]
+            turn = asked // len(SCHEMAS) + asked
             method = methods[turn % len(methods)]
             spare = SPARE[turn // len(methods) % len(SPARE)]
             query = self._queries[asked % len(self._queries)]

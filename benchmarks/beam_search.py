@@ -21,7 +21,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from statistics import median
 from types import SimpleNamespace
 from typing import Any
@@ -160,17 +160,11 @@ def _warm_up(twins: Twins, titles: EqualTitles) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PeerCost:
-    """Cost of `generate` by that of ours; a guess good to a third or so.
-
-    Attributes:
-        seconds: Time of one run, seconds.
-        cache_bytes: Bytes of its cache at the end.
-        peak_bytes: Bytes of memory beside the weights.
-    """
+    """Cost of one run of `generate` by that of ours; a guess good to a third or so."""
 
     seconds: float
-    cache_bytes: int
-    peak_bytes: int
+    cache_bytes: int  # at the end
+    peak_bytes: int  # beside the weights
 
     @classmethod
     def of(cls, setting: Setting, ours: Run, twins: Twins, new_tokens: int, prefilled: bool) -> PeerCost:
@@ -208,13 +202,13 @@ class Work:
     new_tokens: int
 
 
+@dataclass
 class Disagreements:
     """Counts the comparisons of lists, and the ones that failed."""
 
-    def __init__(self) -> None:
-        self.compared = 0
-        self.largest_difference = 0.0
-        self.failed: list[str] = []
+    compared: int = 0
+    largest_difference: float = 0.0
+    failed: list[str] = field(default_factory=list)
 
     def add(self, place: str, agreement: Agreement) -> None:
         """Take note of one comparison."""
@@ -234,13 +228,8 @@ def compete(
 ) -> dict[str, Any]:
     """Run all sides in turn; the first run of ours tells what the peers would cost.
 
-    Args:
-        work: The search.
-        setting: Its size.
-        prompts: Shape: (batch, prompt), int64.
-        options: Rounds (`repeats`), and seconds of the longest run of a peer (`max_cell_seconds`): one that
-            would take longer is left out by name.
-        disagreements: Account of lists that differ.
+    A peer that would take longer than `max_cell_seconds` is left out by name. Shape of the prompts:
+    (batch, prompt), int64.
     """
     model = work.twins.model()
     first = search(model, work.constraint, prompts, setting.beams)

@@ -67,24 +67,16 @@ _PAIRS = (
     ("dictionaries + processor", "processor"),
 )
 
-
 IntArray = npt.NDArray[np.int64]
 
 
 class Case(NamedTuple):
-    """Branches that take a step together.
+    """Branches that take a step together."""
 
-    Attributes:
-        prefixes: One per branch, all of one length.
-        ids: Tokens of the prefixes. Shape: (n, d), int64.
-        candidates: Tokens to be verified. Shape: (n, 50), int64.
-        logits: Shape: (n, V), float32.
-    """
-
-    prefixes: list[tuple[int, ...]]
-    ids: Tensor
-    candidates: Tensor
-    logits: Tensor
+    prefixes: list[tuple[int, ...]]  # one per branch, all of one length
+    ids: Tensor  # of the prefixes; shape: (n, d), int64
+    candidates: Tensor  # tokens to be verified; shape: (n, 50), int64
+    logits: Tensor  # shape: (n, V), float32
 
 
 class Timed(NamedTuple):
@@ -96,8 +88,7 @@ class Timed(NamedTuple):
     def seconds(self, caches: IntArray | None) -> float:
         """Return the time of a call with emptied caches, or without `caches` the median of some calls.
 
-        Args:
-            caches: Array larger than the caches: adding to it leaves them as a model's weights do.
+        `caches` is larger than the processor's: adding to it leaves them as a model's weights do.
         """
         seconds = []
         for _ in range(_CALLS if caches is None else 1):
@@ -113,10 +104,8 @@ class FullRowPPV:
 
     The printed routine adds up the signs of the columns, which is no order, and reads past the last row; here
     the first column that differs decides, and one search serves all branches and candidates. Columns behind
-    the deepest prefix are left out, which only makes it faster.
-
-    Args:
-        rows: Sorted rows, padded with -1. Shape: (R, W), int32.
+    the deepest prefix are left out, which only makes it faster. Rows are sorted and padded with -1; shape:
+    (R, W), int32.
     """
 
     def __init__(self, rows: Tensor) -> None:
@@ -127,12 +116,7 @@ class FullRowPPV:
     def verify(self, prefixes: Tensor, token_ids: Tensor) -> Tensor:
         """Return which candidates continue their prefix to the prefix of some row.
 
-        Args:
-            prefixes: Shape: (n, d), int32.
-            token_ids: Shape: (n, M), int32.
-
-        Returns:
-            Shape: (n, M), bool.
+        Shapes: (n, d), int32; (n, M), int32; returned: (n, M), bool.
         """
         (branches, depth), candidates = prefixes.shape, token_ids.shape[1]
         rows, weights = self._prefixes[depth], self._weights[depth]

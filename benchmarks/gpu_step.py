@@ -27,6 +27,7 @@ import click
 import numpy as np
 import numpy.typing as npt
 import torch
+from harness.prefixes import walk
 from harness.report import COUNT, FOLDER, Spread, benchmark, shown
 from harness.timing import in_turn
 from harness.twin_models import Sizes, random_llama, synchronize
@@ -65,12 +66,10 @@ class Resident(NamedTuple):
 
 
 class SyntheticRows:
-    """About N distinct rows of 5 to 12 tokens in order, none a prefix of another.
+    """About so many distinct rows of 5 to 12 tokens in order, none a prefix of another.
 
     The first four tokens are skewed, so that a few prefixes have most of the rows; the others are random.
-
-    Args:
-        number: N; rows that come out equal are left out, a few in a hundred.
+    Rows that come out equal are left out, a few in a hundred.
 
     Attributes:
         tokens: All rows, one after the other. Shape: (total,), uint16.
@@ -193,9 +192,7 @@ def prefixes(resident: Resident, branches: int) -> Iterator[tuple[Tensor, int]]:
         chosen = [long[n % len(long)] for n in range(branches)] if long else []
         if not chosen:
             return
-        states = trie.start(torch.zeros(branches, dtype=torch.int64, device=trie.device))
-        for tokens in torch.tensor(chosen, dtype=torch.int64, device=trie.device).T:
-            states = trie.advance(states, tokens)
+        states = walk(trie, chosen, torch.zeros(branches, dtype=torch.int64, device=trie.device))
         yield states[:1] if depth == 0 else states, depth
 
 
@@ -204,7 +201,7 @@ def contestants(trie: TitleTrie, states: Tensor, depth: int, n: int) -> dict[str
     device, nodes = states.device, len(states)
     width = max(1, trie.width_at(depth))
     candidates = torch.randint(trie.vocab_size, (nodes, _CANDIDATES), device=device)
-    walk = DrawWalk(
+    draws = DrawWalk(
         state=states.expand(1, n).contiguous(),
         log_weight=torch.zeros(1, n, dtype=torch.float64, device=device),
         logprob=torch.zeros(1, n, dtype=torch.float64, device=device),
@@ -215,7 +212,7 @@ def contestants(trie: TitleTrie, states: Tensor, depth: int, n: int) -> dict[str
     step = partial(
         static_step,
         trie,
-        walk,
+        draws,
         torch.randn(1, nodes, trie.vocab_size, device=device),
         torch.rand(1, n, dtype=torch.float64, device=device),
         torch.zeros(1, dtype=torch.bool, device=device),

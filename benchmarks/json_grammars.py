@@ -206,13 +206,8 @@ def measure_labels(
 ) -> dict[str, Any]:
     """Compile schemas, and count whether exactly their valid instances are admitted.
 
-    Args:
-        engines: The engines, ours first.
-        annotating: Ours for groups of the test suite whose formats are annotations, all but those of
-            optional/format; None: instances labelled invalid for their formats are to be refused.
-        file: The tokenizer.
-        rows: The schemas.
-        peer_seconds: Longest time for compiling one.
+    The first engine is ours. `annotating` is ours for groups of the test suite whose formats are annotations,
+    all but those of optional/format; None: instances labelled invalid for their formats are to be refused.
     """
     scores = {engine.name: _Score() for engine in engines}
     gc.freeze()  # some hundred thousand objects of schemas and instances, which no engine holds

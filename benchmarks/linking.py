@@ -136,11 +136,7 @@ def contest(
     work: list[Mention],
     folder: Path,
 ) -> tuple[dict[str, Any], bool]:
-    """Link mentions in all ways: compare the answers, then take the times.
-
-    Returns:
-        The figures, and whether all ways of ours gave the answers of single links.
-    """
+    """Link mentions in all ways; return figures, and whether all of ours gave the answers of single links."""
     k, size, out = options.k, options.batch_size, folder / "links"
     documents, few = folder / "documents.jsonl", folder / "few.jsonl"
     write_documents(documents, work)
@@ -323,12 +319,9 @@ def _refuse(complaint: str) -> None:
 
 
 def made_mentions(catalogue: Path, number: int, seed: int = 0) -> list[Mention]:
-    """Make sentences about random entities, by title or alias, with their description behind the name.
+    """Make different sentences about random entities, by title or alias, with a description behind the name.
 
-    Args:
-        catalogue: TSV with the columns `title`, `aliases`, `kind` and `description`.
-        number: Number of mentions, all different.
-        seed: Seed of the choice.
+    The catalogue is TSV with the columns `title`, `aliases`, `kind` and `description`.
     """
     entries = read_tsv(catalogue)
     rng = random.Random(seed)

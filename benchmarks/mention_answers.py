@@ -47,20 +47,14 @@ _RIDGE = 1e-3
 class Asked:
     """An ambiguous mention and its answer.
 
-    Attributes:
-        mention: Its text.
-        gold: Title of the entity it is labelled with.
-        titles: Titles of the entities called so, in the order of the answer.
-        probabilities: Probability of each, as the answer has it.
-        logprobs: Log P(e | q) of each.
-        evidence: Per entity, whether the mention is its title, is spelled so, and has a word of it nearby.
+    `evidence` says per entity whether the mention is its title, is spelled so, and has a word of it nearby.
     """
 
     mention: str
-    gold: str
-    titles: tuple[str, ...]
-    probabilities: tuple[float, ...]
-    logprobs: tuple[float, ...]
+    gold: str  # title of the entity it is labelled with
+    titles: tuple[str, ...]  # of the entities called so, in the order of the answer
+    probabilities: tuple[float, ...]  # of each, as the answer has it
+    logprobs: tuple[float, ...]  # log P(e | q) of each
     evidence: npt.NDArray[np.float64]
 
     @property

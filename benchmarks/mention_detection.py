@@ -55,7 +55,6 @@ from genret.retrieval.linking.finding.name_table import WITHOUT_CAPITALS, NameTa
 
 _OLD, _NEW = "longest from the left", "likeliest"
 _PROSE = ("geovirus", "iitb", "msnbc", "news_fair_v2", "reuters128", "rss500")
-_PIECE_CHARS = 16_384
 _DIGIT = re.compile(r"\d")
 _PRONOUN = re.compile(r"(?<![\w\u0300-\u036f])I(?![\w\u0300-\u036f])")
 _CLASSES = (
@@ -85,35 +84,14 @@ class LongestFromTheLeft:
         return list(self._mentions(text))
 
     def _mentions(self, text: str) -> Iterator[Span]:
-        reach = self._max_chars + 1
-        window = FoldedWindow(text, 0, _PIECE_CHARS)
-        at = 0
-        while True:
-            while not window.is_whole and len(window.text) - at < reach:
-                window.read()
-            limit = len(window.text) if window.is_whole else len(window.text) - reach + 1
-            for span, behind in self._in_window(text, window, at, limit):
-                yield span
-                at = behind
-            at = max(at, limit)
-            if window.is_whole:
-                return
-            before = max(at - 1, 0)
-            window.drop(before)
-            at -= before
-
-    def _in_window(self, text: str, window: FoldedWindow, at: int, limit: int) -> Iterator[tuple[Span, int]]:
-        folded, reach, prefixes = window.text, self._max_chars, self._table.names.prefixes
-        for match in self._starts.finditer(folded, at):
+        window = FoldedWindow(text, 0, len(text))
+        while not window.is_whole:
+            window.read()
+        folded, prefixes, at = window.text, self._table.names.prefixes, 0
+        for match in self._starts.finditer(folded):
             begin = match.start()
-            if begin >= limit:
-                return
-            if begin < at:
-                continue
-            names = prefixes(folded[begin : begin + reach])
-            if not names or not is_boundary(folded, begin):
-                continue
-            start = window.place(begin)
+            names = prefixes(folded[begin : begin + self._max_chars]) if begin >= at else []
+            start = window.place(begin) if names and is_boundary(folded, begin) else None
             if start is None:
                 continue
             for name in reversed(names):
@@ -126,7 +104,7 @@ class LongestFromTheLeft:
                 num_names = self._num_names(name, text[start:end])
                 if num_names:
                     at = behind
-                    yield Span(start, end, num_names=num_names), at
+                    yield Span(start, end, num_names=num_names)
                     break
 
     def _num_names(self, name: str, mention: str) -> int:
@@ -142,23 +120,14 @@ class LongestFromTheLeft:
 
 @dataclass(slots=True)
 class Counts:
-    """Numbers of mentions of one set, found in one way.
-
-    Attributes:
-        found: Mentions that are found.
-        right: Found mentions that are labelled.
-        overlapping: Found mentions that overlap a labelled one.
-        recalled: Labelled mentions of the catalogue's entities that are found.
-        named: Recalled mentions that are a name of their entity.
-        lost: Labelled mentions that are not found, by reason.
-    """
+    """Numbers of mentions of one set, found in one way."""
 
     found: int = 0
-    right: int = 0
-    overlapping: int = 0
-    recalled: int = 0
-    named: int = 0
-    lost: dict[str, int] = field(default_factory=dict)
+    right: int = 0  # found and labelled
+    overlapping: int = 0  # found, and overlap a labelled one
+    recalled: int = 0  # labelled with an entity of the catalogue, and found
+    named: int = 0  # recalled, and a name of their entity
+    lost: dict[str, int] = field(default_factory=dict)  # labelled and not found, by reason
 
 
 class Side:

@@ -17,19 +17,20 @@ other sets. A model is surer of its training data: settings chosen there would t
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
-import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import click
 import pyarrow as pa
 import pyarrow.parquet as pq
-from harness.titles import json_lines
+from harness.report import NEW_FOLDER
+from harness.titles import DATA, json_lines
 
+Reader = Callable[[Path, Iterable[str], str, set[str]], Iterator[dict[str, Any]]]
 QUERY_SETS = (
     "creak", "fever", "fever_dev_extra", "hover", "lcquad1", "dbpedia_entity_v2", "triviaqa", "webquestions",
     "nq_open",
@@ -47,14 +48,11 @@ TUNE_QUERY_SETS = ("creak", "fever", "fever_dev_extra", "hover", "triviaqa", "nq
 TUNE_PER_SET = 100
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument(
-        "--data", type=Path, default=Path(os.environ.get("GENRET_SHARED_DATA", "../shared/data"))
-    )
-    arguments = parser.parse_args()
-    out, data = arguments.out, arguments.data
+@click.command()
+@DATA
+@click.option("--out", type=NEW_FOLDER, required=True, help="Folder of the files.")
+def main(out: Path, data: Path) -> None:
+    """Write the files of the reproduction."""
     out.mkdir(parents=True, exist_ok=True)
 
     titles = pq.read_table(data / "titles" / "wikipedia_en.parquet").column("title").to_pylist()
@@ -62,11 +60,13 @@ def main() -> None:
     pq.write_table(pa.table({"entity_id": ids, "title": titles}), out / "catalogue.parquet")
     known = set(titles)
 
-    dev_mentions = [
-        mention
-        for name in DEV_MENTION_SETS
-        for mention in islice(_mentions(data, (name,), "dev", known), DEV_MENTIONS_PER_SET)
-    ]
+    def of_each(sets: Iterable[str], number: int, read: Reader, fits: Any = None) -> list[dict[str, Any]]:
+        """Return the first dev rows of every set, of those that fit."""
+        return [
+            row for name in sets for row in islice(filter(fits, read(data, [name], "dev", known)), number)
+        ]
+
+    dev_mentions = of_each(DEV_MENTION_SETS, DEV_MENTIONS_PER_SET, _mentions)
     dbpedia = list(_queries(data, ("dbpedia_entity_v2",), "dev", known))
     questions = list(_queries(data, QUESTION_SETS, "dev", known))
     held_out = {q["query"].casefold() for q in _queries(data, QUERY_SETS, "dev", known)}
@@ -87,21 +87,10 @@ def main() -> None:
     used = {_sentence(mention) for mention in mentions}
     used |= {query["query"].casefold() for query in (*dbpedia, *questions)}
     documents = {mention["doc"] for mention in dev_mentions}
-    tune_mentions = [
-        mention
-        for name in DEV_MENTION_SETS
-        for mention in islice(
-            (m for m in _mentions(data, (name,), "dev", known) if m["doc"] not in documents), TUNE_PER_SET
-        )
-    ]
-    tune_queries = [
-        query
-        for name in TUNE_QUERY_SETS
-        for query in islice(
-            (q for q in _queries(data, (name,), "dev", known) if q["query"].casefold() not in used),
-            TUNE_PER_SET,
-        )
-    ]
+    tune_mentions = of_each(DEV_MENTION_SETS, TUNE_PER_SET, _mentions, lambda m: m["doc"] not in documents)
+    tune_queries = of_each(
+        TUNE_QUERY_SETS, TUNE_PER_SET, _queries, lambda q: q["query"].casefold() not in used
+    )
     files = {
         "train-mentions": mentions,
         "mentions.dev": dev_mentions,

@@ -183,16 +183,7 @@ async def measure_turns(
     """Compare 64 clients with one, and with the library in this process, in turn.
 
     Served, the model shares its cores with the client and the server's event loop; so the library answers
-    alone, and beside a process that is as busy as those two were.
-
-    Args:
-        client: Client of the server.
-        requests: Requests, of the library too.
-        index: Index of the server.
-        busy_share: Share of a core that the process beside the library uses.
-
-    Returns:
-        Answers per second by turn, and the ratios of them within turns.
+    alone, and beside a process that is as busy as those two were. Ratios are taken within turns.
     """
     per_second: dict[str, list[float]] = {"one": [], "many": [], "alone": [], "beside": []}
     with Retriever.open(index, num_threads=1) as retriever:

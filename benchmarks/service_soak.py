@@ -75,25 +75,15 @@ asyncio.run(main())
 
 @dataclass(slots=True)
 class Soak:
-    """Observations of a soak.
+    """Observations of a soak."""
 
-    Attributes:
-        codes: Number of calls per kind and code.
-        failures: First texts of calls that must not have failed.
-        versions: Versions of the index that answered.
-        at_s: Times of the footprints, seconds from the beginning.
-        footprints: Footprints of the server at these times.
-        reload_s: Time of each reload, seconds.
-        killed: Number of clients that were killed.
-    """
-
-    codes: Counter[str] = field(default_factory=Counter)
-    failures: list[str] = field(default_factory=list)
-    versions: set[str] = field(default_factory=set)
-    at_s: list[float] = field(default_factory=list)
+    codes: Counter[str] = field(default_factory=Counter)  # calls per kind and code
+    failures: list[str] = field(default_factory=list)  # first texts of calls that must not have failed
+    versions: set[str] = field(default_factory=set)  # of the index, which answered
+    at_s: list[float] = field(default_factory=list)  # of the footprints, seconds from the beginning
     footprints: list[Footprint] = field(default_factory=list)
     reload_s: list[float] = field(default_factory=list)
-    killed: int = 0
+    killed: int = 0  # clients
 
     def count(self, kind: str, code: str, text: str = "") -> None:
         """Note the end of a call."""

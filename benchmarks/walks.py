@@ -58,15 +58,12 @@ print(sum(name.split(".")[0] == "genret" for name in sys.modules))
 
 @dataclass
 class Walk:
-    """Code that one call entered.
+    """Code that one call entered, and stacks of files, the outermost first.
 
-    Attributes:
-        calls: Number of calls of each function of the product, by file and qualified name.
-        queued: Files of the stack that put the request into the queue of the device, the outermost first.
-        computing: Files of the stack that made the first tensor on the thread of the device.
+    `queued` put the request into the queue of the device, `computing` made the first tensor on its thread.
     """
 
-    calls: Counter[tuple[str, str]] = field(default_factory=Counter)
+    calls: Counter[tuple[str, str]] = field(default_factory=Counter)  # by file and qualified name
     queued: list[str] = field(default_factory=list)
     computing: list[str] = field(default_factory=list)
 

@@ -82,9 +82,7 @@ async def bare_channel(busy_ms: float) -> AsyncIterator[Any]:
 async def bare_overhead_ms(busy_ms: float, num_calls: int) -> list[float]:
     """Return the time of each of some calls beyond that for which the server was busy, milliseconds.
 
-    Args:
-        busy_ms: Time that the server is busy for a call.
-        num_calls: Number of calls, one after the other; a tenth as many come before and are not counted.
+    They come one after the other; a tenth as many come before and are not counted.
     """
     times_ms = []
     async with bare_channel(busy_ms) as channel:

@@ -82,17 +82,10 @@ class SettingType(click.ParamType):
 
 @dataclass(frozen=True, slots=True)
 class EqualTitles:
-    """Synthetic titles of one length, for which beam searches with different ideas of an end agree.
-
-    Attributes:
-        number: Number of titles.
-        tokens: Tokens of each, the end token included.
-        trie: Title trie.
-        dictionary: The same titles as nested dictionaries.
-    """
+    """Synthetic titles of one length, for which beam searches with different ideas of an end agree."""
 
     number: int
-    tokens: int
+    tokens: int  # of each, the end token included
     trie: TitleTrie
     dictionary: Node
 
@@ -108,14 +101,9 @@ class EqualTitles:
 
 
 class FreeText:
-    """A constraint that lets every token through until n have been written (`constraints.WideConstraint`).
+    """A constraint that lets all tokens but one through until n have been written.
 
-    A state is the number of tokens written.
-
-    Args:
-        num_tokens: n, at least 1.
-        vocab_size: Number of tokens there are.
-        banned: The one token that may not be written.
+    It is a `constraints.WideConstraint`. A state is the number of tokens written; n is at least 1.
     """
 
     is_wide = True
@@ -164,23 +152,14 @@ class FreeText:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """One search of a batch of prompts.
+    """One search of a batch of prompts; transformers' has no account of its session and counts no steps."""
 
-    Attributes:
-        prefill_s: Time until every prompt had been run and, where they are, repeated for the beams.
-        decode_s: Time of all else.
-        kv_bytes: Keys and values: of ours the peak, of transformers' what the cache holds at the end.
-        lists: Rows found, with their scores.
-        usage: Account of the session; None for transformers.
-        num_steps: Forwards behind the prompts; 0 for transformers.
-    """
-
-    prefill_s: float
-    decode_s: float
-    kv_bytes: int
+    prefill_s: float  # until every prompt had been run and, where they are, repeated for the beams
+    decode_s: float  # all else
+    kv_bytes: int  # keys and values: of ours the peak, of transformers' what the cache holds at the end
     lists: Lists
     usage: KvUsage | None = None
-    num_steps: int = 0
+    num_steps: int = 0  # forwards behind the prompts
 
     @property
     def total_s(self) -> float:
@@ -190,15 +169,10 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Comparison of two searches.
+    """Comparison of two searches."""
 
-    Attributes:
-        same_rows: Whether the sets are equal for every query.
-        largest_difference: Largest difference between the scores of a row that both found.
-    """
-
-    same_rows: bool
-    largest_difference: float
+    same_rows: bool  # for every query
+    largest_difference: float  # between the scores of a row that both found
 
     @classmethod
     def of(cls, one: Lists, other: Lists) -> Agreement:
@@ -242,10 +216,10 @@ def generate(
     trie: Node | None,
     prefilled: bool = False,
 ) -> Run:
-    """Search with `generate`.
+    """Search with `generate`, in the usual attention of a stock model.
 
     Args:
-        model: Stock model, in its usual attention.
+        model: The model.
         prompts: Shape: (Q, T), int64.
         beams: Beams, and sequences returned.
         new_tokens: Most tokens written; without a trie, exactly so many, the end token not among them.
@@ -307,15 +281,7 @@ def generated(
 ) -> Any:
     """Call `generate` as a beam search whose scores are sums of log-probabilities.
 
-    Args:
-        model: Stock model.
-        prompts: Shape: (Q, T), int64.
-        mask: Attention mask of the prompts. Shape: (Q, T).
-        beams: Beams, and sequences returned.
-        new_tokens: Most tokens written.
-        pad: Padding token.
-        end: End token.
-        options: Further options of `generate`.
+    Prompts and their attention mask: shape (Q, T). As many sequences as beams are returned.
     """
     return model.generate(
         prompts,

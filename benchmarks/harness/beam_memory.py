@@ -42,21 +42,13 @@ _CURVES = (  # in the order of the legend
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The memory of one query after a step.
-
-    Attributes:
-        held_bytes: Bytes held by the session.
-        used_bytes: Bytes of these that are written and not collected.
-        branches: Branches of the step.
-        live: Tokens on the paths of these branches, each counted once.
-        written: Tokens written so far, on any branch.
-    """
+    """The memory of one query after a step."""
 
     held_bytes: int
-    used_bytes: int
+    used_bytes: int  # of those held, written and not collected
     branches: int
-    live: int
-    written: int
+    live: int  # tokens on the paths of these branches, each counted once
+    written: int  # tokens, on any branch, so far
 
 
 class TracedSession:

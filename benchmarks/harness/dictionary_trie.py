@@ -21,11 +21,7 @@ def whole_dictionary(tokens: npt.NDArray[Any], offsets: npt.NDArray[np.int64]) -
     """Return the trie of all rows, written in random order; about 1.1 KB per title.
 
     In the order of the alphabet, neighbours in the trie would become neighbours in memory, which titles in
-    the order of a catalogue do not.
-
-    Args:
-        tokens: The rows, concatenated.
-        offsets: Row i is tokens[offsets[i] : offsets[i + 1]]. Shape: (R + 1,).
+    the order of a catalogue do not. Row i is tokens[offsets[i] : offsets[i + 1]].
     """
     tokens, offsets = gather_rows(tokens, offsets, np.random.default_rng(0).permutation(len(offsets) - 1))
     return nested_dictionaries(row_lists(tokens, offsets))
@@ -57,11 +53,8 @@ def path_dictionary(rows: Tensor, prefixes: Iterable[Sequence[int]]) -> Node:
     """Return the nodes on the way to some prefixes, each with all of its tokens, and no others.
 
     A walk to one of the prefixes finds what it would find in the whole trie, but close together in memory,
-    and so takes less time: a half to a quarter (1.5 M titles).
-
-    Args:
-        rows: Sorted rows, padded with -1. Shape: (R, W), int32.
-        prefixes: Prefixes of fewer tokens than W.
+    and so takes less time: a half to a quarter (1.5 M titles). Rows are sorted and padded with -1; shape:
+    (R, W), int32. The prefixes are shorter than W.
     """
     root = _node(rows, 0, len(rows), 0)
     for prefix in prefixes:

@@ -25,32 +25,20 @@ _BOOTSTRAP, _RESAMPLED = 20_000, 200
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """A measured divergence beside what sampling error alone gives.
+    """A measured divergence beside that of as many results which follow P exactly."""
 
-    Attributes:
-        kl: KL(P || counts), in nats.
-        results: n.
-        expected: Mean of the divergence of n results that follow P exactly.
-        p_value: Share of these that are at least as large as the one measured, this one counted among them.
-    """
-
-    kl: float
+    kl: float  # KL(P || counts), in nats
     results: int
-    expected: float
-    p_value: float
+    expected: float  # mean of the others
+    p_value: float  # share of the others that are at least as large, this one counted among them
 
 
 @dataclass(frozen=True, slots=True)
 class Distance:
-    """A divergence without what sampling error adds to it.
+    """A divergence without what sampling error adds to it."""
 
-    Attributes:
-        kl: In nats; below zero by chance only.
-        stderr: Its standard error; about twice too large where both laws are the same.
-    """
-
-    kl: float
-    stderr: float
+    kl: float  # in nats; below zero by chance only
+    stderr: float  # about twice too large where both laws are the same
 
 
 def divergence(law: Array, counts: Counts, seed: int = 0) -> Divergence:
@@ -63,13 +51,7 @@ def divergence(law: Array, counts: Counts, seed: int = 0) -> Divergence:
 
 
 def clustered(law: Array, counts: Counts, seed: int = 0) -> Distance:
-    """Return how far the law of the results is from another one.
-
-    Args:
-        law: The other law. Shape: (N,).
-        counts: Counts of every query's results. Shape: (Q, N).
-        seed: Seed of the queries that are drawn again.
-    """
+    """Return how far the law of every query's results is from another one. Shapes: (Q, N) and (N,)."""
     rng = np.random.default_rng(seed)
     times = rng.multinomial(len(counts), np.full(len(counts), 1.0 / len(counts)), size=_RESAMPLED)
     again = _kl(law, times.astype(np.float64) @ counts.astype(np.float64))
@@ -106,14 +88,7 @@ def law_of_results(mass: float, target: Array, weights: Array, num_draws: int) -
     K q x E[1 / (x + Y)], Y the weight of K - 1 other draws, and E[1 / (x + Y)] is the integral of
     exp(-t x) phi(t)^(K - 1) over t > 0, phi being the Laplace transform of one draw's weight.
 
-    Args:
-        mass: P_L(S).
-        target: P_S. Shape: (N,).
-        weights: x of every row. Shape: (N,).
-        num_draws: K.
-
-    Returns:
-        Shape: (N,).
+    The mass is P_L(S), the target P_S, `num_draws` K. All arrays have one entry per row.
     """
     proposal = mass * target / weights
     if num_draws == 1:

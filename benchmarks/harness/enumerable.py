@@ -26,17 +26,11 @@ END = 0
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """Probabilities of all rows of a catalogue under a model.
+    """Probabilities of all rows of a catalogue under a model. Shape of the arrays: (N,)."""
 
-    Attributes:
-        mass: P_L(S).
-        target: P_S of every row. Shape: (N,).
-        weights: x of every row: the product of the valid masses met while writing it. Shape: (N,).
-    """
-
-    mass: float
-    target: Array
-    weights: Array
+    mass: float  # P_L(S)
+    target: Array  # P_S of every row
+    weights: Array  # x of every row: the product of the valid masses met while writing it
 
 
 class TableModel:
@@ -153,12 +147,7 @@ def prefixes(rows: Iterable[Row]) -> list[Row]:
 def random_rows(number: int, vocab_size: int, most_tokens: int, seed: int, skew: float = 1.4) -> list[Row]:
     """Return random rows of one to so many tokens and the end token; some titles continue others.
 
-    Args:
-        number: Number of rows.
-        vocab_size: Number of token ids, that of the end token included.
-        most_tokens: Most tokens in front of the end token.
-        seed: Seed of the rows.
-        skew: Exponent of Zipf's law, which the tokens follow: the larger, the more prefixes are shared.
+    `skew` is the exponent of Zipf's law, which the tokens follow: the larger, the more prefixes are shared.
     """
     rng = np.random.default_rng(seed)
     rows: set[Row] = set()

@@ -206,9 +206,8 @@ _CATALOGUES = (
 def adaptive(results: int, runs: int) -> list[dict[str, Any]]:
     """Compare both ways at several P_L(S), with one result per query and with the default number.
 
-    Args:
-        results: Most results per setting, many to a batch; fewer where that would take too many draws.
-        runs: Number of queries answered alone, for the forwards.
+    There are at most so many results per setting, fewer where that would take too many draws; as many
+    queries as `runs` are answered alone, for the forwards.
     """
     tests: dict[str, float] = {}
     figures = [

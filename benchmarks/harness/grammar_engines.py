@@ -17,6 +17,7 @@ from genret.decoding.grammar.json_grammar import Grammar, compile_schema
 from genret.decoding.grammar.leaves.leaf_factory import Leaves
 from genret.decoding.grammar.vocabulary import Vocabulary
 
+_END_TOKEN = "<|endoftext|>"
 _LIMITS = (
     *("max_items_in_row", "initial_lexer_fuel", "step_lexer_fuel", "step_max_items"),
     *("max_lexer_states", "max_grammar_size"),
@@ -53,19 +54,14 @@ class Engine(Protocol):
 
 
 class TokenizerFile:
-    """A tokenizer for all engines.
+    """The tokenizer of a `tokenizer.json` for all engines; an end token is added where it has none."""
 
-    Args:
-        file: Its `tokenizer.json`.
-        end_token: Name of its end token; added where the file has none of that name.
-    """
-
-    def __init__(self, file: Path, end_token: str = "<|endoftext|>") -> None:
+    def __init__(self, file: Path) -> None:
         self.tokenizer = Tokenizer.from_file(str(file))
-        if self.tokenizer.token_to_id(end_token) is None:
-            self.tokenizer.add_special_tokens([end_token])
+        if self.tokenizer.token_to_id(_END_TOKEN) is None:
+            self.tokenizer.add_special_tokens([_END_TOKEN])
         self.text = self.tokenizer.to_str()
-        self.end_token_id = int(self.tokenizer.token_to_id(end_token))
+        self.end_token_id = int(self.tokenizer.token_to_id(_END_TOKEN))
         self.vocab_size = 1 + max(self.tokenizer.get_vocab(with_added_tokens=True).values())
 
     def encode(self, text: str) -> list[int]:
@@ -97,13 +93,7 @@ class _OurMatcher:
 
 
 class Ours:
-    """genret's grammars.
-
-    Args:
-        file: The tokenizer.
-        options: Options of reading and writing schemas.
-        leaves: Leaves of another engine for the same tokenizer; None: made, and warmed up.
-    """
+    """genret's grammars; leaves may be those of another engine, else they are made and warmed up."""
 
     name = "genret"
 
@@ -151,12 +141,7 @@ class _XgrammarMatcher(_PeerMatcher):
 
 
 class Xgrammar:
-    """xgrammar, with nothing kept between schemas.
-
-    Args:
-        file: The tokenizer.
-        strict: Its `strict_mode`: objects are closed unless the schema says otherwise.
-    """
+    """xgrammar, with nothing kept between schemas; strict: objects that do not say otherwise are closed."""
 
     def __init__(self, file: TokenizerFile, strict: bool = True) -> None:
         import xgrammar
@@ -205,12 +190,7 @@ class _LlguidanceMatcher(_PeerMatcher):
 
 
 class Llguidance:
-    """llguidance.
-
-    Args:
-        file: The tokenizer.
-        is_bounded: False lifts the limits that make it refuse large sets.
-    """
+    """llguidance, bounded or without the limits that make it refuse large sets."""
 
     name = "llguidance"
 
@@ -240,11 +220,7 @@ class Llguidance:
 def admits(matcher: Matcher, tokens: Sequence[int], masks_us: list[float], advances_us: list[float]) -> bool:
     """Take tokens as long as the masks allow them; return whether they are a whole document.
 
-    Args:
-        matcher: A walk at its beginning.
-        tokens: The document.
-        masks_us: Times of masks, microseconds, added to.
-        advances_us: Times of advances, microseconds, added to.
+    Times of masks and advances, in microseconds, are added to the two lists.
     """
     for token in tokens:
         begun = time.perf_counter_ns()

@@ -37,17 +37,11 @@ class LabelledSpan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LabelledDocument:
-    """A document, or a stretch of one, and its labelled mentions.
+    """A document, or a stretch of one, and its labelled mentions."""
 
-    Attributes:
-        doc_id: Id of the document. Stretches that do not overlap have the same.
-        text: The text.
-        spans: The mentions, by start and end; they may overlap.
-    """
-
-    doc_id: str
+    doc_id: str  # stretches that do not overlap have the same
     text: str
-    spans: tuple[LabelledSpan, ...]
+    spans: tuple[LabelledSpan, ...]  # by start and end; they may overlap
 
 
 def base_name(title: str) -> str | None:
@@ -72,11 +66,7 @@ def labelled_sets(shared: Path) -> list[str]:
 
 
 def write_catalogue(shared: Path, folder: Path) -> dict[str, Path]:
-    """Write both catalogues, with base names as aliases, as Parquet files.
-
-    Returns:
-        The file of `WIKIPEDIA` and that of `PLACES`.
-    """
+    """Write both catalogues, with base names as aliases; return the files of `WIKIPEDIA` and `PLACES`."""
     files = {}
     for name in (WIKIPEDIA, PLACES):
         titles = pq.read_table(shared / "titles" / f"{name}.parquet", columns=["title"]).column("title")
@@ -88,15 +78,7 @@ def write_catalogue(shared: Path, folder: Path) -> dict[str, Path]:
 
 
 def opened_index(shared: Path, folder: Path, catalogue: str, tokenizer: Path, given: Path | None) -> Index:
-    """Open an index of `WIKIPEDIA` or `PLACES`, built in 20 s where it is not there.
-
-    Args:
-        shared: Folder with titles/.
-        folder: Folder of the catalogue, and of an index that is built.
-        catalogue: Name of the catalogue.
-        tokenizer: Tokenizer of an index that is built.
-        given: Index to open; None: the one in the folder.
-    """
+    """Open the index that is given, else that of the folder, built in 20 s where it is not there."""
     path = given or folder / f"{catalogue}.index"
     if not path.exists():
         build_index(write_catalogue(shared, folder)[catalogue], path, "--tokenizer", tokenizer)

@@ -23,13 +23,7 @@ from harness.stepped_trees import Branches, SteppedTrees
 
 
 class LeaningModel:
-    """A model whose valid continuations have a given probability at every step.
-
-    Args:
-        model: Model whose logits are raised.
-        trie: Trie of the valid titles.
-        valid: Probability of all valid tokens together, in (0, 1).
-    """
+    """A model that gives all valid tokens together a probability in (0, 1) at every step."""
 
     def __init__(self, model: LanguageModel, trie: TitleTrie, valid: float) -> None:
         self._model, self._trie, self._odds = model, trie, math.log(valid / (1.0 - valid))

@@ -23,25 +23,15 @@ from genret.service.errors import CallError
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """One call.
+    """One call; times of the server are those of an answer, that of retrying is that of a refusal."""
 
-    Attributes:
-        code: "OK", or the name of its gRPC status.
-        seconds: Time from when it was due to its end.
-        late_seconds: Time from when it was due until it was sent: the generator's own fault.
-        model_ms: Time of an answer's batch on the device, searching vectors included.
-        queue_ms: Time an answer waited for its batch.
-        server_ms: Time of an answer from its arrival at the server to the reply.
-        retry_after_s: Time after which a refused call may be tried again; None where the server did not say.
-    """
-
-    code: str
-    seconds: float
-    late_seconds: float = 0.0
-    model_ms: float = 0.0
-    queue_ms: float = 0.0
-    server_ms: float = 0.0
-    retry_after_s: float | None = None
+    code: str  # "OK", or the name of its gRPC status
+    seconds: float  # from when it was due to its end
+    late_seconds: float = 0.0  # from when it was due until it was sent: the generator's own fault
+    model_ms: float = 0.0  # of its batch on the device, searching vectors included
+    queue_ms: float = 0.0  # until its batch began
+    server_ms: float = 0.0  # from its arrival at the server to the reply
+    retry_after_s: float | None = None  # None where the server did not say
 
 
 @dataclass(slots=True)
@@ -92,13 +82,7 @@ class Percentiles:
 
 
 async def ask(client: AsyncRetrievalClient, request: RetrieveRequest, due: float) -> Ended:
-    """Send one call and return how it ended.
-
-    Args:
-        client: Client of the server.
-        request: The request.
-        due: `time.perf_counter()` at which the call was due.
-    """
+    """Send one call, due at a time of `time.perf_counter()`, and return how it ended."""
     sent = time.perf_counter()
     try:
         reply = await client.retrieve(request)

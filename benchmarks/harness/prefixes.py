@@ -43,7 +43,7 @@ def walk(
     if queries is None:
         queries = torch.zeros(len(prefixes), dtype=torch.int64)
     states = constraint.start(queries)
-    for tokens in torch.tensor(prefixes, dtype=torch.int64).T:
+    for tokens in torch.tensor(prefixes, dtype=torch.int64, device=queries.device).T:
         states = constraint.advance(states, tokens)
     if (states < 0).any():
         raise click.ClickException("a prefix of an allowed row was refused")

@@ -25,17 +25,13 @@ _KIB = 1024
 class Usage:
     """Time and memory of one process and its children.
 
-    Attributes:
-        seconds: Wall time.
-        cpu_seconds: User and system time of all threads, and of children it waited for.
-        peak_bytes: Largest resident memory: the kernel's high-water mark of the process itself, or the
-            largest sum over the process and its descendants that was sampled, whichever is larger.
-        stdout: Standard output.
+    The peak is the kernel's high-water mark of the process itself, or the largest sum over the process and
+    its descendants that was sampled, whichever is larger.
     """
 
-    seconds: float
-    cpu_seconds: float
-    peak_bytes: int
+    seconds: float  # wall time
+    cpu_seconds: float  # user and system time of all threads, and of children it waited for
+    peak_bytes: int  # of resident memory
     stdout: str
 
 
@@ -68,13 +64,10 @@ def build_index(source: Path, out: Path, *arguments: object) -> Usage:
 
 
 def memory_bytes(field: str, pid: int | str = "self") -> int:
-    """Return an entry of a process's memory now; 0 when the process is gone.
+    """Return an entry of /proc/PID/status now; 0 when the process is gone.
 
-    Args:
-        field: Entry of /proc/PID/status: "VmRSS", resident memory; "RssAnon", the part that is no file's;
-            "VmHWM", the high-water mark since the exec (not `ru_maxrss`, which a child starts with the
-            resident memory of the process that forked it).
-        pid: Number of the process.
+    "VmRSS" is resident memory, "RssAnon" the part that is no file's, "VmHWM" the high-water mark since the
+    exec (not `ru_maxrss`, which a child starts with the resident memory of the process that forked it).
     """
     try:
         return _kib_entry(Path(f"/proc/{pid}/status"), field)
@@ -95,11 +88,8 @@ def _kib_entry(file: Path, name: str) -> int:
 class MemoryTrace:
     """Samples the resident memory of a process and its descendants while a block runs.
 
-    Memory that processes share (a mapped index, libraries) is counted in each of them.
-
-    Args:
-        interval_s: Time between two samples.
-        pid: Number of the process; None: this one.
+    Without a number the process is this one. Memory that processes share (a mapped index, libraries) is
+    counted in each of them.
 
     Attributes:
         samples: Seconds since the block began, and bytes.

@@ -14,39 +14,29 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.processes import memory_bytes
+
+_MIB = 1 << 20
 _READY = re.compile(r"genret: ready on (\S+?):? ")
 
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Memory, files and threads of a process.
+    """Memory, files and threads of a process."""
 
-    Attributes:
-        rss_mib: Resident memory, MiB, files that are mapped included.
-        anonymous_mib: Resident memory that is no file's, MiB.
-        num_fds: Number of open files and sockets.
-        num_threads: Number of threads.
-        mapped_versions: Number of versions of indexes of which files are mapped.
-    """
-
-    rss_mib: float
-    anonymous_mib: float
-    num_fds: int
+    rss_mib: float  # resident memory, files that are mapped included
+    anonymous_mib: float  # resident memory that is no file's
+    num_fds: int  # open files and sockets
     num_threads: int
-    mapped_versions: int
+    mapped_versions: int  # versions of indexes of which files are mapped
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadTimes:
-    """Times of a thread; in what is left of a span it had nothing to do, or waited for a lock.
+    """Times of a thread; in what is left of a span it had nothing to do, or waited for a lock."""
 
-    Attributes:
-        ran_s: Time on a core, seconds.
-        queued_s: Time ready to run while the cores were others', seconds.
-    """
-
-    ran_s: float
-    queued_s: float
+    ran_s: float  # on a core
+    queued_s: float  # ready to run while the cores were others'
 
     def since(self, earlier: ThreadTimes | None) -> ThreadTimes:
         """Return what came since an earlier look; None: the thread is new."""
@@ -65,16 +55,13 @@ class ServedProcess:
 
     def footprint(self) -> Footprint:
         """Look at the process from outside."""
-        proc = Path("/proc") / str(self.process.pid)
-        status = dict(
-            line.split(":", 1) for line in (proc / "status").read_text().splitlines() if ":" in line
-        )
+        proc, pid = Path("/proc") / str(self.process.pid), self.process.pid
         versions = set(re.findall(r"/versions/([0-9a-f]+)/", (proc / "maps").read_text()))
         return Footprint(
-            rss_mib=int(status["VmRSS"].split()[0]) / 1024,
-            anonymous_mib=int(status["RssAnon"].split()[0]) / 1024,
+            rss_mib=memory_bytes("VmRSS", pid) / _MIB,
+            anonymous_mib=memory_bytes("RssAnon", pid) / _MIB,
             num_fds=len(os.listdir(proc / "fd")),
-            num_threads=int(status["Threads"]),
+            num_threads=len(os.listdir(proc / "task")),
             mapped_versions=len(versions),
         )
 

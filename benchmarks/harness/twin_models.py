@@ -25,26 +25,15 @@ _INITIAL = 0.02  # standard deviation of transformers' initial weights
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Sizes of a Llama; the defaults make 100 M parameters.
-
-    Attributes:
-        vocab_size: Number of logits.
-        hidden: Width, a multiple of `head_size`.
-        layers: Depth.
-        kv_heads: Heads of keys and values.
-        intermediate: Width of the feed-forward layers.
-        positions: Most positions.
-        tied: Whether the output layer is the embedding.
-        head_size: Width of a head.
-    """
+    """Sizes of a Llama; the defaults make 100 M parameters."""
 
     vocab_size: int = 32_000
-    hidden: int = 768
+    hidden: int = 768  # a multiple of `head_size`
     layers: int = 12
     kv_heads: int = 4
-    intermediate: int = 2048
+    intermediate: int = 2048  # width of the feed-forward layers
     positions: int = 4096
-    tied: bool = True
+    tied: bool = True  # the output layer is the embedding
     head_size: int = 64
 
     def config(self) -> LlamaConfig:
@@ -72,13 +61,9 @@ def random_llama(
     dtype: torch.dtype | None = None,
     spread: float | None = SPREAD,
 ) -> LlamaForCausalLM:
-    """Return a random Llama, its weights made on the device.
+    """Return a random Llama, its weights made on the device, in torch's default type unless one is said.
 
-    Args:
-        sizes: Its sizes.
-        device: Where it is.
-        dtype: Type of the weights; None: torch's default.
-        spread: Standard deviation of the logits where embeddings are tied; None: as transformers makes them.
+    `spread` is the standard deviation of the logits where embeddings are tied; None: as transformers has it.
     """
     before = torch.get_default_dtype()
     torch.manual_seed(0)
@@ -113,11 +98,7 @@ def synchronize(device: torch.device) -> None:
 
 
 class Twins:
-    """A model for `generate`, and models for the token tree that share its weights.
-
-    Args:
-        stock: The model; it stays as it is. `own` is the copy whose attention is replaced.
-    """
+    """A model for `generate`, which stays as it is, and models for the token tree that share its weights."""
 
     def __init__(self, stock: PreTrainedModel) -> None:
         self.stock = stock.eval()

@@ -7,10 +7,7 @@ import math
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-
-import pytest
 
 from benchmarks.harness.bare_grpc import bare_overhead_ms
 from benchmarks.harness.load_generator import (
@@ -99,10 +96,3 @@ def test_threads_of_a_process_tell_where_their_time_went(tmp_path: Path) -> None
             process.kill()
     assert ThreadTimes(3.0, 1.0).since(ThreadTimes(1.0, 0.5)) == ThreadTimes(2.0, 0.5)
     assert ThreadTimes(3.0, 1.0).since(None) == ThreadTimes(3.0, 1.0)
-
-
-@pytest.mark.parametrize("script", ["service_load.py", "service_memory.py", "service_soak.py"])
-def test_the_scripts_say_what_they_can_be_told(script: str, output_of: Callable[..., str]) -> None:
-    said = output_of(script, "--help")
-    assert "--index" in said
-    assert "--json" in said
