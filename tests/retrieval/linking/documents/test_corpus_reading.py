@@ -393,7 +393,7 @@ def test_columns_of_other_names_need_be_there_where_asked_for_alone(tmp_path: Pa
             read(tmp_path / "c.parquet", **{name: "z"})
 
 
-CUT_GZIP = gzip.compress(b'{"text": "a"}\n' * 99)[:-9]
+CUT_GZIP = gzip.compress(b'{"text": "a"}\n' * 99, mtime=0)[:-9]
 
 
 @pytest.mark.parametrize(
@@ -557,12 +557,14 @@ def test_files_of_mentions_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def damaged() -> bytes:
-    data = bytearray(gzip.compress(MENTION_TEXT * 5000))
+    data = bytearray(gzip.compress(MENTION_TEXT * 5000, mtime=0))
     data[len(data) // 2] ^= 0xFF
     return bytes(data)
 
 
-@pytest.mark.parametrize("content", [gzip.compress(MENTION_TEXT)[:-9], b"\x1f\x8bno gzip at all", damaged()])
+@pytest.mark.parametrize(
+    "content", [gzip.compress(MENTION_TEXT, mtime=0)[:-9], b"\x1f\x8bno gzip at all", damaged()]
+)
 def test_broken_gzip_names_the_line(tmp_path: Path, content: bytes) -> None:
     with pytest.raises(SourceError, match=r"m\.jsonl\.gz, line \d+: cannot be read: "):
         read_rows(tmp_path / "m.jsonl.gz", content)
