@@ -139,11 +139,11 @@ class QueryPrompts:
             request = self._retriever.mention_request(query.mention, asked)
         template = self._retriever.config.prompt(request.prompt)
         fitted = replace(request, query=self._fitted(template, request.query))
-        return PendingQuery(query, fitted, self.encode(fitted))
+        return PendingQuery(query, fitted, self._encoder.encode(template, fitted.query))
 
     def encode(self, request: RetrieveRequest) -> list[int]:
-        """Return the token ids of a request's prompt; InputError for none, or more than the model takes."""
-        return self._encoder.encode(self._retriever.config.prompt(request.prompt), request.query)
+        """Return the token ids of the prompt of a request that `ask` checked, made anew."""
+        return self._retriever.config.prompt(request.prompt).encode(self._retriever.tokenizer, request.query)
 
     def _fitted(self, template: PromptTemplate, text: str) -> str:
         """Return the longest beginning of a text whose prompt the model takes."""
