@@ -186,7 +186,7 @@ def log_normalisers(logits: Tensor, states: Tensor | None = None, most_at_once: 
     """Return log sum exp of every row of logits, (n, V), in float32 at least. Shape: (n,).
 
     Args:
-        logits: Of any floating point type.
+        logits: Logits of any floating point type.
         states: -1 for branches that do not exist: on a CPU such rows are skipped and get zero. None computes
             all rows, without waiting for the device.
         most_at_once: Most logits that another device than a CPU computes together; None without bound.

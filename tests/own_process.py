@@ -42,7 +42,7 @@ class TracedMemory:
 
 
 def outputs_by_hash_seed(script: str) -> set[str]:
-    """What a script prints under several seeds of Python's hashes, which order sets."""
+    """Return the outputs of a script under several seeds of Python's hashes, which order sets."""
     environments = [{**os.environ, "PYTHONHASHSEED": seed} for seed in ("1", "77", "12345")]
     command = [sys.executable, "-c", script]
     return {

@@ -146,11 +146,11 @@ def play(script: Script, module: PreTrainedModel, change: Callable[[Tensor], Ten
 
 
 class WorkMeter(TorchDispatchMode):
-    """What operations write within the `with`, views not counted.
+    """Counts elements that operations write within the `with`, views left out.
 
     Attributes:
-        elements: Of all results together.
-        largest: Of one result.
+        elements: Number of elements of all results together.
+        largest: Largest number of elements of one result.
     """
 
     def __init__(self) -> None:

@@ -101,7 +101,7 @@ def _some_of(head: nn.Linear, count: int) -> tuple[Tensor, nn.Linear]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Expected:
-    """What plain forward passes over a tree answered, with the outputs of the layers on their way."""
+    """Answers of plain forward passes over a tree, with the outputs of the layers on their way."""
 
     answers: PlainAnswers
     # Outputs of the decoder layers by depth, 0 being the prompt; empty if not read. Shape of each:

@@ -36,7 +36,7 @@ from tests.service.secured_server import tokens_in
 
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
-    """What holds for one client holds for the other."""
+    """The synchronous and the asynchronous client: whatever one does, the other does too."""
     return str(request.param)
 
 

@@ -326,7 +326,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> Made:
-    """What was converted, and into what."""
+    """Conversions: each file with the folder it became."""
     return recorded(monkeypatch, checkpoints, "_convert")
 
 

@@ -390,7 +390,7 @@ def test_an_output_beside_the_inputs_is_none_of_them(ten: Path, tmp_path: Path, 
 
 
 def test_a_part_that_was_changed_is_not_merged(ten: Path, tmp_path: Path, index: Path) -> None:
-    """Of the same size, so that it looks finished."""
+    """The other part has the same size, so that it looks finished."""
     out = tmp_path / "o.jsonl"
     expected = run_words(ten, out, index, keep_parts=True)
     whole = out.read_bytes()
