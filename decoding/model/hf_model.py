@@ -27,10 +27,10 @@ from genret.decoding.model.hf_session import (
 )
 from genret.decoding.model.model_loading import load_pretrained, refuse_float16_on_cpu
 from genret.decoding.model.self_check import SelfCheck
-from genret.decoding.model.shared_passes import undivided
 from genret.decoding.model.token_tree import DEFAULT_COLLECTION, CollectionPolicy
 from genret.decoding.model.tree_attention import TREE_ATTENTION, register_tree_attention
 from genret.decoding.model.tree_cache import check_continuations, checked_prefix
+from genret.decoding.side_by_side import undivided
 
 
 class HFLanguageModel:

@@ -24,12 +24,13 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from genret.decoding.errors import PromptTooLongError
 from genret.decoding.language_model import KvUsage
-from genret.decoding.model.shared_passes import ModelPass, max_rows, run_pass, wait_for_turn
+from genret.decoding.model.shared_passes import ModelPass, run_pass, wait_for_turn
 from genret.decoding.model.token_tree import BranchStep, CollectionPolicy, PromptLayout, TokenTree
 from genret.decoding.model.tree_attention import BranchPass, PromptPass, PromptPieces
 from genret.decoding.model.tree_cache import PackedFrontier, PackedWrites, TreeCache, TreePrefix
 from genret.decoding.model.whole_trees import WholeTreePass, WholeTreeWriter
 from genret.decoding.row_trees import RowTrees
+from genret.decoding.side_by_side import max_rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -323,10 +324,9 @@ class CausalSession(TreeSession):
 
 
 def pieces_of(tokens: Tensor, num_rows: int | None = None) -> list[tuple[int, int]]:
-    """Cut the columns of a pass, (Q, B), of which `num_rows` cells are computed (None: all), where it must share the
-    device.
+    """Cut the columns of a pass, (Q, B), where it shares the device; None `num_rows`: all cells are computed.
 
-    Returns first column and the one behind the last of every piece; one piece if nothing is to be cut.
+    Returns the first column and the one behind the last of every piece; one piece if nothing is to be cut.
     """
     queries, columns = tokens.shape
     most, num_rows = max_rows(), queries * columns if num_rows is None else num_rows

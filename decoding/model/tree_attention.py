@@ -345,9 +345,7 @@ class PromptPieces(Cache):
         return self._written[layer_idx][0].shape[2] if layer_idx in self._written else 0
 
 
-def _attend_piece(
-    tree: PromptPass, written: KeysAndValues, layer: int, query: Tensor, rule: Rule
-) -> Tensor:
+def _attend_piece(tree: PromptPass, written: KeysAndValues, layer: int, query: Tensor, rule: Rule) -> Tensor:
     """Attend from the last columns of prompts to all before; zeros on padding.
 
     Shapes: query (Q, H, T, D), the keys and values `written` until now (Q, H_kv, first + T, D or D_v).

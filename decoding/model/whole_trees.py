@@ -20,10 +20,10 @@ from transformers.cache_utils import Cache
 
 from genret.decoding.errors import PromptTooLongError
 from genret.decoding.model.segment_attention import Rule, Sights, Visibility
-from genret.decoding.model.shared_passes import max_rows
 from genret.decoding.model.token_tree import PromptLayout
 from genret.decoding.model.tree_cache import TreeCache
 from genret.decoding.row_trees import NodeSpan, RowTrees, take_nodes
+from genret.decoding.side_by_side import max_rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)

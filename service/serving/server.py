@@ -30,7 +30,8 @@ from genret.service.observability.tracing import Tracing
 from genret.service.rpc import AuthenticationInterceptor, ObservationInterceptor, handlers
 from genret.service.security.authority import Authority
 from genret.service.security.tls import server_credentials
-from genret.service.serving.batching import DeviceExecutor, DeviceQueues, give_back_memory, keep_freed_memory
+from genret.service.serving.batching import DeviceQueues, give_back_memory, keep_freed_memory
+from genret.service.serving.device_threads import DeviceExecutor
 from genret.service.serving.readiness import Readiness, State
 from genret.service.serving.reload import Reloader
 from genret.service.serving.served import IndexTable, Opener

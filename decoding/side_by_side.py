@@ -1,0 +1,184 @@
+"""Runs calls side by side on one thread, so that their forwards can be joined.
+
+A call works until it needs a forward; then it waits, and another goes on. When all wait, the forward of those
+whose turn it is runs. Decoders know nothing of this: to them a session's step is a call that returns logits.
+A task is a greenlet, a second call stack of the same thread: nothing has to be locked, and torch's threads
+exist once. A call must not wait for another one in any other way.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from greenlet import getcurrent, greenlet
+
+T = TypeVar("T")
+
+
+class SharedForwardError(Exception):
+    """A forward of several calls failed, through the fault of one of them; the cause says how.
+
+    What a session has written is lost with it: its call must begin again, `undivided`.
+    """
+
+
+class Forward(Protocol):
+    """A forward that a call needs."""
+
+    def joins(self, other: object) -> bool:
+        """Whether it can run together with another one."""
+
+    def run_with(self, others: Sequence[Any]) -> Sequence[Any]:
+        """Run it together with others that it joins; return the results of all, its own first."""
+
+
+class Share(Protocol):
+    """Part of the device's time that a client, or several, have had."""
+
+    @property
+    def had(self) -> float:
+        """Time had so far, seconds divided by the weight; whose is smallest is next."""
+
+    def charge(self, seconds: float) -> None:
+        """Count time of the device, seconds."""
+
+
+@dataclass(slots=True, eq=False)
+class Outcome(Generic[T]):
+    """The end of a call: what it returned, or what it raised."""
+
+    value: T | None = None
+    error: BaseException | None = None
+
+
+class Task(greenlet):  # type: ignore[misc]  # greenlet is untyped
+    """A call that runs beside others on one thread.
+
+    It waits for a forward of `num_rows` tokens: for `wanted`, or, if that is None, to run its own.
+    """
+
+    def __init__(
+        self, call: Callable[[], object], share: Share, done: Callable[[Outcome[Any]], None], max_rows: int
+    ) -> None:
+        super().__init__(call)
+        # A greenlet begins with an empty context: what is set around it would be missing.
+        self.gr_context = contextvars.copy_context()
+        self.share, self.done, self.max_rows = share, done, max_rows
+        self.wanted: Forward | None = None
+        self.num_rows = 0
+        self.is_undivided = False
+
+    def wait(self, wanted: Forward | None, num_rows: int) -> Any:
+        """Let others go on until it is this one's turn; return the result of the forward."""
+        self.wanted, self.num_rows = wanted, num_rows
+        return self.parent.switch()
+
+    def joins(self, other: Task) -> bool:
+        """Whether the forwards that two tasks wait for can run together."""
+        return self.wanted is not None and other.wanted is not None and self.wanted.joins(other.wanted)
+
+
+def current_task() -> Task | None:
+    """Return the task that is running, if it may be divided."""
+    task = getcurrent()
+    return task if isinstance(task, Task) and not task.is_undivided else None
+
+
+def max_rows() -> int | None:
+    """Return the most tokens that the running call should compute in one forward, None without a bound."""
+    task = current_task()
+    return None if task is None else task.max_rows
+
+
+@contextmanager
+def undivided() -> Iterator[None]:
+    """Let no other task go on inside the block, as others may wait for its end."""
+    task = current_task()
+    if task is not None:
+        task.is_undivided = True
+    try:
+        yield
+    finally:
+        if task is not None:
+            task.is_undivided = False
+
+
+class Scheduler:
+    """Runs calls side by side on the thread that makes and uses it.
+
+    `max_rows`, at least 1, bounds the tokens of a forward: sessions cut their passes so that none has more,
+    but for one token of each of many queries. A forward serves those whose shares have had least.
+    """
+
+    def __init__(self, max_rows: int, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._max_rows = max_rows
+        self._clock = clock
+        self._tasks: list[Task] = []
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no call is left."""
+        return not self._tasks
+
+    def start(self, call: Callable[[], T], share: Share, done: Callable[[Outcome[T]], None]) -> None:
+        """Run a call until it needs a forward or ends; `done`, which may not raise, is told its end."""
+        task = Task(call, share, done, self._max_rows)
+        self._tasks.append(task)
+        self._go_on(task, None)
+
+    def run_once(self) -> None:
+        """Run one forward, for the calls whose turn it is, and let them go on to their next."""
+        turn = self._next_turn()
+        begun = self._clock()
+        results = self._run(turn)
+        spent, rows = self._clock() - begun, sum(task.num_rows for task in turn)
+        for task, result in zip(turn, results, strict=True):
+            task.share.charge(spent * task.num_rows / rows)
+            self._go_on(task, result)
+
+    def _go_on(self, task: Task, result: Any) -> None:
+        """Let a task go on with the result of its forward, or the error of it."""
+        begun = self._clock()
+        try:
+            if isinstance(result, Exception):
+                value = task.throw(result)
+            else:
+                value = task.switch(*(() if result is None else (result,)))
+            outcome: Outcome[Any] = Outcome(value)
+        except BaseException as error:  # of the call: it is told to whom it concerns
+            outcome = Outcome(error=error)
+        task.share.charge(self._clock() - begun)
+        if task.dead:
+            self._tasks.remove(task)
+            task.done(outcome)
+
+    def _next_turn(self) -> list[Task]:
+        """Choose tasks that run together, within the bound; the share of the first has had least."""
+        waiting = sorted(self._tasks, key=lambda task: task.share.had)
+        turn, room = waiting[:1], self._max_rows - sum(task.num_rows for task in waiting[:1])
+        for task in waiting[1:]:
+            if turn[0].joins(task) and task.num_rows <= room:
+                turn.append(task)
+                room -= task.num_rows
+        return turn
+
+    def _run(self, turn: Sequence[Task]) -> list[Any]:
+        """Run the forwards of a turn; return a result or an error for each."""
+        first, *others = (task.wanted for task in turn)
+        if first is None:
+            return [None]  # it runs its own
+        try:
+            return list(first.run_with(others))
+        except Exception as error:
+            return [error] if not others else [_shared(error) for _ in turn]
+
+
+def _shared(error: Exception) -> SharedForwardError:
+    failure = SharedForwardError("a forward that several calls shared has failed")
+    failure.__cause__ = error
+    return failure
