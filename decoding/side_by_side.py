@@ -41,8 +41,8 @@ class Share(Protocol):
     """Part of the device's time that a client, or several, have had."""
 
     @property
-    def had(self) -> float:
-        """Time had so far, seconds divided by the weight; whose is smallest is next."""
+    def turn(self) -> tuple[float, ...]:
+        """Its place in the order: whose is smallest is next."""
 
     def charge(self, seconds: float) -> None:
         """Count time of the device, seconds."""
@@ -63,12 +63,16 @@ class Task(greenlet):  # type: ignore[misc]  # greenlet is untyped
     """
 
     def __init__(
-        self, call: Callable[[], object], share: Share, done: Callable[[Outcome[Any]], None], max_rows: int
+        self,
+        call: Callable[[], object],
+        share: Share,
+        done: Callable[[Outcome[Any]], None],
+        scheduler: Scheduler,
     ) -> None:
         super().__init__(call)
         # A greenlet begins with an empty context: what is set around it would be missing.
         self.gr_context = contextvars.copy_context()
-        self.share, self.done, self.max_rows = share, done, max_rows
+        self.share, self.done, self.scheduler = share, done, scheduler
         self.wanted: Forward | None = None
         self.num_rows = 0
         self.is_undivided = False
@@ -92,7 +96,7 @@ def current_task() -> Task | None:
 def max_rows() -> int | None:
     """Return the most tokens that the running call should compute in one forward, None without a bound."""
     task = current_task()
-    return None if task is None else task.max_rows
+    return None if task is None else task.scheduler.max_rows
 
 
 @contextmanager
@@ -108,17 +112,25 @@ def undivided() -> Iterator[None]:
             task.is_undivided = False
 
 
+# Tokens that take little longer than one: a forward of fewer is bound by reading the weights.
+_FLAT = 32
+_SMOOTHING = 0.2
+
+
 class Scheduler:
     """Runs calls side by side on the thread that makes and uses it.
 
-    `max_rows`, at least 1, bounds the tokens of a forward: sessions cut their passes so that none has more,
-    but for one token of each of many queries. A forward serves those whose shares have had least.
+    Calls should compute no more than `max_rows` tokens in one forward, but for one token of each of many
+    queries. The bound follows from the time that a forward may take, `max_forward_s`, and the time that
+    tokens took before.
     """
 
-    def __init__(self, max_rows: int, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._max_rows = max_rows
+    def __init__(self, max_forward_s: float, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._max_forward_s = max_forward_s
         self._clock = clock
         self._tasks: list[Task] = []
+        self._row_s: float | None = None  # of one token in a forward of many
+        self.max_rows = 4 * _FLAT
 
     @property
     def is_idle(self) -> bool:
@@ -127,7 +139,7 @@ class Scheduler:
 
     def start(self, call: Callable[[], T], share: Share, done: Callable[[Outcome[T]], None]) -> None:
         """Run a call until it needs a forward or ends; `done`, which may not raise, is told its end."""
-        task = Task(call, share, done, self._max_rows)
+        task = Task(call, share, done, self)
         self._tasks.append(task)
         self._go_on(task, None)
 
@@ -137,9 +149,19 @@ class Scheduler:
         begun = self._clock()
         results = self._run(turn)
         spent, rows = self._clock() - begun, sum(task.num_rows for task in turn)
+        if turn[0].wanted is not None:
+            self._learn(rows, spent)
         for task, result in zip(turn, results, strict=True):
             task.share.charge(spent * task.num_rows / rows)
             self._go_on(task, result)
+
+    def _learn(self, rows: int, seconds: float) -> None:
+        """Follow the time of a token in forwards of many."""
+        if rows < _FLAT:
+            return
+        row_s = seconds / rows
+        self._row_s = row_s if self._row_s is None else self._row_s + _SMOOTHING * (row_s - self._row_s)
+        self.max_rows = max(_FLAT, int(self._max_forward_s / self._row_s))
 
     def _go_on(self, task: Task, result: Any) -> None:
         """Let a task go on with the result of its forward, or the error of it."""
@@ -159,10 +181,13 @@ class Scheduler:
 
     def _next_turn(self) -> list[Task]:
         """Choose tasks that run together, within the bound; the share of the first has had least."""
-        waiting = sorted(self._tasks, key=lambda task: task.share.had)
-        turn, room = waiting[:1], self._max_rows - sum(task.num_rows for task in waiting[:1])
+        waiting = sorted(self._tasks, key=lambda task: task.share.turn)
+        first = waiting[0]
+        # A small pass is not held up by far larger ones: all together have what each would have had.
+        room = min(self.max_rows, max(_FLAT, first.num_rows * len(waiting))) - first.num_rows
+        turn = [first]
         for task in waiting[1:]:
-            if turn[0].joins(task) and task.num_rows <= room:
+            if first.joins(task) and task.num_rows <= room:
                 turn.append(task)
                 room -= task.num_rows
         return turn

@@ -263,28 +263,40 @@ class CausalSession(TreeSession):
     @torch.no_grad()
     def _run_prompts(self, prompts: Sequence[Sequence[int]]) -> Tensor:
         """Run the prompts behind the prefix. Returns logits of shape (Q, V)."""
-        layout, device = self._tree.prompts, self.model.inner.device
+        most, width = max_rows(), self._tree.prompts.width
+        if most is None or len(prompts) * width <= most:
+            return self._write_prompts(prompts, self.cache)
+        at_once = max(1, most // width)
+        parts = [prompts[first : first + at_once] for first in range(0, len(prompts), at_once)]
+        written = [PromptPieces() for _ in parts]
+        logits = [self._write_prompts(*part) for part in zip(parts, written, strict=True)]
+        PromptPieces.store(written, self.cache)
+        return torch.cat(logits)
+
+    def _write_prompts(self, prompts: Sequence[Sequence[int]], cache: TreeCache | PromptPieces) -> Tensor:
+        """Run some prompts, in pieces if they are long. Returns logits of shape (n, V)."""
+        device, lengths = self.model.inner.device, [len(prompt) for prompt in prompts]
+        layout = PromptLayout(
+            [self._tree.prompts.prefix_length + n for n in lengths], device, self._tree.prompts.prefix_length
+        )
         # Padding stands on the left, so that the last column holds the last token of every prompt.
         padded = [[0] * (layout.width - len(prompt)) + list(prompt) for prompt in prompts]
         tokens, positions = torch.tensor(padded, device=device), layout.positions().clamp(min=0)
         # All verified decoder-only models take this argument; others compute the logits of every position.
         last_only = {"logits_to_keep": 1} if accepts(self.model.inner, "logits_to_keep") else {}
-        tree = PromptPass.of(layout.own_lengths, device, self.model.shared_bias, self.cache.prefix)
+        tree = PromptPass.of(lengths, device, self.model.shared_bias, self.cache.prefix)
         pieces = pieces_of(tokens)
-        written = PromptPieces() if len(pieces) > 1 else self.cache
         for first, end in pieces:
             wait_for_turn(len(prompts) * (end - first))
             output = self.model.inner(
                 input_ids=tokens[:, first:end],
                 position_ids=positions[:, first:end],
                 attention_mask=self._no_mask,
-                past_key_values=written,
+                past_key_values=cache,
                 use_cache=True,
-                tree=tree.piece(first, written) if isinstance(written, PromptPieces) else tree,
+                tree=tree if len(pieces) == 1 else tree.piece(first, cache),
                 **last_only,
             )
-        if isinstance(written, PromptPieces):
-            written.store(self.cache)
         return at_least_float32(output.logits[:, -1])
 
     def as_prefix(self, token_ids: Sequence[int]) -> TreePrefix:

@@ -335,10 +335,17 @@ class PromptPieces(Cache):
         """Keys and values of all columns written in a layer."""
         return self._written[layer]
 
-    def store(self, cache: TreeCache) -> None:
-        """Give whole prompts to the cache of their session."""
-        for layer in sorted(self._written):
-            cache.update(*self._written.pop(layer), layer)
+    @staticmethod
+    def store(parts: Sequence[PromptPieces], cache: TreeCache) -> None:
+        """Give the prompts of all parts to the cache of their session, padded on the left to one width."""
+        width = max(part.get_seq_length() for part in parts)
+        for layer in sorted(parts[0]._written):
+            written = zip(*(part._written.pop(layer) for part in parts), strict=True)
+            keys, values = (
+                torch.cat([F.pad(states, (0, 0, width - states.shape[2], 0)) for states in of_parts])
+                for of_parts in written
+            )
+            cache.update(keys, values, layer)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Columns written."""

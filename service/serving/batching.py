@@ -52,9 +52,6 @@ from genret.service.serving.served import (
 _LOG = logging.getLogger(__name__)
 # A client that gives up at its deadline says so a little before the server's own clock.
 _DEADLINE_SLACK_S = 0.05
-# Tokens of one forward, by device. A CPU takes about a tenth of a second for these with a model of a hundred
-# million parameters, and more at once is hardly faster; a GPU wants many.
-_MAX_FORWARD_TOKENS = {"cpu": 128, "other": 4096}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +119,9 @@ class _Group:
     seconds: float = 0.0  # of the device that they have had
 
     @property
-    def had(self) -> float:
-        """What the client has had that has had least."""
-        return min(job.client_share.had for job in self.jobs)
+    def turn(self) -> tuple[float, float]:
+        """What the client and the call have had that have had least."""
+        return min((job.client_share.had, job.call_share.had) for job in self.jobs)
 
     def charge(self, seconds: float) -> None:
         """Count time, to each by its work."""
@@ -156,8 +153,7 @@ class Batcher:
         self._last_size = 0
         self._closed = False
         self._loop = asyncio.get_running_loop()
-        most = limits.max_forward_tokens or _MAX_FORWARD_TOKENS["cpu" if device == "cpu" else "other"]
-        self.thread = DeviceThread(device, most, self._next_work)
+        self.thread = DeviceThread(device, limits.max_forward_ms / 1000, self._next_work)
 
     @property
     def num_waiting(self) -> int:
@@ -338,7 +334,7 @@ class Batcher:
                 break
             client, call = found
             job = call.waiting[0]
-            if not self._has_room(job, group) or (group and job.kind != kind):
+            if (group and job.kind != kind) or not self._has_room(job, group):
                 passed_over.add(call)
                 continue
             kind = job.kind if not group else kind
@@ -366,6 +362,8 @@ class Batcher:
         """
         fold = 1 if job.client_share.num_running else 2
         running = len(self._running)
+        if not group and fold == 1 and running > self._limits.max_size // 2 and self._is_long(running):
+            return False  # a few now, and a few when the others end: small groups cost more
         tokens = sum(min(one.tokens, self._limits.max_tokens) for one in self._running.values())
         in_group = sum(one.tokens for one in group)
         if group and in_group + job.tokens > self._limits.max_tokens:
@@ -373,6 +371,10 @@ class Batcher:
         return running < fold * self._limits.max_size and (
             tokens + min(job.tokens, self._limits.max_tokens) <= fold * self._limits.max_tokens
         )
+
+    def _is_long(self, running: int) -> bool:
+        """Whether more wait than may begin now."""
+        return len(self._shares.waiting()) > self._limits.max_size - running
 
     def _answer(self, jobs: Sequence[_Job]) -> Sequence[Outcome | Exception]:
         """Run a group; if it fails as a whole, run its requests one by one so that only the culprit fails."""

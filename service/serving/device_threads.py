@@ -85,9 +85,9 @@ class DeviceThread:
     tells whether the device is idle. `wake` tells that there may be more.
     """
 
-    def __init__(self, device: str, max_rows: int, next_work: Callable[[bool], Work | None]) -> None:
+    def __init__(self, device: str, max_forward_s: float, next_work: Callable[[bool], Work | None]) -> None:
         self.device = device
-        self._scheduler = Scheduler(max_rows)
+        self._scheduler = Scheduler(max_forward_s)
         self._next_work = next_work
         self._calls: deque[Work] = deque()
         self._running: set[Work] = set()

@@ -30,6 +30,11 @@ class Share:
     claimed: float = 0.0  # What its running requests are expected to take still
 
     @property
+    def turn(self) -> tuple[float]:
+        """Its place in the order (a `side_by_side.Share`)."""
+        return (self.had,)
+
+    @property
     def reach(self) -> float:
         """Time it will have had when what runs has ended."""
         return self.had + self.claimed
