@@ -122,7 +122,7 @@ class Scheduler:
 
     Calls should compute no more than `max_rows` tokens in one forward, but for one token of each of many
     queries. The bound follows from the time that a forward may take, `max_forward_s`, and the time that
-    tokens took before.
+    tokens took of this thread before: what other programs take of its core is not the tokens' fault.
     """
 
     def __init__(self, max_forward_s: float, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -146,11 +146,11 @@ class Scheduler:
     def run_once(self) -> None:
         """Run one forward, for the calls whose turn it is, and let them go on to their next."""
         turn = self._next_turn()
-        begun = self._clock()
+        begun, worked = self._clock(), time.thread_time()
         results = self._run(turn)
         spent, rows = self._clock() - begun, sum(task.num_rows for task in turn)
         if turn[0].wanted is not None:
-            self._learn(rows, spent)
+            self._learn(rows, time.thread_time() - worked)
         for task, result in zip(turn, results, strict=True):
             task.share.charge(spent * task.num_rows / rows)
             self._go_on(task, result)

@@ -33,8 +33,9 @@ from genret.service.pb.genret.v1 import index_service_pb2 as index_pb
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 from genret.service.security.authority import PRINCIPAL
 from genret.service.serving.admission import Patience, estimate_tokens
-from genret.service.serving.batching import Caller, DeviceQueues
+from genret.service.serving.batching import DeviceQueues
 from genret.service.serving.device_threads import DeviceExecutor, contained
+from genret.service.serving.fair_shares import Caller
 from genret.service.serving.readiness import IdleWait, Readiness
 from genret.service.serving.reload import Reloader
 from genret.service.serving.served import BatchCall, IndexTable, ServedIndex, ServedRetriever, scored_forms

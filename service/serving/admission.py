@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from enum import Enum
 
 from genret.retrieval.answers.answer_types import AnswerRequest, AnswerResult
@@ -18,6 +19,7 @@ from genret.retrieval.score_types import ScoreRequest
 from genret.retrieval.types import RetrievalResult, RetrieveRequest
 from genret.service.configuration.server_config import BatchLimits, QueueLimits
 from genret.service.errors import OverloadedError
+from genret.service.serving.fair_shares import Caller
 from genret.service.serving.served import Request, Result
 
 _QUEUE_PER_BUDGET = 4
@@ -55,10 +57,15 @@ class Patience(Enum):
 
 @dataclass(slots=True)
 class _Held:
-    """Unfinished work of one client, or one kind of it."""
+    """Unfinished work of one client."""
 
-    requests: int = 0
-    tokens: int = 0
+    requests: int = 0  # those that want an answer now
+    patient: int = 0  # those of batches and streams
+    tokens: int = 0  # of those that want an answer now
+    by_call: Counter[str] = field(default_factory=Counter)  # tokens of all
+
+
+_NOTHING = _Held()
 
 
 class Admission:
@@ -74,15 +81,14 @@ class Admission:
         self._batch = batch or BatchLimits()
         self._speed = SpeedModel()
         self._costs = CostModel()
-        self._prompt: dict[str, _Held] = {}  # requests that want an answer now, by client
-        self._patient: dict[str, _Held] = {}
+        self._held: dict[str, _Held] = {}  # by client
         self.num_requests = 0
         self.num_tokens = 0
 
     @property
     def num_clients(self) -> int:
         """Clients with work."""
-        return len(self._prompt.keys() | self._patient.keys())
+        return len(self._held)
 
     def share(self, request: Request, tokens: int) -> int:
         """Return the tokens that a request of `tokens` work counts for until it is finished.
@@ -94,55 +100,57 @@ class Admission:
         return max(1, tokens - open_tokens(request) + min(open_tokens(request), counted))
 
     def admit(
-        self,
-        client: str,
-        tokens: int,
-        deadline: float = math.inf,
-        patience: Patience = Patience.NONE,
+        self, caller: Caller, tokens: int, deadline: float = math.inf, patience: Patience = Patience.NONE
     ) -> None:
-        """Take a request of a client in; `release` must follow once.
+        """Take a request in; `release` must follow once.
 
-        A request larger than the client's part is taken when it has no other. `deadline` is
+        A request larger than its client's part is taken when the client has no other. `deadline` is
         `time.monotonic()`, seconds.
 
         Raises:
             OverloadedError: a limit would be passed, or the deadline cannot be met.
         """
-        is_patient = patience is not Patience.NONE
-        wait_s, left_s = self.expected_wait_s(client, tokens, is_patient), deadline - time.monotonic()
-        held = self._too_patient(client, patience) if is_patient else self._too_much(client, tokens, wait_s)
-        if held is None and wait_s > left_s:
+        wait_s, left_s = self.expected_wait_s(caller, tokens), deadline - time.monotonic()
+        if patience is Patience.NONE:
+            held = self._too_much(caller.client, tokens, wait_s)
+        else:
+            held = self._too_patient(caller.client, patience)
+        if held is None and wait_s > left_s and patience is not Patience.STREAM:
             held = f"the deadline is in {left_s:.2f} s and the work ahead takes about {wait_s:.2f} s"
         if held is not None:
-            raise OverloadedError("QUEUE_FULL", f"the queue is full: {held}", self.retry_after_s(client))
-        self._count(client, 1, tokens, is_patient)
+            raise OverloadedError("QUEUE_FULL", f"the queue is full: {held}", self.retry_after_s(caller))
+        self._count(caller, 1, tokens, patience)
 
-    def release(self, client: str, tokens: int, patience: Patience = Patience.NONE) -> None:
+    def release(self, caller: Caller, tokens: int, patience: Patience = Patience.NONE) -> None:
         """Give back what `admit` took."""
-        self._count(client, -1, -tokens, patience is not Patience.NONE)
+        self._count(caller, -1, -tokens, patience)
 
-    def _count(self, client: str, requests: int, tokens: int, patient: bool) -> None:
+    def _count(self, caller: Caller, requests: int, tokens: int, patience: Patience) -> None:
         self.num_requests += requests
         self.num_tokens += tokens
-        kind = self._patient if patient else self._prompt
-        held = kind.setdefault(client, _Held())
-        held.requests += requests
-        held.tokens += tokens
-        if not held.requests:
-            del kind[client]
+        held = self._held.setdefault(caller.client, _Held())
+        held.by_call[caller.call] += tokens
+        if not held.by_call[caller.call]:
+            del held.by_call[caller.call]
+        if patience is Patience.NONE:
+            held.requests += requests
+            held.tokens += tokens
+        else:
+            held.patient += requests
+        if not held.requests and not held.patient:
+            del self._held[caller.client]
 
     def _too_patient(self, client: str, patience: Patience) -> str | None:
         """Return which limit a request of a batch would pass; None if there is none."""
-        waiting = self._patient.get(client, _Held()).requests
+        waiting = self._held.get(client, _NOTHING).patient
         if patience is Patience.STREAM or waiting < self._limits.max_requests:
             return None
         return f"{waiting} requests of batches wait, at most {self._limits.max_requests}"
 
     def _too_much(self, client: str, tokens: int, wait_s: float) -> str | None:
         """Return which limit a request would pass; None if there is room for it."""
-        mine = self._prompt.get(client, _Held())
-        is_new = client not in self._prompt and client not in self._patient
-        parts = min(self.num_clients + is_new, _MOST_PARTS)
+        mine = self._held.get(client, _NOTHING)
+        parts = min(self.num_clients + (client not in self._held), _MOST_PARTS)
         asking = f" while {parts} clients ask" if parts > 1 else ""
         most = self._limits.max_requests // parts
         if mine.requests >= max(1, most):
@@ -172,26 +180,31 @@ class Admission:
         """Return the expected time of some work in a batch, seconds; 0 before anything has run."""
         return self._speed.seconds(tokens, 1)
 
-    def expected_wait_s(self, client: str = "", tokens: int = 0, patient: bool = False) -> float:
-        """Return the expected time until the device begins a request of a client, seconds.
+    def expected_wait_s(self, caller: Caller, tokens: int = 0) -> float:
+        """Return the expected time until the device begins a request of `tokens` work, seconds.
 
-        `tokens` are its work. Before it comes what the client has waiting that is of its kind, and as much of
-        all else. 0 before anything has run.
+        Before it comes what its call has waiting, of its client's other calls no more each than of this, and
+        of other clients no more each than of this. 0 before anything has run.
         """
-        kind, others = (self._patient, self._prompt) if patient else (self._prompt, self._patient)
-        mine = kind.get(client, _Held())
-        part = max(mine.tokens, tokens, 1)
-        rest = [held.tokens for other, held in kind.items() if other != client]
-        rest += [held.tokens for held in others.values()]
-        work = mine.tokens + sum(min(held, part) for held in rest)
+        mine = self._held.get(caller.client, _NOTHING)
+        before = mine.by_call.get(caller.call, 0)
+        of_client = before + sum(
+            min(held, before + tokens) for call, held in mine.by_call.items() if call != caller.call
+        )
+        work = of_client + sum(
+            min(held.by_call.total(), of_client + tokens)
+            for client, held in self._held.items()
+            if client != caller.client
+        )
         if not work:
             return 0.0
-        by_size = math.ceil(mine.requests * (1 + len(rest)) / self._batch.max_size)
-        return self._speed.seconds(work, max(1, by_size, math.ceil(work / self._batch.max_tokens)))
+        requests = self.num_requests * work / max(1, self.num_tokens)
+        batches = max(requests / self._batch.max_size, work / self._batch.max_tokens)
+        return self._speed.seconds(work, math.ceil(batches))
 
-    def retry_after_s(self, client: str = "") -> float:
+    def retry_after_s(self, caller: Caller) -> float:
         """Return when to try a refused request again: when half the work should be done, seconds."""
-        wait = self.expected_wait_s(client) / 2 or 1.0
+        wait = self.expected_wait_s(caller, self.num_tokens) / 2 or 1.0
         return min(max(wait, _MIN_RETRY_S), _MAX_RETRY_S)
 
 

@@ -37,7 +37,7 @@ from genret.service.configuration.server_config import BatchLimits, QueueLimits
 from genret.service.errors import NotReadyError, OverloadedError
 from genret.service.serving.admission import Admission, Patience, done_tokens
 from genret.service.serving.device_threads import DeviceThread, Work, contained
-from genret.service.serving.fair_shares import CallShare, ClientShare, FairShares
+from genret.service.serving.fair_shares import Caller, CallShare, ClientShare, FairShares
 from genret.service.serving.served import (
     SILENT,
     BatchCall,
@@ -52,14 +52,7 @@ from genret.service.serving.served import (
 _LOG = logging.getLogger(__name__)
 # A client that gives up at its deadline says so a little before the server's own clock.
 _DEADLINE_SLACK_S = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Who asks: the client, and its call, which may ask several questions."""
-
-    client: str = ""
-    call: str = ""
+_TOKEN_S = 1e-6
 
 
 _NOBODY = Caller()
@@ -264,7 +257,7 @@ class Batcher:
         try:
             cancel.check()
             deadline = math.inf if cancel.deadline is None else cancel.deadline
-            self._admission.admit(caller.client, share, deadline, patience)
+            self._admission.admit(caller, share, deadline, patience)
         except DeadlineExceededError:
             self._observer.deadline_exceeded("arrival")
             raise
@@ -333,16 +326,16 @@ class Batcher:
             if found is None:
                 break
             client, call = found
-            job = call.waiting[0]
-            if (group and job.kind != kind) or not self._has_room(job, group):
+            job = next((one for one in call.waiting if not group or one.kind == kind), None)
+            if job is None or not self._has_room(job, group):
                 passed_over.add(call)
                 continue
             kind = job.kind if not group else kind
-            call.waiting.popleft()
-            client.num_waiting -= 1
+            self._shares.remove(client, call, job)
             client.num_running += 1
             call.num_running += 1
-            job.begun, job.claim_s = now, self._admission.seconds(job.share)
+            # Before anything has run no time is known: then tokens count.
+            job.begun, job.claim_s = now, self._admission.seconds(job.share) or job.share * _TOKEN_S
             client.claim(job.claim_s)
             call.claim(job.claim_s)
             if job.max_seconds < math.inf:
@@ -358,9 +351,10 @@ class Batcher:
     def _has_room(self, job: _Job, group: Sequence[_Job]) -> bool:
         """Whether a request may begin beside what runs.
 
-        As much again is kept free for clients of which nothing runs: they need not wait for others' ends.
+        As much again is kept free for clients of which nothing runs, and half of it for calls: they need not
+        wait for others' ends.
         """
-        fold = 1 if job.client_share.num_running else 2
+        fold = 1.0 if job.call_share.num_running else 1.5 if job.client_share.num_running else 2.0
         running = len(self._running)
         if not group and fold == 1 and running > self._limits.max_size // 2 and self._is_long(running):
             return False  # a few now, and a few when the others end: small groups cost more
@@ -442,7 +436,7 @@ class Batcher:
         self._release(job)
 
     def _release(self, job: _Job) -> None:
-        self._admission.release(job.caller.client, job.share, job.patience)
+        self._admission.release(job.caller, job.share, job.patience)
         self.thread.wake()
 
     def _settle(self, job: _Job, outcome: Outcome | Exception) -> None:

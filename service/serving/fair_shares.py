@@ -21,6 +21,14 @@ J = TypeVar("J")
 _MOST_IDLE = 10_000
 
 
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks: the client, and its call, which may ask several questions."""
+
+    client: str = ""
+    call: str = ""
+
+
 @dataclass(slots=True, eq=False)
 class Share:
     """Time that one client, or one call, has had of the device, seconds divided by its weight."""
