@@ -191,7 +191,7 @@ class BatchLimits(_Checked):
     max_size: Annotated[int, Bounds(1, 4096, "max_batch_size")] = 32
     max_tokens: Annotated[int, Bounds(1, 2**31, "max_batch_tokens")] = 16_384
     max_delay_ms: Annotated[float, Bounds(0, 10_000)] = 2.0
-    max_forward_ms: Annotated[float, Bounds(1, 10_000)] = 100.0
+    max_forward_ms: Annotated[float, Bounds(0, 10_000)] = 100.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -382,7 +382,7 @@ def test_who_cannot_be_served_in_time_is_told_so_at_once() -> None:
     admission.admit(Caller("a", "1"), 500)
     now = time.monotonic()
     with pytest.raises(
-        OverloadedError, match=r"the deadline is in 1\.\d\d s and the work ahead takes about 5"
+        OverloadedError, match=r"the deadline is in \d\.\d\d s and the work ahead takes about 5"
     ) as late:
         admission.admit(Caller("a", "1"), 1, deadline=now + 2)
     assert late.value.retry_after_s > 0
