@@ -118,6 +118,7 @@ class GrammarCache(Generic[G]):
         """
         found = self.find(text)
         if found is not None:
+            self.settle(found)
             return found
         name, key_bytes = key()
         entry = self._held.get_or_make(

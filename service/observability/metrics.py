@@ -210,8 +210,8 @@ class ServerState(Collector):
         yield _gauge(
             "genret_schemas",
             "New schemas that wait to be compiled, or are being compiled.",
-            "state",
-            [("waiting", compiler.num_waiting), ("compiling", compiler.num_running)],
+            "stage",
+            [("queue", compiler.num_waiting), ("running", compiler.num_running)],
         )
         yield _gauge(
             "genret_schema_compilations",
