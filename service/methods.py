@@ -26,13 +26,12 @@ from genret.retrieval.answers.answer_types import AnswerRequest, AnswerResult, P
 from genret.retrieval.errors import InputError
 from genret.retrieval.score_types import ScoreRequest, ScoreResult
 from genret.retrieval.types import RetrievalResult, RetrieveRequest
-from genret.service.call import Call, current_scope
+from genret.service.call import Call, current_client
 from genret.service.client.reply import IndexInfo
 from genret.service.configuration.server_config import ServerConfig
 from genret.service.errors import NotReadyError
 from genret.service.pb.genret.v1 import index_service_pb2 as index_pb
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
-from genret.service.security.authority import PRINCIPAL
 from genret.service.serving.admission import estimate_tokens
 from genret.service.serving.batching import DeviceQueues, contained
 from genret.service.serving.readiness import IdleWait, Readiness
@@ -195,7 +194,7 @@ class Methods:
             size = len(str(request.schema))
             observer = self._lanes.of(served.description.device).observer
             schema, compile_ms = await self._compiler.compile(
-                key, compiling, size, _client(), call.deadline, observer
+                key, compiling, size, current_client(), call.deadline, observer
             )
         prepared = PreparedAnswer.of(request, schema, compile_ms)
         # The schema may be part of the prompt.
@@ -329,12 +328,6 @@ METHODS: dict[str, Method] = {
         Method(_INDEXES, "ReloadIndex", Methods.reload_index, is_limited=False),
     )
 }
-
-
-def _client() -> str:
-    """Return who asks: the token, or else the address."""
-    principal, scope = PRINCIPAL.get(), current_scope()
-    return (principal.fingerprint if principal else "") or (scope.peer if scope else "")
 
 
 async def _work(served: ServedIndex, request: RetrieveRequest | ScoreRequest) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, TypedDict, get_args
+from typing import Any, TypedDict, get_args
 
 from genret.decoding.grammar.compile_options import (
     ExtraProperties,
@@ -18,9 +18,6 @@ from genret.decoding.params import MAX_BEAM_SIZE, MAX_DRAWS, MAX_K
 from genret.retrieval.arguments import check_filled, check_text, checked_options, option, prompt_name
 from genret.retrieval.errors import InputError
 from genret.retrieval.types import Entity, KvShare, Timings
-
-if TYPE_CHECKING:
-    from genret.retrieval.answers.schemas import CompiledSchema
 
 ANSWER_METHODS = ("greedy", "sample", "beam", "disc")
 DEFAULT_MAX_TOKENS, MAX_ANSWER_TOKENS = 512, 65_536
@@ -133,15 +130,16 @@ class PreparedAnswer(AnswerRequest):
     """A request with its compiled schema, so that nothing is left to compile when its batch runs.
 
     Attributes:
-        compiled: The schema, compiled by the retriever that will answer.
+        compiled: The schema, a `schemas.CompiledSchema` of the retriever that will answer; None: there is
+            none yet.
         compile_ms: CPU time of its compilation, milliseconds; 0 if it was known.
     """
 
-    compiled: Any = None  # a CompiledSchema; its module would be a cycle, and options are read by their types
+    compiled: Any = None
     compile_ms: float = 0.0
 
     @classmethod
-    def of(cls, request: AnswerRequest, compiled: CompiledSchema, compile_ms: float) -> PreparedAnswer:
+    def of(cls, request: AnswerRequest, compiled: Any, compile_ms: float) -> PreparedAnswer:
         """Return `request` with its compiled schema."""
         own = {field.name: getattr(request, field.name) for field in fields(AnswerRequest)}
         return cls(**own, compiled=compiled, compile_ms=compile_ms)

@@ -15,8 +15,9 @@ import pytest
 
 from genret.service.configuration.server_config import IndexSpec, SchemaSpec
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
+from genret.service.serving import models
 from tests.e2e.conftest import model_of
-from tests.service.running_server import Running, open_all, opener_of, retriever_of, running, until
+from tests.service.running_server import Running, failure, open_all, opener_of, retriever_of, running, until
 
 KNOWN = json.dumps({"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]})
 OTHER = json.dumps({"type": "object", "properties": {"b": {"type": "null"}}, "required": ["b"]})
@@ -86,6 +87,20 @@ async def test_what_the_cache_does_not_keep_is_compiled_once_per_request_and_not
         named = await up.stub.Answer(pb.AnswerRequest(query="which", schema_name="known"), timeout=60)
         assert named.compile_ms == 0
         assert up.server.compiler.num_compiled == 2
+
+
+async def test_grammars_that_waiting_requests_hold_are_bounded(
+    checkpoint: Path, tiny_index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with server(checkpoint, tiny_index, tmp_path, grammar_cache_mib=0) as up:
+        monkeypatch.setattr(models, "_UNCACHED_GRAMMAR_BYTES", 0)
+        error, details = await failure(
+            up.stub.Answer(pb.AnswerRequest(query="which", schema_json=OTHER), timeout=60)
+        )
+        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert details["ErrorInfo"].reason == "MEMORY_FULL"
+        assert details["RetryInfo"].retry_delay.seconds == 5
+        assert await seconds(up, schema_name="known") > 0  # compiled before
 
 
 async def test_a_refused_schema_is_told_at_once_the_second_time(
