@@ -22,20 +22,21 @@ from google.protobuf.message import Message
 from grpc import StatusCode
 
 from genret.decoding.errors import PromptTooLongError
-from genret.retrieval.answers.answer_types import AnswerRequest, AnswerResult
+from genret.retrieval.answers.answer_types import AnswerRequest, AnswerResult, PreparedAnswer
 from genret.retrieval.errors import InputError
 from genret.retrieval.score_types import ScoreRequest, ScoreResult
 from genret.retrieval.types import RetrievalResult, RetrieveRequest
-from genret.service.call import Call
+from genret.service.call import Call, current_client
 from genret.service.client.reply import IndexInfo
 from genret.service.configuration.server_config import ServerConfig
-from genret.service.errors import NotReadyError, OverloadedError
+from genret.service.errors import NotReadyError
 from genret.service.pb.genret.v1 import index_service_pb2 as index_pb
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 from genret.service.serving.admission import estimate_tokens
-from genret.service.serving.batching import DeviceExecutor, DeviceQueues, contained
+from genret.service.serving.batching import DeviceQueues, contained
 from genret.service.serving.readiness import IdleWait, Readiness
 from genret.service.serving.reload import Reloader
+from genret.service.serving.schema_compiler import SchemaCompiler
 from genret.service.serving.served import BatchCall, IndexTable, ServedIndex, ServedRetriever, scored_forms
 from genret.service.status import Failure, failure_of
 from genret.service.wire.replies import (
@@ -61,8 +62,6 @@ from genret.service.wire.rpc_status import failure_to_proto
 M = TypeVar("M", bound=Message)
 # A longer query is tokenised off the event loop: 1 MB takes a second, 2,000 characters well under 1 ms.
 _INLINE_QUERY_CHARS = 2000
-# A known schema takes microseconds, a new one seconds at worst.
-_MAX_COMPILING = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +116,7 @@ class WhenFull(Enum):
 class Methods:
     """Runs the methods of the API. Every one raises errors that `service.status.TABLE` has rows for.
 
-    `compiler` is the thread that compiles schemas, one at a time, off the event loop and the device.
+    `compiler` compiles schemas that are not known, off the event loop and the device.
     """
 
     def __init__(
@@ -127,7 +126,7 @@ class Methods:
         readiness: Readiness,
         reloader: Reloader,
         config: ServerConfig,
-        compiler: DeviceExecutor,
+        compiler: SchemaCompiler,
     ) -> None:
         self._indexes = indexes
         self._lanes = lanes
@@ -135,7 +134,6 @@ class Methods:
         self._reloader = reloader
         self._config = config
         self._compiler = compiler
-        self._num_compiling = 0
         self.streams: set[_Stream] = set()  # the open ones
         self._takes_streams = True
 
@@ -163,7 +161,7 @@ class Methods:
         batch_call = query.batch_call(served.retriever)
         try:
             if query.compiles:
-                tokens = await self._compiled_work(served, request)
+                request, tokens = await self._compiled_work(served, request, call)
             else:
                 tokens = await _work(served, request)
             if when_full is WhenFull.REFUSE:
@@ -184,18 +182,24 @@ class Methods:
             )
         return query.write(answer.result, served.description, answer.queue_ms, call.elapsed_ms())
 
-    async def _compiled_work(self, served: ServedIndex, request: AnswerRequest) -> int:
-        """Compile a request's schema if it is new, and return the request's work, tokens."""
-        if self._num_compiling >= _MAX_COMPILING:
-            self._lanes.of(served.description.device).observer.rejected("queue_full")
-            held = f"{self._num_compiling} schemas wait to be compiled"
-            raise OverloadedError("QUEUE_FULL", f"the queue is full: {held}", retry_after_s=1.0)
-        self._num_compiling += 1
-        try:
-            prompt_tokens = await self._compiler.run(served.retriever.prepare_answer, request)
-        finally:
-            self._num_compiling -= 1
-        return estimate_tokens(request, prompt_tokens)
+    async def _compiled_work(
+        self, served: ServedIndex, request: AnswerRequest, call: Call
+    ) -> tuple[AnswerRequest, int]:
+        """Return a request with its schema, compiled now if it is new, and its work, tokens."""
+        retriever, compile_ms = served.retriever, 0.0
+        schema = retriever.find_schema(request)
+        if schema is None:
+            key = retriever, request.schema, request.schema_name, request.options
+            compiling = partial(retriever.compile_schema, request)
+            size = len(str(request.schema))
+            observer = self._lanes.of(served.description.device).observer
+            schema, compile_ms = await self._compiler.compile(
+                key, compiling, size, current_client(), call.deadline, observer
+            )
+        prepared = PreparedAnswer.of(request, schema, compile_ms)
+        # The schema may be part of the prompt.
+        prompt_tokens = await asyncio.to_thread(contained, retriever.prompt_tokens, prepared)
+        return prepared, estimate_tokens(request, prompt_tokens)
 
     async def batch_retrieve(self, message: pb.BatchRetrieveRequest, call: Call) -> pb.BatchRetrieveResponse:
         """Answer several queries, each with its own status; they wait where their queue is full."""

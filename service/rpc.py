@@ -32,7 +32,7 @@ from genret.service.methods import METHODS, Method, Methods, logged_failure
 from genret.service.observability.metrics import UNKNOWN_METHOD, Metrics
 from genret.service.observability.observations import CallObserver, ObservedCall
 from genret.service.observability.tracing import Tracing
-from genret.service.security.authority import PRINCIPAL, Authority
+from genret.service.security.authority import Authority, enter_as
 from genret.service.security.bearer_tokens import METHOD_SCOPES, Scope
 from genret.service.status import failure_of
 from genret.service.wire.replies import index_of
@@ -272,7 +272,7 @@ class AuthenticationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[mis
         # Unknown callers do not learn which other methods there are.
         scope = METHOD_SCOPES.get(method, Scope.READ)
         if scope is not None:
-            PRINCIPAL.set(self._authority.authorize(_authorization(metadata), scope))
+            enter_as(self._authority.authorize(_authorization(metadata), scope))
         return known
 
 

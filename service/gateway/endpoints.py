@@ -36,7 +36,7 @@ from genret.service.gateway.http_calls import (
 )
 from genret.service.methods import METHODS, Method, Methods
 from genret.service.observability.observations import CallObserver, ObservedCall
-from genret.service.security.authority import PRINCIPAL, Authority, refuse_cross_site, refuse_foreign_host
+from genret.service.security.authority import Authority, enter_as, refuse_cross_site, refuse_foreign_host
 from genret.service.security.bearer_tokens import METHOD_SCOPES, Scope
 from genret.service.wire.json import message_from_json
 from genret.service.wire.replies import index_of
@@ -114,7 +114,7 @@ class Gate:
         sent = request.headers.getlist("authorization")
         # Several are malformed: readers would disagree which one counts.
         header = None if not sent else sent[0] if len(sent) == 1 else ""
-        PRINCIPAL.set(self.authority.authorize(header, scope))
+        enter_as(self.authority.authorize(header, scope))
 
     @asynccontextmanager
     async def admit(self, request: Request, endpoint: Endpoint) -> AsyncIterator[tuple[Call, ObservedCall]]:

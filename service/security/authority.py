@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from genret.service.call import TOKEN
 from genret.service.configuration.server_config import AuthConfig, ServerConfig, is_loopback
 from genret.service.errors import PermissionDeniedError, UnauthenticatedError
 from genret.service.security.bearer_tokens import MAX_CHARACTERS, Scope, watch_token_file
@@ -31,6 +32,12 @@ class Principal:
 
 # The caller, in the task that serves the call; None before it is known.
 PRINCIPAL: ContextVar[Principal | None] = ContextVar("genret_principal", default=None)
+
+
+def enter_as(principal: Principal) -> None:
+    """Set the caller of the running task, for the rest of the task."""
+    PRINCIPAL.set(principal)
+    TOKEN.set(principal.fingerprint)
 
 
 class Authority:

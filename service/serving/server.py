@@ -33,6 +33,7 @@ from genret.service.security.tls import server_credentials
 from genret.service.serving.batching import DeviceExecutor, DeviceQueues, give_back_memory, keep_freed_memory
 from genret.service.serving.readiness import Readiness, State
 from genret.service.serving.reload import Reloader
+from genret.service.serving.schema_compiler import SchemaCompiler
 from genret.service.serving.served import IndexTable, Opener
 from genret.service.version import version
 
@@ -49,11 +50,11 @@ class Server:
         self._config = config
         self._opener = opener
         self._loading = DeviceExecutor("loading")
-        self._compiler = DeviceExecutor("schemas")
         self.indexes = IndexTable()
         self.metrics = Metrics()
         self.metrics.expect(METHODS, (spec.name for spec in config.indexes))
         self.lanes = DeviceQueues(config.batch, config.queue, partial(QueueObservations, self.metrics))
+        self.compiler = SchemaCompiler(lambda: any(lane.admission.num_requests for lane in self.lanes.all()))
         self.readiness = Readiness(SERVICES)
         self.reloader = Reloader(
             config.indexes,
@@ -61,14 +62,14 @@ class Server:
             self.indexes,
             self.lanes,
             self._loading,
-            self._compiler,
+            self.compiler,
             self.metrics.count_reload,
         )
-        self.metrics.registry.register(ServerState(version(), self.readiness, self.lanes, self.indexes))
-        self._authority = authority = Authority.of(config)
-        self.methods = Methods(
-            self.indexes, self.lanes, self.readiness, self.reloader, config, self._compiler
+        self.metrics.registry.register(
+            ServerState(version(), self.readiness, self.lanes, self.indexes, self.compiler)
         )
+        self._authority = authority = Authority.of(config)
+        self.methods = Methods(self.indexes, self.lanes, self.readiness, self.reloader, config, self.compiler)
         self.interceptors = [
             ObservationInterceptor(self.metrics, config.log, tracing),
             AuthenticationInterceptor(authority),
@@ -150,7 +151,7 @@ class Server:
         await asyncio.gather(*self._reloads)
         await self.lanes.close()
         await asyncio.to_thread(self._loading.close)
-        await asyncio.to_thread(self._compiler.close)
+        await self.compiler.close()
         if self.monitoring is not None:  # the last one: it reports the drain
             await self.monitoring.stop(None)
 
