@@ -34,6 +34,7 @@ from genret.service.observability.observations import CallObserver, ObservedCall
 from genret.service.observability.tracing import Tracing
 from genret.service.security.authority import Authority, enter_as
 from genret.service.security.bearer_tokens import METHOD_SCOPES, Scope
+from genret.service.serving.connections import OpenCalls
 from genret.service.status import failure_of
 from genret.service.wire.replies import index_of
 from genret.service.wire.requests import queries_of
@@ -113,8 +114,15 @@ class ObservationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc] 
     Must be the first of a server's interceptors.
     """
 
-    def __init__(self, metrics: Metrics, log: LogConfig, tracing: Tracing | None = None) -> None:
+    def __init__(
+        self,
+        metrics: Metrics,
+        log: LogConfig,
+        tracing: Tracing | None = None,
+        open_calls: OpenCalls | None = None,
+    ) -> None:
         self._observer = CallObserver(metrics, log, tracing)
+        self._open_calls = open_calls or OpenCalls()
 
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: Any
@@ -140,8 +148,10 @@ class ObservationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc] 
         behaviour = getattr(handler, kind)
 
         async def observed(request: Any, context: Any) -> Any:
-            scope.peer = host_of(str(context.peer()))
-            with self._observer.observe(scope, full_method, headers, "grpc") as call:
+            peer = str(context.peer())
+            scope.peer = host_of(peer)
+            observing = self._observer.observe(scope, full_method, headers, "grpc")
+            with self._open_calls.running(peer), observing as call:
                 take = partial(self._taken, call)
                 answering = _answered(behaviour, request, context, kind.startswith("stream_"), take)
                 return await _ended(answering, context, call)
