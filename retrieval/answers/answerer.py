@@ -134,6 +134,7 @@ class Answerer:
             InputError: the template is unknown, or query, schema or answer do not fit into the model.
         """
         begun = time.perf_counter()
+        self._prompts.check_length("query", request.query)
         indexes = self.engine.indexes if indexes is None else indexes
         titles = titles or indexes.first_name
         schema = self.engine.schemas.prepare(request, indexes, titles)

@@ -163,6 +163,7 @@ class Server:
                 ("grpc.compression_enabled_algorithms_bitset", _IDENTITY | self._config.accept_gzip * _GZIP),
                 ("grpc.max_concurrent_streams", max_calls_per_connection(self._config)),
                 # By default a client that pings more often than every five minutes loses its connection.
+                ("grpc.http2.bdp_probe", 0),
                 ("grpc.http2.min_ping_interval_without_data_ms", _MIN_PING_INTERVAL_MS),
             ],
         )
@@ -182,7 +183,8 @@ class Server:
 
     def add_services(self, server: Any) -> None:
         """Add the API, health and reflection to a gRPC server or its stand-in."""
-        for service, found in handlers(self.methods, self._config.max_request_seconds).items():
+        limits = (self._config.max_request_seconds, self._config.max_batch_items)
+        for service, found in handlers(self.methods, *limits).items():
             server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, found),))
             server.add_registered_method_handlers(service, found)
         health_pb2_grpc.add_HealthServicer_to_server(self.readiness.servicer, server)
