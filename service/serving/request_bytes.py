@@ -49,11 +49,11 @@ class RequestBytes:
     async def room(self, client: str, size: int) -> AsyncIterator[None]:
         """Wait for room, one client's requests first come first served, and hold the bytes in the block.
 
-        Raises OverloadedError when as much waits as a client may hold.
+        Raises OverloadedError when as much waits as all clients may hold.
         """
         size = min(size, self._max_client_bytes)
         if not self._fits(client, size) or any(turn.client == client for turn in self._waiting):
-            if size and sum(turn.size for turn in self._waiting) + size > self._max_client_bytes:
+            if size and sum(turn.size for turn in self._waiting) + size > self._max_bytes:
                 raise self._refusal(client, size)
             await self._wait(client, size)
         else:

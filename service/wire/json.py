@@ -48,13 +48,9 @@ def message_from_json(body: bytes, message: M, max_items: int | None = None) -> 
     value = _loaded(body)
     if not isinstance(value, dict):
         raise MalformedMessageError(f"the body must be a JSON object, got {_kind(value)}")
-    for name, items in value.items():  # each becomes a message, which takes ten times as much as its text
-        if (
-            max_items is not None
-            and isinstance(items, list)
-            and len(items) > max_items
-            and _has_object(items)
-        ):
+    for name, items in value.items():  # each object becomes a message, of ten times the size of its text
+        too_many = max_items is not None and isinstance(items, list) and len(items) > max_items
+        if too_many and any(isinstance(item, dict) for item in items):
             raise InputError(_printable(name), f"at most {max_items}, got {len(items)}")
     _check_object(value, message.DESCRIPTOR, "")
     try:

@@ -45,14 +45,9 @@ def options_from_proto(message: Message, request: Any) -> dict[str, Any]:
 
 def _ids(field: str, values: Sequence[str]) -> tuple[str, ...]:
     """Return ids as text, each a Python object of its own; InputError, before any is made, for too many."""
-    check_number(field, len(values), MAX_IDS, "ids")
+    if len(values) > MAX_IDS:
+        raise InputError(field, f"at most {MAX_IDS:,} ids, got {len(values):,}")
     return tuple(values)
-
-
-def check_number(field: str, number: int, most: int, things: str) -> None:
-    """Refuse, by InputError, more things than a field may hold."""
-    if number > most:
-        raise InputError(field, f"at most {most:,} {things}, got {number:,}")
 
 
 def options_to_proto(request: Any, message: Any) -> dict[str, Any]:
