@@ -103,3 +103,8 @@ def enter(scope: CallScope) -> None:
 def current_scope() -> CallScope | None:
     """Return the scope of the running call; None outside of calls."""
     return _CURRENT.get()
+
+
+def client_address() -> str:
+    """Return the address of the running call's client; empty outside of calls."""
+    return "" if (scope := _CURRENT.get()) is None else scope.peer

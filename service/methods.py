@@ -26,7 +26,7 @@ from genret.retrieval.answers.answer_types import AnswerRequest, AnswerResult, P
 from genret.retrieval.errors import InputError
 from genret.retrieval.score_types import ScoreRequest, ScoreResult
 from genret.retrieval.types import RetrievalResult, RetrieveRequest
-from genret.service.call import Call, current_client
+from genret.service.call import Call, client_address, current_client
 from genret.service.client.reply import IndexInfo
 from genret.service.configuration.server_config import ServerConfig
 from genret.service.errors import NotReadyError
@@ -36,6 +36,7 @@ from genret.service.serving.admission import estimate_tokens
 from genret.service.serving.batching import DeviceQueues, contained
 from genret.service.serving.readiness import IdleWait, Readiness
 from genret.service.serving.reload import Reloader
+from genret.service.serving.request_bytes import RequestBytes
 from genret.service.serving.schema_compiler import SchemaCompiler
 from genret.service.serving.served import BatchCall, IndexTable, ServedIndex, ServedRetriever, scored_forms
 from genret.service.status import Failure, failure_of
@@ -50,6 +51,7 @@ from genret.service.wire.requests import (
     answer_request_from_proto,
     check_stream_id,
     error_on_wire,
+    held_bytes,
     link_options_from_proto,
     mention_error,
     mention_from_proto,
@@ -134,17 +136,22 @@ class Methods:
         self._reloader = reloader
         self._config = config
         self._compiler = compiler
+        self.request_bytes = RequestBytes(config.max_client_bytes, config.max_bytes)
         self.streams: set[_Stream] = set()  # the open ones
         self._takes_streams = True
 
     async def call(self, method: Method, request: Any, call: Call, *write: Write) -> Any:
         """Run a method of the table and return its reply.
 
-        A stream's `request` is the iterator of its messages; `write` sends an answer of it, and returns when
+        Requests for answers count in `request_bytes` until they have one, those of a stream one by one. A
+        stream's `request` is the iterator of its messages; `write` sends an answer of it, and returns when
         there is room for the next one.
         """
         self._readiness.check()
-        return await method.run(self, request, call, *write)
+        if method.is_stream or method.service is not _RETRIEVAL:
+            return await method.run(self, request, call, *write)
+        with self.request_bytes.hold(client_address(), held_bytes(request)):
+            return await method.run(self, request, call)
 
     async def single(
         self, message: Any, call: Call, query: Query, when_full: WhenFull = WhenFull.REFUSE
@@ -222,7 +229,7 @@ class Methods:
         if not self._takes_streams:
             raise NotReadyError()
         ask = partial(self.single, query=RETRIEVE, when_full=WhenFull.WAIT_UNBOUNDED)
-        stream = _Stream(ask, call)
+        stream = _Stream(ask, call, self.request_bytes)
         self.streams.add(stream)
         try:
             await stream.run(messages, write)
@@ -364,9 +371,13 @@ Write = Callable[[pb.RetrieveStreamResponse], Awaitable[None]]
 class _Stream:
     """One stream: a task that reads, a task per query, and the caller's task, the only one that writes."""
 
-    def __init__(self, ask: Callable[..., Awaitable[pb.RetrieveResponse]], call: Call) -> None:
+    def __init__(
+        self, ask: Callable[..., Awaitable[pb.RetrieveResponse]], call: Call, request_bytes: RequestBytes
+    ) -> None:
         self._ask = ask
         self._call = call
+        self._bytes = request_bytes
+        self._client = client_address()
         self._room = StreamRoom(MAX_IN_FLIGHT, MAX_HELD_BYTES)
         self._tasks: set[asyncio.Task[None]] = set()
         self._answers: asyncio.Queue[pb.RetrieveStreamResponse | None] = asyncio.Queue()
@@ -412,6 +423,8 @@ class _Stream:
         while True:
             # Wait before reading: a query that cannot be answered yet stays with the client.
             await self._room.wait()
+            await asyncio.sleep(0)  # the query read before takes its bytes, or waits for them
+            await self._bytes.turn(self._client)
             message = await anext(requests, None)
             if message is None:
                 return
@@ -424,6 +437,7 @@ class _Stream:
             task = asyncio.create_task(self._answer(message))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+            del message, task  # they would stay while the next query is waited for
 
     async def _answer(self, message: pb.RetrieveStreamRequest) -> None:
         call = replace(self._call, arrived=time.monotonic())
@@ -433,7 +447,8 @@ class _Stream:
 
     async def _checked(self, message: pb.RetrieveStreamRequest, call: Call) -> pb.RetrieveResponse:
         check_stream_id(message.id)
-        return await self._ask(message.request, call)
+        async with self._bytes.room(self._client, held_bytes(message)):
+            return await self._ask(message.request, call)
 
 
 # Factor by which the largest answer so far is forgotten, per answer.

@@ -85,6 +85,7 @@ THOROUGH = (
     "e2e/test_evaluate_command.py",
     "e2e/test_explorer_page.py",
     "e2e/test_grpc_commands.py",
+    "e2e/test_large_requests.py",
     "e2e/test_page_examples.py",
     "e2e/test_request_cancellation.py",
     "e2e/test_server_signals.py",

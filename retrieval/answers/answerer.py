@@ -135,6 +135,7 @@ class Answerer:
             InputError: the template is unknown, or query, schema or answer do not fit into the model.
         """
         begun = time.thread_time()
+        self._prompts.check_length("query", request.query)
         indexes = self.engine.indexes if indexes is None else indexes
         titles = titles or indexes.first_name
         if isinstance(request, PreparedAnswer) and request.compiled is not None:

@@ -242,6 +242,8 @@ class ServerConfig:
     queue: QueueLimits = field(default_factory=QueueLimits)
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     max_request_bytes: Annotated[int, Bounds(1024, 2**31 - 1)] = 4 * 2**20
+    max_client_bytes: Annotated[int, Bounds(1024, 2**40)] = 64 * 2**20
+    max_bytes: Annotated[int, Bounds(1024, 2**40, "max_bytes_in_flight")] = 128 * 2**20
     max_batch_items: Annotated[int, Bounds(1, 10**6)] = 256
     accept_gzip: bool = False
     filter_cache_mib: Annotated[int, Bounds(0, 2**24, "filter_cache")] = 256

@@ -211,6 +211,12 @@ SETTINGS: tuple[Setting, ...] = (
         "Age at which clients are asked to use another connection; calls that run go on.",
     ),
     _setting("limits.max_request_bytes", "Largest message accepted."),
+    _setting(
+        "limits.max_client_bytes",
+        "Memory of the unanswered requests of one client (address); beyond it streams are not read and other "
+        "calls are refused.",
+    ),
+    _setting("limits.max_bytes_in_flight", "The same of all clients together.", at="max_bytes"),
     _setting("limits.max_batch_items", "Requests in one BatchRetrieve."),
     _setting(
         "limits.accept_gzip", "Take compressed requests over gRPC, which may grow a thousandfold in memory."

@@ -201,7 +201,8 @@ class Server:
 
     def add_services(self, server: Any) -> None:
         """Add the API, health and reflection to a gRPC server or its stand-in."""
-        for service, found in handlers(self.methods, self._config.max_request_seconds).items():
+        limits = (self._config.max_request_seconds, self._config.max_batch_items)
+        for service, found in handlers(self.methods, *limits).items():
             server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, found),))
             server.add_registered_method_handlers(service, found)
         health_pb2_grpc.add_HealthServicer_to_server(self.readiness.servicer, server)
@@ -248,6 +249,8 @@ def grpc_options(config: ServerConfig) -> list[tuple[str, int]]:
         # With strikes, each ping too many adds 2 to 3 KB to the error of a connection that stays open for
         # as long as pings come. Without them they are answered, and `ConnectionGuard` ends a flood.
         ("grpc.http2.max_ping_strikes", 0),
+        # By default gRPC reads ahead more the faster a client sends: 30 MB of a stream that waits.
+        ("grpc.http2.bdp_probe", 0),
         ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
         ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
         ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
