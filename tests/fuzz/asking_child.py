@@ -119,12 +119,12 @@ def ask(retriever: Retriever, path: Path) -> list[str]:
         queries = ["large cat", opened.index.entity(3).title]
         ids = [opened.index.entity(number).entity_id for number in (0, 7, 100)]
         for step in (
-            lambda: opened.retrieve(queries, k=5, method="beam"),
-            lambda: opened.retrieve(queries[0], k=20, method="beam", exact=True, filter=famous),
-            lambda: opened.retrieve(queries, method="disc", seed=1, num_samples=4),
-            lambda: opened.retrieve(queries, method="disc", seed=2, num_samples=2, top_m=3, allow_ids=ids),
+            lambda: opened.retrieve(queries[0], k=5, method="beam"),
+            lambda: opened.retrieve(queries[1], k=2, method="beam", exact=True, filter=famous),
+            lambda: opened.retrieve(queries[0], method="disc", seed=1, num_samples=2),
+            lambda: opened.retrieve(queries[0], method="disc", seed=2, num_samples=1, top_m=3, allow_ids=ids),
             lambda: opened.retrieve(queries, k=5, method="shortlist", shortlist_size=20),
-            lambda: opened.retrieve(queries, k=40, method="auto", shortlist_size=30, explain=True),
+            lambda: opened.retrieve(queries[0], k=40, method="auto", shortlist_size=20, explain=True),
             lambda: opened.retrieve(queries[0], method="auto", filter=with_a, deny_ids=ids),
             lambda: opened.link(Mention("lion", "A ", " sleeps"), k=3),
             lambda: opened.score(queries[0], ["Lion", queries[1]]),
