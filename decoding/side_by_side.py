@@ -2,8 +2,8 @@
 
 A call works until it needs a forward; then it waits, and another goes on. When all wait, the forward of those
 whose turn it is runs. Decoders know nothing of this: to them a session's step is a call that returns logits.
-A task is a greenlet, a second call stack of the same thread: nothing has to be locked, and torch's threads
-exist once. A call must not wait for another one in any other way.
+A running call is a greenlet, a second call stack of the same thread: nothing has to be locked, and torch's
+threads exist once. A call must not wait for another one in any other way.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ class Share(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Outcome(Generic[T]):
+class Ending(Generic[T]):
     """The end of a call: what it returned, or what it raised."""
 
     value: T | None = None
     error: BaseException | None = None
 
 
-class Task(greenlet):  # type: ignore[misc]  # greenlet is untyped
+class RunningCall(greenlet):  # type: ignore[misc]  # greenlet is untyped
     """A call that runs beside others on one thread.
 
     It waits for a forward of `num_rows` tokens: for `wanted`, or, if that is None, to run its own.
@@ -66,7 +66,7 @@ class Task(greenlet):  # type: ignore[misc]  # greenlet is untyped
         self,
         call: Callable[[], object],
         share: Share,
-        done: Callable[[Outcome[Any]], None],
+        done: Callable[[Ending[Any]], None],
         scheduler: Scheduler,
     ) -> None:
         super().__init__(call)
@@ -82,34 +82,34 @@ class Task(greenlet):  # type: ignore[misc]  # greenlet is untyped
         self.wanted, self.num_rows = wanted, num_rows
         return self.parent.switch()
 
-    def joins(self, other: Task) -> bool:
-        """Whether the forwards that two tasks wait for can run together."""
+    def joins(self, other: RunningCall) -> bool:
+        """Whether the forwards that two calls wait for can run together."""
         return self.wanted is not None and other.wanted is not None and self.wanted.joins(other.wanted)
 
 
-def current_task() -> Task | None:
-    """Return the task that is running, if it may be divided."""
-    task = getcurrent()
-    return task if isinstance(task, Task) and not task.is_undivided else None
+def current_call() -> RunningCall | None:
+    """Return the call that is running, if it may be divided."""
+    running = getcurrent()
+    return running if isinstance(running, RunningCall) and not running.is_undivided else None
 
 
 def max_rows() -> int | None:
     """Return the most tokens that the running call should compute in one forward, None without a bound."""
-    task = current_task()
-    return None if task is None else task.scheduler.max_rows
+    running = current_call()
+    return None if running is None else running.scheduler.max_rows
 
 
 @contextmanager
 def undivided() -> Iterator[None]:
-    """Let no other task go on inside the block, as others may wait for its end."""
-    task = current_task()
-    if task is not None:
-        task.is_undivided = True
+    """Let no other call go on inside the block, as others may wait for its end."""
+    running = current_call()
+    if running is not None:
+        running.is_undivided = True
     try:
         yield
     finally:
-        if task is not None:
-            task.is_undivided = False
+        if running is not None:
+            running.is_undivided = False
 
 
 # Tokens that take little longer than one: a forward of fewer is bound by reading the weights.
@@ -128,32 +128,32 @@ class Scheduler:
     def __init__(self, max_forward_s: float, clock: Callable[[], float] = time.perf_counter) -> None:
         self._max_forward_s = max_forward_s
         self._clock = clock
-        self._tasks: list[Task] = []
+        self._running: list[RunningCall] = []
         self._row_s: float | None = None  # of one token in a forward of many
         self.max_rows = 4 * _FLAT
 
     @property
     def is_idle(self) -> bool:
         """Whether no call is left."""
-        return not self._tasks
+        return not self._running
 
-    def start(self, call: Callable[[], T], share: Share, done: Callable[[Outcome[T]], None]) -> None:
+    def start(self, call: Callable[[], T], share: Share, done: Callable[[Ending[T]], None]) -> None:
         """Run a call until it needs a forward or ends; `done`, which may not raise, is told its end."""
-        task = Task(call, share, done, self)
-        self._tasks.append(task)
-        self._go_on(task, None)
+        running = RunningCall(call, share, done, self)
+        self._running.append(running)
+        self._go_on(running, None)
 
     def run_once(self) -> None:
         """Run one forward, for the calls whose turn it is, and let them go on to their next."""
         turn = self._next_turn()
         begun, worked = self._clock(), time.thread_time()
         results = self._run(turn)
-        spent, rows = self._clock() - begun, sum(task.num_rows for task in turn)
+        spent, rows = self._clock() - begun, sum(running.num_rows for running in turn)
         if turn[0].wanted is not None:
             self._learn(rows, time.thread_time() - worked)
-        for task, result in zip(turn, results, strict=True):
-            task.share.charge(spent * task.num_rows / rows)
-            self._go_on(task, result)
+        for running, result in zip(turn, results, strict=True):
+            running.share.charge(spent * running.num_rows / rows)
+            self._go_on(running, result)
 
     def _learn(self, rows: int, seconds: float) -> None:
         """Follow the time of a token in forwards of many."""
@@ -163,38 +163,38 @@ class Scheduler:
         self._row_s = row_s if self._row_s is None else self._row_s + _SMOOTHING * (row_s - self._row_s)
         self.max_rows = max(_FLAT, int(self._max_forward_s / self._row_s))
 
-    def _go_on(self, task: Task, result: Any) -> None:
-        """Let a task go on with the result of its forward, or the error of it."""
+    def _go_on(self, running: RunningCall, result: Any) -> None:
+        """Let a call go on with the result of its forward, or the error of it."""
         begun = self._clock()
         try:
             if isinstance(result, Exception):
-                value = task.throw(result)
+                value = running.throw(result)
             else:
-                value = task.switch(*(() if result is None else (result,)))
-            outcome: Outcome[Any] = Outcome(value)
+                value = running.switch(*(() if result is None else (result,)))
+            ending: Ending[Any] = Ending(value)
         except BaseException as error:  # of the call: it is told to whom it concerns
-            outcome = Outcome(error=error)
-        task.share.charge(self._clock() - begun)
-        if task.dead:
-            self._tasks.remove(task)
-            task.done(outcome)
+            ending = Ending(error=error)
+        running.share.charge(self._clock() - begun)
+        if running.dead:
+            self._running.remove(running)
+            running.done(ending)
 
-    def _next_turn(self) -> list[Task]:
-        """Choose tasks that run together, within the bound; the share of the first has had least."""
-        waiting = sorted(self._tasks, key=lambda task: task.share.turn)
+    def _next_turn(self) -> list[RunningCall]:
+        """Choose calls that run together, within the bound; the share of the first has had least."""
+        waiting = sorted(self._running, key=lambda running: running.share.turn)
         first = waiting[0]
         # A small pass is not held up by far larger ones: all together have what each would have had.
         room = min(self.max_rows, max(_FLAT, first.num_rows * len(waiting))) - first.num_rows
         turn = [first]
-        for task in waiting[1:]:
-            if first.joins(task) and task.num_rows <= room:
-                turn.append(task)
-                room -= task.num_rows
+        for running in waiting[1:]:
+            if first.joins(running) and running.num_rows <= room:
+                turn.append(running)
+                room -= running.num_rows
         return turn
 
-    def _run(self, turn: Sequence[Task]) -> list[Any]:
+    def _run(self, turn: Sequence[RunningCall]) -> list[Any]:
         """Run the forwards of a turn; return a result or an error for each."""
-        first, *others = (task.wanted for task in turn)
+        first, *others = (running.wanted for running in turn)
         if first is None:
             return [None]  # it runs its own
         try:

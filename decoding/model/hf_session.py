@@ -294,7 +294,9 @@ class CausalSession(TreeSession):
                 attention_mask=self._no_mask,
                 past_key_values=cache,
                 use_cache=True,
-                tree=tree if len(pieces) == 1 else tree.piece(first, cache),
+                tree=tree.piece(first, cache)
+                if len(pieces) > 1 and isinstance(cache, PromptPieces)
+                else tree,
                 **last_only,
             )
         return at_least_float32(output.logits[:, -1])

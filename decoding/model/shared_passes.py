@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
-from genret.decoding.side_by_side import current_task
+from genret.decoding.side_by_side import current_call
 
 if TYPE_CHECKING:
     from genret.decoding.model.hf_session import TreeModel
@@ -48,22 +48,22 @@ class ModelPass:
 
 
 def run_pass(wanted: ModelPass) -> Tensor:
-    """Run a pass, with others where tasks run side by side. Returns its logits, (Q, B, V)."""
-    task = current_task()
-    if task is None:
+    """Run a pass, with others where calls run side by side. Returns its logits, (Q, B, V)."""
+    running = current_call()
+    if running is None:
         return run_passes([wanted])[0]
     mode = torch.is_grad_enabled()
-    logits: Tensor = task.wait(wanted, wanted.num_rows)
+    logits: Tensor = running.wait(wanted, wanted.num_rows)
     torch.set_grad_enabled(mode)  # others of the same thread may have changed it
     return logits
 
 
 def wait_for_turn(num_rows: int) -> None:
-    """Let other tasks go on before a forward of `num_rows` tokens that runs alone."""
-    task = current_task()
-    if task is not None:
+    """Let other calls go on before a forward of `num_rows` tokens that runs alone."""
+    running = current_call()
+    if running is not None:
         mode = torch.is_grad_enabled()
-        task.wait(None, num_rows)
+        running.wait(None, num_rows)
         torch.set_grad_enabled(mode)
 
 

@@ -114,7 +114,7 @@ def tree_attention(
         attended = attend_prompts(tree, layer, query, key, value, rule)
     elif isinstance(tree, FusedPass):
         parts = zip(tree.passes, *(tree.split(states) for states in (query, key, value)), strict=True)
-        attended = tree.join([_attend_tree(one.tree, layer, *states, rule) for one, *states in parts])
+        attended = tree.join([_attend_tree(one.tree, layer, q, k, v, rule) for one, q, k, v in parts])
     else:
         attended = _attend_tree(tree, layer, query, key, value, rule)
     return attended.transpose(1, 2).contiguous(), None

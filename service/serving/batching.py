@@ -29,8 +29,7 @@ from functools import partial
 
 from genret.decoding.cancellation import CancelToken
 from genret.decoding.errors import DeadlineExceededError
-from genret.decoding.side_by_side import Outcome as Ended
-from genret.decoding.side_by_side import SharedForwardError, undivided
+from genret.decoding.side_by_side import Ending, SharedForwardError, undivided
 from genret.retrieval.answers.answer_types import AnswerRequest
 from genret.retrieval.types import RetrieveRequest
 from genret.service.configuration.server_config import BatchLimits, QueueLimits
@@ -207,7 +206,8 @@ class Batcher:
             )
             self._shares.add(client, call, job)
             has_company = self._last_size > 1
-        self.thread.wake()
+        # Not at once: the requests of a batch come one after the other, and are to begin together.
+        self._loop.call_soon(self.thread.wake)
         if has_company:
             self._loop.call_later(self._limits.max_delay_ms / 1000, self.thread.wake)
         overdue = asyncio.timeout_at(_finite(cancel.deadline))
@@ -388,7 +388,7 @@ class Batcher:
                 alone += self._answer([job])
         return alone
 
-    def _tell(self, group: _Group, ended: Ended[Sequence[Outcome | Exception]]) -> None:
+    def _tell(self, group: _Group, ended: Ending[Sequence[Outcome | Exception]]) -> None:
         with self._lock:
             for job in group.jobs:
                 job.client_share.num_running -= 1

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
-from genret.decoding.side_by_side import Outcome, Scheduler
-from genret.service.serving.fair_shares import Share
+from genret.decoding.side_by_side import Ending, Scheduler
+from genret.service.serving.fair_shares import TimeShare
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -74,7 +74,7 @@ class Work:
 
     call: Callable[[], Any]
     share: Any
-    done: Callable[[Outcome[Any]], None]
+    done: Callable[[Ending[Any]], None]
     behind: set[Work] = field(default_factory=set)
 
 
@@ -117,10 +117,10 @@ class DeviceThread:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
 
-        def done(outcome: Outcome[T]) -> None:
+        def done(outcome: Ending[T]) -> None:
             loop.call_soon_threadsafe(_settle, future, outcome)
 
-        self._calls.append(Work(partial(contained, call), Share(), done, behind))
+        self._calls.append(Work(partial(contained, call), TimeShare(), done, behind))
         self.wake()
         return await future
 
@@ -154,14 +154,14 @@ class DeviceThread:
     def _start(self, work: Work) -> None:
         self._running.add(work)
 
-        def done(outcome: Outcome[Any]) -> None:
+        def done(outcome: Ending[Any]) -> None:
             self._running.discard(work)
             work.done(outcome)
 
         self._scheduler.start(work.call, work.share, done)
 
 
-def _settle(future: asyncio.Future[T], outcome: Outcome[T]) -> None:
+def _settle(future: asyncio.Future[T], outcome: Ending[T]) -> None:
     if future.done():
         return
     if outcome.error is not None:

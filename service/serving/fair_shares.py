@@ -30,7 +30,7 @@ class Caller:
 
 
 @dataclass(slots=True, eq=False)
-class Share:
+class TimeShare:
     """Time that one client, or one call, has had of the device, seconds divided by its weight."""
 
     weight: float = 1.0
@@ -62,7 +62,7 @@ class Share:
 
 
 @dataclass(slots=True, eq=False)
-class CallShare(Share, Generic[J]):
+class CallShare(TimeShare, Generic[J]):
     """One call's share, and its requests that wait, in their order."""
 
     waiting: deque[J] = field(default_factory=deque)
@@ -75,7 +75,7 @@ class CallShare(Share, Generic[J]):
 
 
 @dataclass(slots=True, eq=False)
-class ClientShare(Share, Generic[J]):
+class ClientShare(TimeShare, Generic[J]):
     """One client's share, and its calls that have something to do."""
 
     calls: dict[str, CallShare[J]] = field(default_factory=dict)
@@ -149,5 +149,5 @@ class FairShares(Generic[J]):
             self._idle.pop(next(iter(self._idle)))
 
 
-def _least(shares: Iterable[Share]) -> float:
+def _least(shares: Iterable[TimeShare]) -> float:
     return min((share.had for share in shares), default=0.0)

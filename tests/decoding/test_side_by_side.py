@@ -20,7 +20,7 @@ from transformers.models.auto import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from genret.decoding.model.hf_model import HFLanguageModel
 from genret.decoding.row_scores import score_rows
-from genret.decoding.side_by_side import Outcome, Scheduler, SharedForwardError, undivided
+from genret.decoding.side_by_side import Ending, Scheduler, SharedForwardError, undivided
 
 VOCAB = 97
 SMALL = {"vocab_size": VOCAB, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
@@ -91,18 +91,18 @@ def decode(model: HFLanguageModel, seed: int) -> list[Tensor]:
 
 def side_by_side(model: HFLanguageModel, seeds: Sequence[int], most: int | None) -> list[list[Tensor]]:
     scheduler = Scheduler(0.1)
-    ended: dict[int, Outcome[list[Tensor]]] = {}
+    ended: dict[int, Ending[list[Tensor]]] = {}
     if most is not None:
         scheduler.max_rows, scheduler._learn = most, lambda *_: None  # type: ignore[method-assign]
     for seed in seeds:
         scheduler.start(
             lambda seed=seed: decode(model, seed),  # type: ignore[misc]
             EqualShare(),
-            lambda outcome, seed=seed: ended.__setitem__(seed, outcome),  # type: ignore[misc]
+            lambda ending, seed=seed: ended.__setitem__(seed, ending),  # type: ignore[misc]
         )
     while not scheduler.is_idle:
         scheduler.run_once()
-    return [outcome.value for seed in seeds if not (outcome := ended[seed]).error and outcome.value]
+    return [ending.value for seed in seeds if not (ending := ended[seed]).error and ending.value]
 
 
 @pytest.mark.parametrize("most", [3, 17, None])
@@ -170,11 +170,11 @@ class Counted(EqualShare):
 
 
 def asking(name: str, rows: int, count: int, broken: bool = False) -> list[str]:
-    from genret.decoding.side_by_side import current_task
+    from genret.decoding.side_by_side import current_call
 
-    task = current_task()
-    assert task is not None
-    return [task.wait(Pass(name, broken), rows) for _ in range(count)]
+    running = current_call()
+    assert running is not None
+    return [running.wait(Pass(name, broken), rows) for _ in range(count)]
 
 
 def test_a_small_pass_is_not_held_up_by_a_far_larger_one() -> None:

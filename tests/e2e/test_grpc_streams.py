@@ -141,12 +141,13 @@ async def test_streams_leave_room_for_single_calls() -> None:
     fake = FakeRetriever(held=True)
     async with running(fake, queue=QueueLimits(max_requests=4)) as api:
         call = api.stub.RetrieveStream(iter([item(str(i)) for i in range(40)]), timeout=60)
-        await until(lambda: in_flight(api) == 2)
+        await until(lambda: in_flight(api) == 40)
         single = asyncio.ensure_future(api.retrieve("single"))
-        await until(lambda: in_flight(api) == 3)
+        await until(lambda: in_flight(api) == 41)
         fake.hold.set()
         assert (await single).candidates
         assert len(await collect(call)) == 40
+        assert any("single" in batch for batch in fake.batches[:3]), "beside what was streamed before it"
 
 
 async def test_cancelling_a_stream_frees_the_queue_and_stops_decoding() -> None:

@@ -20,7 +20,7 @@ import pytest
 
 from genret.decoding.cancellation import CancelToken
 from genret.decoding.errors import DeadlineExceededError
-from genret.decoding.side_by_side import current_task
+from genret.decoding.side_by_side import current_call
 from genret.retrieval.errors import InputError
 from genret.retrieval.types import RetrievalResult, RetrieveRequest
 from genret.service.configuration.server_config import BatchLimits, QueueLimits
@@ -395,7 +395,7 @@ async def in_steps(thread: DeviceThread, steps: list[str], name: str, count: int
 
     def work() -> None:
         for _ in range(count):
-            current_task().wait(None, 1)  # type: ignore[union-attr]
+            current_call().wait(None, 1)  # type: ignore[union-attr]
             steps.append(name)
 
     await thread.run(work)
