@@ -205,11 +205,8 @@ class Batcher:
                 call,
             )
             self._shares.add(client, call, job)
-            has_company = self._last_size > 1
         # Not at once: the requests of a batch come one after the other, and are to begin together.
         self._loop.call_soon(self.thread.wake)
-        if has_company:
-            self._loop.call_later(self._limits.max_delay_ms / 1000, self.thread.wake)
         overdue = asyncio.timeout_at(_finite(cancel.deadline))
         try:
             async with overdue:  # a device that hangs checks no deadline and keeps others from running
@@ -292,22 +289,25 @@ class Batcher:
         now = time.monotonic()
         with self._lock:
             late = self._take_late(now)
-            group = None if self._awaits_company(is_idle, now) else self._take(now)
+            delay_s = self._delay_s(now) if is_idle else 0.0
+            group = None if delay_s > 0 else self._take(now)
         if late:
             self._loop.call_soon_threadsafe(self._drop, late)
+        if delay_s > 0:
+            self._loop.call_soon_threadsafe(self._loop.call_later, delay_s, self.thread.wake)
         if group is None:
             return None
         self._loop.call_soon_threadsafe(self._begun, group, now)
         return Work(partial(self._answer, group.jobs), group, partial(self._tell, group))
 
-    def _awaits_company(self, is_idle: bool, now: float) -> bool:
-        """Whether companions of the only ones that wait on an idle device are expected."""
+    def _delay_s(self, now: float) -> float:
+        """Return how long an idle device may wait for company of those that wait; 0: none is expected."""
         waiting = self._shares.waiting()
-        if not is_idle or not waiting or len(waiting) >= min(self._last_size, self._limits.max_size):
-            return False
+        if not waiting or len(waiting) >= min(self._last_size, self._limits.max_size):
+            return 0.0
         if sum(job.tokens for job in waiting) >= self._limits.max_tokens:
-            return False
-        return now < min(job.arrived for job in waiting) + self._limits.max_delay_ms / 1000
+            return 0.0
+        return min(job.arrived for job in waiting) + self._limits.max_delay_ms / 1000 - now
 
     def _take_late(self, now: float) -> list[_Job]:
         """Take requests out whose deadline has passed, or that nobody waits for."""
