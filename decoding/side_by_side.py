@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
+import torch
 from greenlet import getcurrent, greenlet
 
 T = TypeVar("T")
@@ -80,11 +81,22 @@ class RunningCall(greenlet):  # type: ignore[misc]  # greenlet is untyped
     def wait(self, wanted: Forward | None, num_rows: int) -> Any:
         """Let others go on until it is this one's turn; return the result of the forward."""
         self.wanted, self.num_rows = wanted, num_rows
-        return self.parent.switch()
+        with _own_mode():
+            return self.parent.switch()
 
     def joins(self, other: RunningCall) -> bool:
         """Whether the forwards that two calls wait for can run together."""
         return self.wanted is not None and other.wanted is not None and self.wanted.joins(other.wanted)
+
+
+@contextmanager
+def _own_mode() -> Iterator[None]:
+    """Leave whether gradients are computed, a mode of the thread, as it is before a switch to others."""
+    mode = torch.is_grad_enabled()
+    try:
+        yield
+    finally:
+        torch.set_grad_enabled(mode)
 
 
 def current_call() -> RunningCall | None:
@@ -167,10 +179,11 @@ class Scheduler:
         """Let a call go on with the result of its forward, or the error of it."""
         begun = self._clock()
         try:
-            if isinstance(result, Exception):
-                value = running.throw(result)
-            else:
-                value = running.switch(*(() if result is None else (result,)))
+            with _own_mode():
+                if isinstance(result, Exception):
+                    value = running.throw(result)
+                else:
+                    value = running.switch(*(() if result is None else (result,)))
             ending: Ending[Any] = Ending(value)
         except BaseException as error:  # of the call: it is told to whom it concerns
             ending = Ending(error=error)

@@ -52,9 +52,7 @@ def run_pass(wanted: ModelPass) -> Tensor:
     running = current_call()
     if running is None:
         return run_passes([wanted])[0]
-    mode = torch.is_grad_enabled()
     logits: Tensor = running.wait(wanted, wanted.num_rows)
-    torch.set_grad_enabled(mode)  # others of the same thread may have changed it
     return logits
 
 
@@ -62,9 +60,7 @@ def wait_for_turn(num_rows: int) -> None:
     """Let other calls go on before a forward of `num_rows` tokens that runs alone."""
     running = current_call()
     if running is not None:
-        mode = torch.is_grad_enabled()
         running.wait(None, num_rows)
-        torch.set_grad_enabled(mode)
 
 
 class FusedPass:

@@ -130,8 +130,10 @@ def test_gradients_are_as_a_call_has_left_them_whatever_others_do() -> None:
     scheduler, errors = Scheduler(0.1), []
     for with_grad in (True, False, True):
         scheduler.start(lambda w=with_grad: watched(w), EqualShare(), lambda end: errors.append(end.error))  # type: ignore[misc]
+        assert torch.is_grad_enabled(), "who starts calls keeps its own"
     while not scheduler.is_idle:
         scheduler.run_once()
+        assert torch.is_grad_enabled()
     assert errors == [None] * 3
     assert modes == [True] * 12
 
