@@ -27,8 +27,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from genret.decoding.cancellation import CancelToken
-from genret.decoding.errors import DeadlineExceededError
+from genret.decoding.cancellation import CancelToken, reason_to_stop
+from genret.decoding.errors import DeadlineExceededError, DecodingCancelledError
 from genret.decoding.side_by_side import Ending, SharedForwardError, undivided
 from genret.retrieval.answers.answer_types import AnswerRequest
 from genret.retrieval.types import RetrieveRequest
@@ -124,6 +124,12 @@ class _Group:
             for share in (job.client_share, job.call_share):
                 share.charge(part)
             job.claim_s = max(0.0, job.claim_s - part)
+
+    def reason_to_stop(self) -> DecodingCancelledError | None:
+        """Return why nobody waits for any of them; None if somebody does."""
+        reasons = (reason_to_stop(job.cancel) for job in self.jobs)
+        first = next(reasons)
+        return first if first and all(reasons) else None
 
 
 class Batcher:
@@ -379,6 +385,9 @@ class Batcher:
                 raise ValueError(f"the retriever gave {len(outcomes)} answers to {len(jobs)} requests")
             return outcomes
         except Exception as error:
+            reasons = [reason_to_stop(job.cancel) for job in jobs]
+            if isinstance(error, DecodingCancelledError) and all(reasons):
+                return [reason or error for reason in reasons]
             if len(jobs) == 1 and not isinstance(error, SharedForwardError):
                 return [_as_memory_error(error)]
             _LOG.warning("a batch of %d failed as a whole; trying its requests one by one", len(jobs))

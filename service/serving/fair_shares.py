@@ -56,6 +56,9 @@ class TimeShare:
         self.had += seconds / self.weight
         self.claimed = max(0.0, self.claimed - seconds / self.weight)
 
+    def reason_to_stop(self) -> None:
+        """Return None: somebody waits."""
+
     def settle(self, seconds: float) -> None:
         """Take back what is left of a claim of `seconds`."""
         self.claimed = max(0.0, self.claimed - seconds / self.weight)
