@@ -22,6 +22,7 @@ from genret.service.pb.genret.v1 import index_service_pb2 as index_pb
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 from genret.service.security.authority import Authority
 from genret.service.serving.readiness import Readiness
+from genret.service.serving.request_bytes import RequestBytes
 from tests.service.asynchronous import in_a_thread
 from tests.service.running_server import make_config
 
@@ -172,6 +173,7 @@ class CannedRetrieval:
     def __init__(self) -> None:
         self.requests: list[pb.RetrieveRequest | pb.AnswerRequest] = []
         self.cancelled = threading.Event()
+        self.request_bytes = RequestBytes(max_client_bytes=2**26, max_bytes=2**27)
 
     async def call(self, method: Method, request: Any, call: Call) -> Any:
         """Run a method of the table of the API, as `Methods.call` does."""

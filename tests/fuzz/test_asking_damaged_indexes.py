@@ -55,7 +55,7 @@ def outcomes(folder: Path, kinds: tuple[str, ...], seed: int, number: int) -> li
     return found
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("kinds", "seed", "number"), [(("hnsw",), 1, 27), *MUCH])
 def test_every_question_ends_in_an_answer_or_in_a_typed_error(
     tmp_path: Path, kinds: tuple[str, ...], seed: int, number: int

@@ -14,7 +14,6 @@ from genret.retrieval.evaluation.labelled_sets import LabelledQuery, RankedAnswe
 from genret.retrieval.evaluation.methods.evaluated_method import MethodAnswer, MethodSpec, timed_answers
 from genret.retrieval.evaluation.methods.model_free_methods import LexicalIndex
 from genret.retrieval.loaded_model import Limits, PromptEncoder
-from genret.retrieval.prompts import PromptTemplate
 from genret.retrieval.retriever import Retriever
 from genret.retrieval.types import RetrievalResult, RetrieveRequest
 
@@ -136,26 +135,24 @@ class QueryPrompts:
         if query.mention is None:
             request = replace(asked, query=query.text)
         else:
-            request = self._retriever.mention_request(query.mention, asked)
+            shown = self._fitted(query.mention.mention, self._retriever.tokenizer.encode_text)
+            mention = replace(query.mention, mention=shown)
+            request = self._retriever.mention_request(mention, asked)
         template = self._retriever.config.prompt(request.prompt)
-        fitted = replace(request, query=self._fitted(template, request.query))
+        encode = partial(template.encode, self._retriever.tokenizer)
+        fitted = replace(request, query=self._fitted(request.query, encode))
         return PendingQuery(query, fitted, self._encoder.encode(template, fitted.query))
 
     def encode(self, request: RetrieveRequest) -> list[int]:
         """Return the token ids of the prompt of a request that `ask` checked, made anew."""
         return self._retriever.config.prompt(request.prompt).encode(self._retriever.tokenizer, request.query)
 
-    def _fitted(self, template: PromptTemplate, text: str) -> str:
-        """Return the longest beginning of a text whose prompt the model takes."""
-        if self._limit is None or self._num_tokens(template, text) <= self._limit:
+    def _fitted(self, text: str, encode: Callable[[str], Sequence[int]]) -> str:
+        """Return the longest beginning of a text whose tokens the model takes."""
+        if self._limit is None or len(encode(text)) <= self._limit:
             return text
-        lengths = range(1, len(text))
-        limit = self._limit
-        fits = bisect_right(lengths, limit, key=lambda length: self._num_tokens(template, text[:length]))
+        fits = bisect_right(range(1, len(text)), self._limit, key=lambda length: len(encode(text[:length])))
         return text[:fits]
-
-    def _num_tokens(self, template: PromptTemplate, text: str) -> int:
-        return len(template.encode(self._retriever.tokenizer, text))
 
 
 def answer_in_batches(
