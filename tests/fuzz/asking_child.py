@@ -48,7 +48,7 @@ from tests.index_fixtures import files_of
 from tests.trigram_encoder import TRIGRAMS, TrigramEncoder
 from tests.vector_fixtures import rename
 
-# A healthy case takes a second or two of CPU time. A hang is ended by the first limit, one that waits by the second.
+# A healthy case takes a second or two of CPU time. The first limit ends what is busy, the second what waits.
 _LIMIT_CPU_S, _LIMIT_S = 60, 600
 _ADDRESS_SPACE = 12 << 30
 _NUM_ENTITIES = 150
