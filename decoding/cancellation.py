@@ -46,12 +46,14 @@ class CancelToken:
 def reason_to_stop(cancel: CancelToken | None) -> DecodingCancelledError | None:
     """Return the error that should end the work, None to go on.
 
-    Its traceback is dropped: the frames would keep the callers' session, with its keys and values, alive.
+    It has neither traceback nor context: frames would keep the callers' session, with its keys and values,
+    alive.
     """
     if cancel is None:
         return None
     try:
         cancel.check()
     except DecodingCancelledError as error:
+        error.__context__ = None
         return error.with_traceback(None)
     return None

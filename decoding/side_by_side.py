@@ -18,6 +18,8 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from greenlet import getcurrent, greenlet
 
+from genret.decoding.errors import DecodingCancelledError
+
 T = TypeVar("T")
 
 
@@ -47,6 +49,9 @@ class Share(Protocol):
 
     def charge(self, seconds: float) -> None:
         """Count time of the device, seconds."""
+
+    def reason_to_stop(self) -> DecodingCancelledError | None:
+        """Why nobody waits for the call any more; None if somebody does."""
 
 
 @dataclass(slots=True, eq=False)
@@ -156,7 +161,16 @@ class Scheduler:
         self._go_on(running, None)
 
     def run_once(self) -> None:
-        """Run one forward, for the calls whose turn it is, and let them go on to their next."""
+        """Run one forward, for the calls whose turn it is, and let them go on to their next.
+
+        Calls that nobody waits for get none: they end with the reason.
+        """
+        for running in list(self._running):
+            if (reason := running.share.reason_to_stop()) is not None:
+                self._go_on(running, reason)
+                reason.__traceback__ = None  # its frames hold the call's keys and values
+        if not self._running:
+            return
         turn = self._next_turn()
         begun, worked = self._clock(), time.thread_time()
         results = self._run(turn)

@@ -13,7 +13,6 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
-from enum import Enum
 from functools import partial
 from typing import Any, TypeVar
 
@@ -32,8 +31,10 @@ from genret.service.configuration.server_config import ServerConfig
 from genret.service.errors import NotReadyError
 from genret.service.pb.genret.v1 import index_service_pb2 as index_pb
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
-from genret.service.serving.admission import estimate_tokens
-from genret.service.serving.batching import DeviceQueues, contained
+from genret.service.serving.admission import Patience, estimate_tokens
+from genret.service.serving.batching import DeviceQueues
+from genret.service.serving.device_threads import contained
+from genret.service.serving.fair_shares import Caller
 from genret.service.serving.readiness import IdleWait, Readiness
 from genret.service.serving.reload import Reloader
 from genret.service.serving.request_bytes import RequestBytes
@@ -107,12 +108,9 @@ ANSWER = Query(
 )
 
 
-class WhenFull(Enum):
-    """Treatment of a query that finds the queue of its device full."""
-
-    REFUSE = "refused at once"
-    WAIT = "waits for room, unless too much waits already"
-    WAIT_UNBOUNDED = "waits for room: its sender reads no further meanwhile"
+def caller_of(call: Call) -> Caller:
+    """Return who asks, for fair shares: the client, and its call."""
+    return Caller(current_client(), call.request_id)
 
 
 class Methods:
@@ -153,15 +151,13 @@ class Methods:
         with self.request_bytes.hold(client_address(), held_bytes(request)):
             return await method.run(self, request, call)
 
-    async def single(
-        self, message: Any, call: Call, query: Query, when_full: WhenFull = WhenFull.REFUSE
-    ) -> Any:
+    async def single(self, message: Any, call: Call, query: Query, patience: Patience = Patience.NONE) -> Any:
         """Convert a message and ask the index that it names, whose version stays open meanwhile."""
         with self._indexes.use(message.index) as served:
-            return await self._ask(query, served, query.read(message, served), message, call, when_full)
+            return await self._ask(query, served, query.read(message, served), message, call, patience)
 
     async def _ask(
-        self, query: Query, served: ServedIndex, request: Any, message: Any, call: Call, when_full: WhenFull
+        self, query: Query, served: ServedIndex, request: Any, message: Any, call: Call, patience: Patience
     ) -> Any:
         """Estimate a request's work, admit it, wait for its batch, and convert the result back."""
         lane = self._lanes.of(served.description.device)
@@ -171,16 +167,11 @@ class Methods:
                 request, tokens = await self._compiled_work(served, request, call)
             else:
                 tokens = await _work(served, request)
-            if when_full is WhenFull.REFUSE:
-                answer = await lane.batcher.submit(batch_call, request, tokens, call.cancel_token())
-            else:
-                share = lane.admission.share(request, tokens)
-                bounded = when_full is WhenFull.WAIT
-                async with lane.fair_queue.room(share, call.deadline, bounded):
-                    # The caller decides how long to wait for room; from here the usual limit holds.
-                    limit = time.monotonic() + self._config.max_request_seconds
-                    token = replace(call, deadline=min(call.deadline, limit)).cancel_token()
-                    answer = await lane.batcher.submit(batch_call, request, tokens, token, share)
+            # Who sends a batch or a stream decides how long its items wait; then the usual limit holds.
+            limit = self._config.max_request_seconds
+            answer = await lane.batcher.submit(
+                batch_call, request, tokens, call.cancel_token(), caller_of(call), patience, limit
+            )
         except InputError as error:
             raise query.error(error, message) from None
         if not isinstance(answer.result, query.result):
@@ -212,7 +203,7 @@ class Methods:
         """Answer several queries, each with its own status; they wait where their queue is full."""
         self._check_items("requests", len(message.requests))
         results = (
-            _outcome(pb.BatchRetrieveResult(), call, self.single, item, call, RETRIEVE, WhenFull.WAIT)
+            _outcome(pb.BatchRetrieveResult(), call, self.single, item, call, RETRIEVE, Patience.BATCH)
             for item in message.requests
         )
         return pb.BatchRetrieveResponse(results=await asyncio.gather(*results))
@@ -228,7 +219,7 @@ class Methods:
         """
         if not self._takes_streams:
             raise NotReadyError()
-        ask = partial(self.single, query=RETRIEVE, when_full=WhenFull.WAIT_UNBOUNDED)
+        ask = partial(self.single, query=RETRIEVE, patience=Patience.STREAM)
         stream = _Stream(ask, call, self.request_bytes)
         self.streams.add(stream)
         try:
@@ -259,7 +250,7 @@ class Methods:
         """Ask the query that stands for a mention."""
         try:
             request = served.retriever.mention_request(mention_from_proto(mention), options)
-            return await self._ask(RETRIEVE, served, request, mention, call, WhenFull.WAIT)
+            return await self._ask(RETRIEVE, served, request, mention, call, Patience.BATCH)
         except (InputError, PromptTooLongError) as error:
             raise mention_error(error) from None
 

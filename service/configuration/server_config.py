@@ -185,12 +185,14 @@ class BatchLimits(_Checked):
     Attributes:
         max_size: Most requests.
         max_tokens: Most work, in tokens of `admission.estimate_tokens`; a larger request runs alone.
+        max_forward_ms: Longest time of one forward, after which others have their turn, milliseconds.
         max_delay_ms: Longest wait of an idle device for more requests, milliseconds.
     """
 
     max_size: Annotated[int, Bounds(1, 4096, "max_batch_size")] = 32
     max_tokens: Annotated[int, Bounds(1, 2**31, "max_batch_tokens")] = 16_384
     max_delay_ms: Annotated[float, Bounds(0, 10_000)] = 2.0
+    max_forward_ms: Annotated[float, Bounds(0, 10_000)] = 100.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,6 +185,11 @@ SETTINGS: tuple[Setting, ...] = (
     _setting("tracing.sample_ratio", "Share of the traces begun here that are kept."),
     _setting("batch.max_size", "Requests per batch.", "--max-batch-size"),
     _setting("batch.max_tokens", "Work per batch, tokens.", "--max-batch-tokens"),
+    _setting(
+        "batch.max_forward_ms",
+        "Longest time of one forward, after which others have their turn.",
+        "--max-forward-ms",
+    ),
     _setting("batch.max_delay_ms", "Longest wait of an idle device for more requests.", "--max-delay-ms"),
     _setting("queue.max_requests", "Unfinished requests held.", "--max-queue-size"),
     _setting(

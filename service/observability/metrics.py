@@ -195,10 +195,10 @@ class ServerState(Collector):
             [(lane.device, lane.batcher.num_waiting) for lane in lanes],
         )
         yield _gauge(
-            "genret_queue_patient",
-            "Items of batches and streams that wait for room in the queue.",
+            "genret_clients",
+            "Clients with requests that wait or run.",
             "device",
-            [(lane.device, lane.fair_queue.num_waiting) for lane in lanes],
+            [(lane.device, lane.admission.num_clients) for lane in lanes],
         )
         yield _gauge(
             "genret_queue_tokens",

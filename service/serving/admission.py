@@ -1,8 +1,6 @@
 """Admits work: estimates the cost of a request, and refuses or queues it when a device has too much to do.
 
-- `Admission` counts the work that was accepted and is not finished, and refuses more above a limit.
-- `FairQueue` queues the work of batches and streams until there is room, first come first served.
-- `OverloadGuard` predicts under overload whether later calls will fill the next batch without this one.
+- `Admission` counts the work that was accepted and is not finished, and refuses more above a client's part.
 - `CostModel` learns how much of their budgets requests really take. Clients set `exact_budget` and
   `max_tokens` for the worst case; counted in full, a few requests would fill a queue whose device is idle.
 - `SpeedModel` learns the time of a batch, and of each token of work on top of it.
@@ -10,24 +8,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import Enum
 
-from genret.decoding.errors import DeadlineExceededError
 from genret.retrieval.answers.answer_types import AnswerRequest, AnswerResult
 from genret.retrieval.score_types import ScoreRequest
 from genret.retrieval.types import RetrievalResult, RetrieveRequest
 from genret.service.configuration.server_config import BatchLimits, QueueLimits
 from genret.service.errors import OverloadedError
-from genret.service.serving.served import SILENT, QueueObserver, Request, Result
+from genret.service.serving.fair_shares import Caller
+from genret.service.serving.served import Request, Result
 
 _QUEUE_PER_BUDGET = 4
 _MIN_RETRY_S, _MAX_RETRY_S = 0.05, 30.0
+# A client may always hold that part of the limits, however many others ask.
+_MOST_PARTS = 8
 
 
 def estimate_tokens(request: Request, prompt_tokens: int, scored_forms: int = 0) -> int:
@@ -49,26 +47,48 @@ def done_tokens(estimated: int, request: Request, outcome: Result) -> int:
     return estimated - open_tokens(request) + used_tokens(request, outcome)
 
 
+class Patience(Enum):
+    """Treatment of a request for which there is no room."""
+
+    NONE = "refused at once"
+    BATCH = "waits for room, unless its client has as much waiting as the queue may hold"
+    STREAM = "waits for room: its sender reads no further meanwhile"
+
+
+@dataclass(slots=True)
+class _Held:
+    """Unfinished work of one client."""
+
+    requests: int = 0  # those that want an answer now
+    patient: int = 0  # those of batches and streams
+    tokens: int = 0  # of those that want an answer now
+    by_call: Counter[str] = field(default_factory=Counter)  # tokens of all
+
+
+_NOTHING = _Held()
+
+
 class Admission:
     """Counts the requests, and their tokens, that were accepted and are not finished.
 
-    Used on the event loop only.
+    A client can fill no more than its part of what a device may be given, and how long it waits follows from
+    its own work and as much of each other's, see `fair_shares`. Requests of batches and streams are patient:
+    they wait as long as their sender has allowed, and take no room from others. Used on the event loop only.
     """
 
-    def __init__(
-        self,
-        limits: QueueLimits,
-        batch: BatchLimits | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, limits: QueueLimits, batch: BatchLimits | None = None) -> None:
         self._limits = limits
         self._batch = batch or BatchLimits()
         self._speed = SpeedModel()
-        self._guard = OverloadGuard(self._batch, limits.max_wait_seconds, clock)
         self._costs = CostModel()
+        self._held: dict[str, _Held] = {}  # by client
         self.num_requests = 0
         self.num_tokens = 0
-        self._tells: list[Callable[[], None]] = []
+
+    @property
+    def num_clients(self) -> int:
+        """Clients with work."""
+        return len(self._held)
 
     def share(self, request: Request, tokens: int) -> int:
         """Return the tokens that a request of `tokens` work counts for until it is finished.
@@ -79,250 +99,113 @@ class Admission:
         counted = min(self._costs.expected(request), self._limits.max_tokens // _QUEUE_PER_BUDGET)
         return max(1, tokens - open_tokens(request) + min(open_tokens(request), counted))
 
-    def fits(self, tokens: int) -> bool:
-        """Whether a request of that much work would be admitted now."""
-        if self.num_requests >= self._limits.max_requests:
-            return False
-        if not self.num_requests:
-            return True
-        held = self.num_tokens + tokens
-        return held <= self._limits.max_tokens and (self._makes_batches(held, 2) or self._is_soon())
+    def admit(
+        self, caller: Caller, tokens: int, deadline: float = math.inf, patience: Patience = Patience.NONE
+    ) -> None:
+        """Take a request in; `release` must follow once.
 
-    def on_release(self, tell: Callable[[], None]) -> None:
-        """Register a callback for every release of work."""
-        self._tells.append(tell)
-
-    def admit(self, tokens: int, has_waited: bool = False) -> None:
-        """Take a request's work in; `release` must follow once.
-
-        A request larger than the whole limit is taken when nothing else is there. One that `has_waited` did
-        so in the `FairQueue` until `fits` held.
+        A request larger than its client's part is taken when the client has no other. `deadline` is
+        `time.monotonic()`, seconds.
 
         Raises:
-            OverloadedError: a limit would be passed, or later calls will fill the next batch.
+            OverloadedError: a limit would be passed, or the deadline cannot be met.
         """
-        if not has_waited:
-            self._guard.arrived(tokens)
-        fits = self.fits(tokens)
-        if fits and (has_waited or not self._guard.fills_next(self.num_requests, self.num_tokens)):
-            self.num_requests += 1
-            self.num_tokens += tokens
-            return
-        self._guard.refused()
-        if fits:
-            held = "far more comes than can be answered, and those who come later wait less"
-        elif self.num_requests >= self._limits.max_requests:
-            held = f"{self.num_requests} requests, at most {self._limits.max_requests}"
-        elif self.num_tokens + tokens <= self._limits.max_tokens:
-            held = f"work for {self.expected_wait_s():.1f} s, at most {self._limits.max_wait_seconds:g} s"
+        wait_s, left_s = self.expected_wait_s(caller, tokens), deadline - time.monotonic()
+        if patience is Patience.NONE:
+            held = self._too_much(caller.client, tokens, wait_s)
         else:
-            held = (
-                f"{self.num_tokens} tokens of work, at most {self._limits.max_tokens}, this request {tokens}"
-            )
-        raise OverloadedError("QUEUE_FULL", f"the queue is full: {held}", self.retry_after_s())
+            held = self._too_patient(caller.client, patience)
+        if held is None and wait_s > left_s and patience is not Patience.STREAM:
+            held = f"the deadline is in {left_s:.2f} s and the work ahead takes about {wait_s:.2f} s"
+        if held is not None:
+            raise OverloadedError("QUEUE_FULL", f"the queue is full: {held}", self.retry_after_s(caller))
+        self._count(caller, 1, tokens, patience)
 
-    def release(self, tokens: int) -> None:
+    def release(self, caller: Caller, tokens: int, patience: Patience = Patience.NONE) -> None:
         """Give back what `admit` took."""
-        self.num_requests -= 1
-        self.num_tokens -= tokens
-        for tell in self._tells:
-            tell()
+        self._count(caller, -1, -tokens, patience)
 
-    def begin(self, requests: int, tokens: int) -> None:
-        """Note that a batch of so many admitted requests begins; `end` must follow once."""
-        self._guard.begin(requests, tokens, self._speed.seconds(tokens, 1))
+    def _count(self, caller: Caller, requests: int, tokens: int, patience: Patience) -> None:
+        self.num_requests += requests
+        self.num_tokens += tokens
+        held = self._held.setdefault(caller.client, _Held())
+        held.by_call[caller.call] += tokens
+        if not held.by_call[caller.call]:
+            del held.by_call[caller.call]
+        if patience is Patience.NONE:
+            held.requests += requests
+            held.tokens += tokens
+        else:
+            held.patient += requests
+        if not held.requests and not held.patient:
+            del self._held[caller.client]
 
-    def end(self) -> None:
-        """Note that the batch is over."""
-        self._guard.end()
+    def _too_patient(self, client: str, patience: Patience) -> str | None:
+        """Return which limit a request of a batch would pass; None if there is none."""
+        waiting = self._held.get(client, _NOTHING).patient
+        if patience is Patience.STREAM or waiting < self._limits.max_requests:
+            return None
+        return f"{waiting} requests of batches wait, at most {self._limits.max_requests}"
+
+    def _too_much(self, client: str, tokens: int, wait_s: float) -> str | None:
+        """Return which limit a request would pass; None if there is room for it."""
+        mine = self._held.get(client, _NOTHING)
+        parts = min(self.num_clients + (client not in self._held), _MOST_PARTS)
+        asking = f" while {parts} clients ask" if parts > 1 else ""
+        most = self._limits.max_requests // parts
+        if mine.requests >= max(1, most):
+            return f"{mine.requests} requests, at most {most}{asking}"
+        if not mine.requests:
+            return None
+        most = self._limits.max_tokens // parts
+        if mine.tokens + tokens > most:
+            return f"{mine.tokens} tokens of work, at most {most}{asking}, this request {tokens}"
+        makes_batches = (
+            mine.requests * parts < 2 * self._batch.max_size
+            and (mine.tokens + tokens) * parts <= 2 * self._batch.max_tokens
+        )
+        if makes_batches or wait_s <= self._limits.max_wait_seconds:
+            return None
+        return f"work for {wait_s:.1f} s, at most {self._limits.max_wait_seconds:g} s"
 
     def learn(self, request: Request, outcome: object) -> None:
         """Learn the cost of a kind of request from one that is done."""
         self._costs.learn(request, outcome)
 
     def observe(self, tokens: int, seconds: float) -> None:
-        """Learn the device's speed from a batch that ran."""
+        """Learn the device's speed from work that took so long."""
         self._speed.observe(tokens, seconds)
 
-    def leaves_half(self, tokens: int) -> bool:
-        """Whether a request of that much work would leave half of the allowed waiting time to others."""
-        return self._makes_batches(self.num_tokens + tokens, 1) or self._is_soon(0.5)
+    def seconds(self, tokens: int) -> float:
+        """Return the expected time of some work in a batch, seconds; 0 before anything has run."""
+        return self._speed.seconds(tokens, 1)
 
-    def _makes_batches(self, held: int, number: int) -> bool:
-        """Whether the work held, with one request more, fits into that many batches."""
-        return self.num_requests < number * self._batch.max_size and held <= number * self._batch.max_tokens
+    def expected_wait_s(self, caller: Caller, tokens: int = 0) -> float:
+        """Return the expected time until the device begins a request of `tokens` work, seconds.
 
-    def _is_soon(self, share: float = 1.0) -> bool:
-        return self.expected_wait_s() <= share * self._limits.max_wait_seconds
-
-    def expected_wait_s(self) -> float:
-        """Return the expected time of the work accepted so far, seconds; 0 before any batch has run."""
-        if not self.num_requests:
-            return 0.0
-        by_size = math.ceil(self.num_requests / self._batch.max_size)
-        by_tokens = math.ceil(self.num_tokens / self._batch.max_tokens)
-        return self._speed.seconds(self.num_tokens, max(by_size, by_tokens))
-
-    def retry_after_s(self) -> float:
-        """Return when to try a refused request again: when half the work should be done, seconds."""
-        wait = self.expected_wait_s() / 2 or 1.0
-        return min(max(wait, _MIN_RETRY_S), _MAX_RETRY_S)
-
-
-class FairQueue:
-    """Lets the work of batches and streams in, first come first served. Lives on one event loop.
-
-    It takes at most half of the device's queue, so that single calls find room beside endless streams. Room
-    that comes free goes to work that waits here before any later call.
-    """
-
-    def __init__(self, admission: Admission, limits: QueueLimits, observer: QueueObserver = SILENT) -> None:
-        self._admission = admission
-        self._observer = observer
-        self._max_requests = max(1, limits.max_requests // 2)
-        self._max_tokens = limits.max_tokens // 2
-        self._max_waiting = limits.max_requests
-        self._requests = 0
-        self._tokens = 0
-        self._waiting: deque[asyncio.Event] = deque()
-        admission.on_release(self._wake)
-
-    @property
-    def num_waiting(self) -> int:
-        """Pieces of work that wait for room."""
-        return len(self._waiting)
-
-    @asynccontextmanager
-    async def room(self, tokens: int, deadline: float, bounded: bool = False) -> AsyncIterator[None]:
-        """Wait until there is room, and hold a share of what waiting work may take together.
-
-        Work that is submitted in the body before its first `await` is certainly admitted. `deadline` is
-        `time.monotonic()`, seconds. If `bounded`, work is refused when as much waits as the queue may hold:
-        the sender of a batch, unlike that of a stream, cannot be made to send less.
-
-        Raises:
-            DeadlineExceededError: there was no room before the deadline.
-            OverloadedError: too much waits.
+        Before it comes what its call has waiting, of its client's other calls no more each than of this, and
+        of other clients no more each than of this. 0 before anything has run.
         """
-        if bounded and len(self._waiting) >= self._max_waiting:
-            self._observer.rejected("queue_full")
-            held = f"{len(self._waiting)} requests of batches wait for room, at most {self._max_waiting}"
-            raise OverloadedError("QUEUE_FULL", f"the queue is full: {held}", self._admission.retry_after_s())
-        if self._waiting or not self._fits(tokens):
-            await self._wait(tokens, deadline)
-        self._requests += 1
-        self._tokens += tokens
-        try:
-            yield
-        finally:
-            self._requests -= 1
-            self._tokens -= tokens
-            self._wake()
-
-    async def _wait(self, tokens: int, deadline: float) -> None:
-        turn = asyncio.Event()
-        self._waiting.append(turn)
-        left = deadline - time.monotonic()
-        try:
-            async with asyncio.timeout(None if left == math.inf else left):
-                # Others may come between being woken and running: then the place is kept.
-                while turn is not self._waiting[0] or not self._fits(tokens):
-                    turn.clear()
-                    await turn.wait()
-        except asyncio.CancelledError:
-            self._observer.cancelled("queue")
-            raise
-        except TimeoutError:
-            self._observer.deadline_exceeded("arrival")
-            raise DeadlineExceededError("the deadline passed while the queue was full") from None
-        finally:
-            self._waiting.remove(turn)
-            self._wake()
-
-    def _fits(self, tokens: int) -> bool:
-        share = not self._requests or (
-            self._requests < self._max_requests and self._tokens + tokens <= self._max_tokens
+        mine = self._held.get(caller.client, _NOTHING)
+        before = mine.by_call.get(caller.call, 0)
+        of_client = before + sum(
+            min(held, before + tokens) for call, held in mine.by_call.items() if call != caller.call
         )
-        modest = not self._requests or self._admission.leaves_half(tokens)
-        return share and modest and self._admission.fits(tokens)
+        work = of_client + sum(
+            min(held.by_call.total(), of_client + tokens)
+            for client, held in self._held.items()
+            if client != caller.client
+        )
+        if not work:
+            return 0.0
+        requests = self.num_requests * work / max(1, self.num_tokens)
+        batches = max(requests / self._batch.max_size, work / self._batch.max_tokens)
+        return self._speed.seconds(work, math.ceil(batches))
 
-    def _wake(self) -> None:
-        """Let the first waiter check for room; it wakes the next."""
-        if self._waiting:
-            self._waiting[0].set()
-
-
-# Room must be expected that many times: a batch that is not full costs more than a wait.
-_MARGIN = 1.25
-# Part of a batch's time by which it may end sooner than expected.
-_EARLY = 0.15
-# Overload is over when nothing was refused for that many times a batch.
-_MEMORY = 2.0
-_LATEST_BATCHES = 4
-
-
-class OverloadGuard:
-    """Refuses early callers under overload. Used on the event loop only.
-
-    When calls come four times as fast as they can be answered, the first to come during a batch would take
-    all places of the next, and wait for two batches. Callers at the batch's end fill the places as well, and
-    wait little more than half as long. Nobody is refused this way before a limit was passed: the rate of
-    clients that all find room says nothing of when they come. Nor is anybody if two batches take less than
-    `max_wait_s`, the wait that every caller may be asked for.
-    """
-
-    def __init__(
-        self, batch: BatchLimits, max_wait_s: float, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._batch = batch
-        self._max_wait_s = max_wait_s
-        self._clock = clock
-        self._running = (0, 0)  # requests and tokens of the batch that runs
-        self._soonest_end = 0.0
-        self._latest_s = deque([0.0], maxlen=_LATEST_BATCHES)
-        self._come = (0.0, 0.0)  # requests and tokens of the last seconds, with decay
-        self._counted = self._refused = -math.inf
-
-    def begin(self, requests: int, tokens: int, seconds: float) -> None:
-        """Note a batch of that many requests and tokens that is expected to take `seconds`."""
-        self._running = (requests, tokens)
-        self._soonest_end = self._clock() + (1 - _EARLY) * seconds
-        self._latest_s.append(seconds)
-
-    def end(self) -> None:
-        """Note that the batch is over."""
-        self._running, self._soonest_end = (0, 0), 0.0
-
-    def arrived(self, tokens: int) -> None:
-        """Note that a call came, accepted or not."""
-        now, (requests, work) = self._clock(), self._come
-        memory_s = _MEMORY * self._batch_s
-        kept = math.exp((self._counted - now) / memory_s) if memory_s else 0.0
-        self._come = (kept * requests + 1, kept * work + tokens)
-        self._counted = now
-
-    def refused(self) -> None:
-        """Note that a call was refused."""
-        self._refused = self._clock()
-
-    def fills_next(self, requests: int, tokens: int) -> bool:
-        """Whether calls still to come will fill the next batch without the one that has just come.
-
-        `requests` and their `tokens` are accepted and unfinished.
-        """
-        now, memory_s = self._clock(), _MEMORY * self._batch_s
-        if 2 * self._batch_s <= self._max_wait_s or now - self._refused > memory_s:
-            return False
-        left = max(0.0, self._soonest_end - now) / memory_s
-        come, work = self._come
-        room = self._batch.max_size - (requests - self._running[0])
-        token_room = self._batch.max_tokens - (tokens - self._running[1])
-        return left * come >= _MARGIN * room or left * work >= _MARGIN * token_room
-
-    @property
-    def _batch_s(self) -> float:
-        """The longest time of the latest batches, seconds: a small batch may come between."""
-        return max(self._latest_s)
+    def retry_after_s(self, caller: Caller) -> float:
+        """Return when to try a refused request again: when half the work should be done, seconds."""
+        wait = self.expected_wait_s(caller, self.num_tokens) / 2 or 1.0
+        return min(max(wait, _MIN_RETRY_S), _MAX_RETRY_S)
 
 
 # Mean length of a title (6 M English titles, GPT-2 vocabulary: 7.9).

@@ -1,12 +1,16 @@
-"""Batches requests dynamically: many requests, one device, one batch at a time.
+"""Batches requests continuously: those that come join what a device is doing, between two forwards.
 
-Requests wait in arrival order. The head decides which call of which retriever answers the next batch; every
-waiting request of that call joins until the batch is full. While a batch runs the queue fills. An idle device
-waits for companions only if the last batch had several requests: their clients send the next ones at about
-the same time. It waits until as many have come, `max_delay_ms` at most; a single client never waits.
+Requests wait by client and call (`fair_shares`). Whenever a device's thread is about to run a forward, those
+whose turn it is begin. Requests of one kind that begin together are a group, which decodes together; long
+ones, as JSON documents and proofs, go alone. Groups run side by side, and their forwards are joined
+(`decoding.side_by_side`), so nobody waits for another's end.
 
-A `DeviceQueue` is a device with its thread (`DeviceExecutor`), its queue and its limits. The memory that a
-batch frees is kept in the process's heap for the next one.
+An idle device waits for company only if the last group had several requests: their clients send the next
+ones at about the same time. It waits until as many have come, `max_delay_ms` at most; a single client never
+waits.
+
+A `DeviceQueue` is a device with its thread, its queue and its limits. The memory that a group frees is kept
+in the process's heap for the next one.
 """
 
 from __future__ import annotations
@@ -17,18 +21,22 @@ import gc
 import logging
 import math
 import os
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ParamSpec, TypeVar
 
-from genret.decoding.cancellation import CancelToken
-from genret.decoding.errors import DeadlineExceededError
+from genret.decoding.cancellation import CancelToken, reason_to_stop
+from genret.decoding.errors import DeadlineExceededError, DecodingCancelledError
+from genret.decoding.side_by_side import Ending, SharedForwardError, undivided
+from genret.retrieval.answers.answer_types import AnswerRequest
+from genret.retrieval.types import RetrieveRequest
 from genret.service.configuration.server_config import BatchLimits, QueueLimits
 from genret.service.errors import NotReadyError, OverloadedError
-from genret.service.serving.admission import Admission, FairQueue, done_tokens
+from genret.service.serving.admission import Admission, Patience, done_tokens
+from genret.service.serving.device_threads import DeviceThread, Work, contained
+from genret.service.serving.fair_shares import Caller, CallShare, ClientShare, FairShares
 from genret.service.serving.served import (
     SILENT,
     BatchCall,
@@ -40,64 +48,18 @@ from genret.service.serving.served import (
     Stage,
 )
 
-P = ParamSpec("P")
-T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 # A client that gives up at its deadline says so a little before the server's own clock.
 _DEADLINE_SLACK_S = 0.05
+_TOKEN_S = 1e-6
 
 
-class DeviceExecutor:
-    """Runs blocking model work, one call at a time, off the event loop.
-
-    With the model on the loop itself a health check takes as long as a batch (measured: 1 s against 2 ms).
-    `device` names the thread.
-    """
-
-    def __init__(self, device: str) -> None:
-        self.device = device
-        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"genret-{device}")
-
-    async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run `call` on the device's thread and return what it returns.
-
-        Cancelling the awaiting task does not stop a call that has started: pass it a CancelToken.
-        """
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, partial(contained, call, *args, **kwargs))
-
-    def close(self) -> None:
-        """Drop calls that have not started and wait for the one that has. Idempotent."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
-
-
-def contained(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Return the result of `call`; whatever it raises becomes an error of that call alone.
-
-    Three kinds would escape otherwise: a panic in a Rust extension (tokenizers) is no `Exception`, a stray
-    cancellation would hit the waiting task, and a future cannot hold a StopIteration.
-
-    Raises:
-        RuntimeError: for one of these; it is the cause.
-        Exception: any other error of `call`.
-    """
-    try:
-        return call(*args, **kwargs)
-    except (StopIteration, CancelledError) as error:
-        raise _died_of(error) from error
-    except Exception:
-        raise
-    except BaseException as error:
-        raise _died_of(error) from error
-
-
-def _died_of(error: BaseException) -> RuntimeError:
-    return RuntimeError(f"the call ended with {type(error).__name__}: {error}")
+_NOBODY = Caller()
 
 
 @dataclass(frozen=True, slots=True)
 class QueuedResult:
-    """A result and its request's wait for the batch, milliseconds."""
+    """A result and its request's wait for its turn, milliseconds."""
 
     result: Result
     queue_ms: float
@@ -110,48 +72,92 @@ class _Job:
     tokens: int
     share: int  # tokens it counts for in the queue
     cancel: CancelToken
+    caller: Caller
+    patience: Patience
+    max_seconds: float
     arrived: float
     future: asyncio.Future[QueuedResult]
-    running: bool = False
+    client_share: ClientShare[_Job]
+    call_share: CallShare[_Job]
+    overdue: asyncio.Timeout | None = None
+    begun: float | None = None
+    claim_s: float = 0.0
 
     @property
     def stage(self) -> Stage:
-        return "running" if self.running else "queue"
+        return "queue" if self.begun is None else "running"
 
     @property
-    def abandoned(self) -> bool:
-        return self.future.done() or self.cancel.cancelled
+    def kind(self) -> Hashable:
+        return self.batch_call, _kind(self.request)
+
+    def is_late(self, now: float) -> bool:
+        return self.cancel.deadline is not None and now >= self.cancel.deadline
+
+
+def _kind(request: Request) -> Hashable:
+    """Return what requests of one group have in common; one that may take long is alone."""
+    if isinstance(request, RetrieveRequest):
+        branches = 1 << (request.width - 1).bit_length()
+        return object() if request.exact else (request.decoding, branches, request.explain)
+    return object() if isinstance(request, AnswerRequest) else ()
+
+
+@dataclass(slots=True, eq=False)
+class _Group:
+    """Requests that began together (a `side_by_side.Share`: what they take is counted to their clients)."""
+
+    jobs: list[_Job]
+    seconds: float = 0.0  # of the device that they have had
+
+    @property
+    def turn(self) -> tuple[float, float]:
+        """What the client and the call have had that have had least."""
+        return min((job.client_share.had, job.call_share.had) for job in self.jobs)
+
+    def charge(self, seconds: float) -> None:
+        """Count time, to each by its work."""
+        self.seconds += seconds
+        total = sum(job.share for job in self.jobs)
+        for job in self.jobs:
+            part = seconds * job.share / total
+            for share in (job.client_share, job.call_share):
+                share.charge(part)
+            job.claim_s = max(0.0, job.claim_s - part)
+
+    def reason_to_stop(self) -> DecodingCancelledError | None:
+        """Return why nobody waits for any of them; None if somebody does."""
+        reasons = (reason_to_stop(job.cancel) for job in self.jobs)
+        first = next(reasons)
+        return first if first and all(reasons) else None
 
 
 class Batcher:
-    """Collects requests into batches for one device. Lives on one event loop."""
+    """Lets requests begin on one device. Lives on one event loop; the device's thread takes groups off."""
 
     def __init__(
         self,
-        executor: DeviceExecutor,
         limits: BatchLimits,
         admission: Admission,
         observer: QueueObserver = SILENT,
+        device: str = "cpu",
     ) -> None:
-        self._executor = executor
         self._limits = limits
         self._admission = admission
         self._observer = observer
-        self._queue: list[_Job] = []
+        self._lock = threading.Lock()  # held for what both threads use: shares, and what runs
+        self._shares: FairShares[_Job] = FairShares()
+        self._running: dict[int, _Job] = {}
         self._last_size = 0
-        self._arrival = asyncio.Event()
-        self._runner: asyncio.Task[None] | None = None
         self._closed = False
+        self._loop = asyncio.get_running_loop()
+        self.thread = DeviceThread(device, limits.max_forward_ms / 1000, self._next_work)
 
     @property
     def num_waiting(self) -> int:
-        """Requests that have not started."""
-        return len(self._queue)
-
-    def start(self) -> None:
-        """Start taking batches off the queue."""
-        if self._runner is None:
-            self._runner = asyncio.get_running_loop().create_task(self._run(), name="genret-batcher")
+        """Requests that have not begun."""
+        with self._lock:
+            return len(self._shares.waiting())
 
     async def submit(
         self,
@@ -159,7 +165,9 @@ class Batcher:
         request: Request,
         tokens: int,
         cancel: CancelToken,
-        share: int | None = None,
+        caller: Caller = _NOBODY,
+        patience: Patience = Patience.NONE,
+        max_seconds: float = math.inf,
     ) -> QueuedResult:
         """Queue one request and wait for its answer.
 
@@ -171,25 +179,44 @@ class Batcher:
             request: The request.
             tokens: Its work, see `admission.estimate_tokens`.
             cancel: Polled by decoding; has the request's deadline.
-            share: Tokens it counts for (`Admission.share`) if it has waited for room; None: it has not.
+            caller: Who asks, for the shares of clients and calls.
+            patience: Whether it waits for room, as requests of batches and streams do.
+            max_seconds: Time that it may take once it has begun.
 
         Raises:
-            OverloadedError: too much is waiting already, or the device's memory is full.
-            DeadlineExceededError: the deadline passed, or cannot be met.
+            OverloadedError: too much is waiting already, the deadline cannot be met, or the device's memory
+                is full.
+            DeadlineExceededError: the deadline passed.
             NotReadyError: the batcher is closed.
             GenretError, DecodingError: the retriever's error for this request.
         """
-        has_waited = share is not None
-        if share is None:
-            share = self._admission.share(request, tokens)
-        self._let_in(share, cancel, has_waited)
-        future: asyncio.Future[QueuedResult] = asyncio.get_running_loop().create_future()
-        job = _Job(batch_call, request, tokens, share, cancel, time.monotonic(), future)
-        self._queue.append(job)
-        self._arrival.set()
+        share = self._admission.share(request, tokens)
+        self._let_in(share, cancel, caller, patience)
+        future: asyncio.Future[QueuedResult] = self._loop.create_future()
+        with self._lock:
+            client = self._shares.client(caller.client)
+            call = client.call(caller.call)
+            job = _Job(
+                batch_call,
+                request,
+                tokens,
+                share,
+                cancel,
+                caller,
+                patience,
+                max_seconds,
+                time.monotonic(),
+                future,
+                client,
+                call,
+            )
+            self._shares.add(client, call, job)
+        # Not at once: the requests of a batch come one after the other, and are to begin together.
+        self._loop.call_soon(self.thread.wake)
         overdue = asyncio.timeout_at(_finite(cancel.deadline))
         try:
             async with overdue:  # a device that hangs checks no deadline and keeps others from running
+                job.overdue = overdue
                 answer = await future
         except asyncio.CancelledError:
             cancel.cancel()
@@ -199,49 +226,61 @@ class Batcher:
             if not overdue.expired():
                 raise  # the retriever's own
             self._give_up(job)
-            where = "during decoding" if job.running else "in the queue"
+            where = "in the queue" if job.begun is None else "during decoding"
             raise DeadlineExceededError(f"the deadline passed {where}") from None
+        finally:
+            job.overdue = None
         self._observer.answered(
             request, answer.result, answer.queue_ms / 1000, time.monotonic() - job.arrived
         )
         return answer
 
-    def _give_up(self, job: _Job) -> None:
-        """Take a request without a waiter out of the queue; one that runs ends by itself."""
-        if job in self._queue:
-            self._queue.remove(job)
-            self._admission.release(job.share)
-        answered = job.future.done() and not job.future.cancelled()
-        error = job.future.exception() if answered else None  # retrieved, though nobody waits for it
-        if not isinstance(error, DeadlineExceededError | OverloadedError | NotReadyError):
-            self._report_given_up(job)  # these errors were reported already
-
     async def close(self) -> None:
         """Fail what waits, ask what runs to stop, and wait for it. Idempotent."""
         self._closed = True
-        for job in self._queue:
-            self._observer.rejected("shutting_down")
+        with self._lock:
+            waiting = self._shares.waiting()
+            for job in waiting:
+                self._shares.remove(job.client_share, job.call_share, job)
+            running = list(self._running.values())
+        for job in waiting:
+            self._end(job, NotReadyError())
+        for job in running:
+            job.cancel.cancel()
             self._fail(job, NotReadyError())
-            self._admission.release(job.share)
-        self._queue.clear()
-        runner, self._runner = self._runner, None
-        if runner is not None:
-            runner.cancel()
-            await asyncio.gather(runner, return_exceptions=True)
+        for _ in (*waiting, *running):
+            self._observer.rejected("shutting_down")
+        await asyncio.to_thread(self.thread.close)
+        await asyncio.sleep(0)  # what the thread has told the loop at its end
 
-    def _let_in(self, tokens: int, cancel: CancelToken, has_waited: bool) -> None:
+    def _let_in(self, share: int, cancel: CancelToken, caller: Caller, patience: Patience) -> None:
         if self._closed:
             self._observer.rejected("shutting_down")
             raise NotReadyError()
         try:
-            self._check_deadline(cancel)
-            self._admission.admit(tokens, has_waited)
+            cancel.check()
+            deadline = math.inf if cancel.deadline is None else cancel.deadline
+            self._admission.admit(caller, share, deadline, patience)
         except DeadlineExceededError:
             self._observer.deadline_exceeded("arrival")
             raise
         except OverloadedError:
             self._observer.rejected("queue_full")
             raise
+
+    def _give_up(self, job: _Job) -> None:
+        """Take a request without a waiter out of the queue; one that runs ends by itself."""
+        with self._lock:
+            waits = job.begun is None and job in job.call_share.waiting
+            if waits:
+                self._shares.remove(job.client_share, job.call_share, job)
+                self._shares.tidy()
+        if waits:
+            self._release(job)
+        answered = job.future.done() and not job.future.cancelled()
+        error = job.future.exception() if answered else None  # retrieved, though nobody waits for it
+        if not isinstance(error, DeadlineExceededError | OverloadedError | NotReadyError):
+            self._report_given_up(job)  # these errors were reported already
 
     def _report_given_up(self, job: _Job) -> None:
         """Report a request whose client stopped waiting, at its deadline or before."""
@@ -251,125 +290,165 @@ class Batcher:
         else:
             self._observer.cancelled(stage)
 
-    def _check_deadline(self, cancel: CancelToken) -> None:
-        cancel.check()
-        if cancel.deadline is None:
-            return
-        wait = self._admission.expected_wait_s()
-        left = cancel.deadline - time.monotonic()
-        if wait > left:
-            raise DeadlineExceededError(
-                f"the deadline is in {left:.2f} s and the work ahead takes about {wait:.2f} s"
-            )
-
-    async def _run(self) -> None:
-        while True:
-            await self._arrival.wait()
-            await self._wait_until_full()
-            batch = self._take()
-            if not self._queue:
-                self._arrival.clear()
-            if batch:
-                await self._execute(batch)
-            del batch  # while idle it would keep a replaced version of an index alive
-
-    async def _wait_until_full(self) -> None:
-        """Return when no companions for the next batch are expected, or its head has waited long enough."""
-        while self._queue and not self._is_full() and len(self._queue) < self._last_size:
-            left = self._queue[0].arrived + self._limits.max_delay_ms / 1000 - time.monotonic()
-            if left <= 0:
-                return
-            self._arrival.clear()
-            try:
-                await asyncio.wait_for(self._arrival.wait(), timeout=left)
-            except TimeoutError:
-                self._arrival.set()
-                return
-
-    def _is_full(self) -> bool:
-        return (
-            len(self._queue) >= self._limits.max_size
-            or sum(job.tokens for job in self._queue) >= self._limits.max_tokens
-        )
-
-    def _take(self) -> list[_Job]:
-        """Take the next batch off the queue, and drop requests without a waiter."""
-        batch: list[_Job] = []
-        left: list[_Job] = []
-        tokens = 0
+    def _next_work(self, is_idle: bool) -> Work | None:
+        """Let the next group begin; None if none waits, or there is no room. On the device's thread."""
         now = time.monotonic()
-        for job in self._queue:
-            if job.abandoned or (job.cancel.deadline is not None and now >= job.cancel.deadline):
-                if not job.future.done():
-                    self._observer.deadline_exceeded("queue")
-                self._fail(job, DeadlineExceededError("the deadline passed in the queue"))
-                self._admission.release(job.share)
-            elif not batch or (
-                # A title takes a few steps, a document hundreds: each kind has its own batches.
-                job.batch_call == batch[0].batch_call
-                and len(batch) < self._limits.max_size
-                and tokens + job.tokens <= self._limits.max_tokens
-            ):
-                batch.append(job)
-                job.running = True
-                tokens += job.tokens
-            else:
-                left.append(job)
-        self._queue = left
-        if batch:
-            self._last_size = len(batch)
-        return batch
+        with self._lock:
+            late = self._take_late(now)
+            delay_s = self._delay_s(now) if is_idle else 0.0
+            group = None if delay_s > 0 else self._take(now)
+        if late:
+            self._loop.call_soon_threadsafe(self._drop, late)
+        if delay_s > 0:
+            self._loop.call_soon_threadsafe(self._loop.call_later, delay_s, self.thread.wake)
+        if group is None:
+            return None
+        self._loop.call_soon_threadsafe(self._begun, group, now)
+        return Work(partial(self._answer, group.jobs), group, partial(self._tell, group))
 
-    async def _execute(self, batch: list[_Job]) -> None:
-        started = time.monotonic()
-        tokens = 0
-        self._admission.begin(len(batch), sum(job.share for job in batch))
-        self._observer.batch_formed(
-            sum(job.tokens for job in batch), [started - job.arrived for job in batch]
+    def _delay_s(self, now: float) -> float:
+        """Return how long an idle device may wait for company of those that wait; 0: none is expected."""
+        waiting = self._shares.waiting()
+        if not waiting or len(waiting) >= min(self._last_size, self._limits.max_size):
+            return 0.0
+        if sum(job.tokens for job in waiting) >= self._limits.max_tokens:
+            return 0.0
+        return min(job.arrived for job in waiting) + self._limits.max_delay_ms / 1000 - now
+
+    def _take_late(self, now: float) -> list[_Job]:
+        """Take requests out whose deadline has passed, or that nobody waits for."""
+        late = [job for job in self._shares.waiting() if job.is_late(now) or job.cancel.cancelled]
+        for job in late:
+            self._shares.remove(job.client_share, job.call_share, job)
+        return late
+
+    def _take(self, now: float) -> _Group | None:
+        """Take the next group off the queue: of one kind, in the order of shares, as far as there is room."""
+        group: list[_Job] = []
+        passed_over: set[CallShare[_Job]] = set()
+        kind: Hashable = None
+        while len(group) < self._limits.max_size:
+            found = self._shares.next(passed_over)
+            if found is None:
+                break
+            client, call = found
+            job = next((one for one in call.waiting if not group or one.kind == kind), None)
+            if job is None or not self._has_room(job, group):
+                passed_over.add(call)
+                continue
+            kind = job.kind if not group else kind
+            self._shares.remove(client, call, job)
+            client.num_running += 1
+            call.num_running += 1
+            # Before anything has run no time is known: then tokens count.
+            job.begun, job.claim_s = now, self._admission.seconds(job.share) or job.share * _TOKEN_S
+            client.claim(job.claim_s)
+            call.claim(job.claim_s)
+            if job.max_seconds < math.inf:
+                deadline = math.inf if job.cancel.deadline is None else job.cancel.deadline
+                job.cancel.deadline = min(deadline, now + job.max_seconds)
+            self._running[id(job)] = job
+            group.append(job)
+        self._shares.tidy()
+        if group:
+            self._last_size = len(group)
+        return _Group(group) if group else None
+
+    def _has_room(self, job: _Job, group: Sequence[_Job]) -> bool:
+        """Whether a request may begin beside what runs.
+
+        As much again is kept free for clients of which nothing runs, and half of it for calls: they need not
+        wait for others' ends.
+        """
+        fold = 1.0 if job.call_share.num_running else 1.5 if job.client_share.num_running else 2.0
+        running = len(self._running)
+        if not group and fold == 1 and running > self._limits.max_size // 2 and self._is_long(running):
+            return False  # a few now, and a few when the others end: small groups cost more
+        tokens = sum(min(one.tokens, self._limits.max_tokens) for one in self._running.values())
+        in_group = sum(one.tokens for one in group)
+        if group and in_group + job.tokens > self._limits.max_tokens:
+            return False
+        return running < fold * self._limits.max_size and (
+            tokens + min(job.tokens, self._limits.max_tokens) <= fold * self._limits.max_tokens
         )
-        try:
-            outcomes = await self._answer(batch)
-            self._observer.batch_finished(outcomes, time.monotonic() - started)
-            for job, outcome in zip(batch, outcomes, strict=True):
-                self._settle(job, outcome, started)
-                if isinstance(outcome, Exception):
-                    tokens += job.share
-                else:
-                    tokens += done_tokens(job.tokens, job.request, outcome)
-                    self._admission.learn(job.request, outcome)
-        except asyncio.CancelledError:
-            for job in batch:  # closing: the thread stops before its next decode step
-                job.cancel.cancel()
-                if not job.future.done():
-                    self._observer.rejected("shutting_down")
-                self._fail(job, NotReadyError())
-            raise
-        finally:
-            self._admission.end()
-            for job in batch:
-                self._admission.release(job.share)
-        # Instant failures and late cancellations say nothing of the device's speed.
-        if not all(isinstance(outcome, Exception) for outcome in outcomes):
-            self._admission.observe(tokens, time.monotonic() - started)
 
-    async def _answer(self, batch: Sequence[_Job]) -> Sequence[Outcome | Exception]:
-        """Run a batch; if it fails as a whole, run its requests one by one so that only the culprit fails."""
-        requests, cancels = [job.request for job in batch], [job.cancel for job in batch]
+    def _is_long(self, running: int) -> bool:
+        """Whether more wait than may begin now."""
+        return len(self._shares.waiting()) > self._limits.max_size - running
+
+    def _answer(self, jobs: Sequence[_Job]) -> Sequence[Outcome | Exception]:
+        """Run a group; if it fails as a whole, run its requests one by one so that only the culprit fails."""
+        requests, cancels = [job.request for job in jobs], [job.cancel for job in jobs]
         try:
-            outcomes = await self._executor.run(batch[0].batch_call, requests, cancels)
-            if len(outcomes) != len(batch):
-                raise ValueError(f"the retriever gave {len(outcomes)} answers to {len(batch)} requests")
+            outcomes = contained(jobs[0].batch_call, requests, cancels)
+            if len(outcomes) != len(jobs):
+                raise ValueError(f"the retriever gave {len(outcomes)} answers to {len(jobs)} requests")
             return outcomes
         except Exception as error:
-            if len(batch) == 1:
+            reasons = [reason_to_stop(job.cancel) for job in jobs]
+            if isinstance(error, DecodingCancelledError) and all(reasons):
+                return [reason or error for reason in reasons]
+            if len(jobs) == 1 and not isinstance(error, SharedForwardError):
                 return [_as_memory_error(error)]
-            _LOG.warning("a batch of %d failed as a whole; trying its requests one by one", len(batch))
+            _LOG.warning("a batch of %d failed as a whole; trying its requests one by one", len(jobs))
         alone: list[Outcome | Exception] = []
-        for job in batch:
-            alone += await self._answer([job])
+        for job in jobs:
+            with undivided():
+                alone += self._answer([job])
         return alone
 
-    def _settle(self, job: _Job, outcome: Outcome | Exception, started: float) -> None:
+    def _tell(self, group: _Group, ended: Ending[Sequence[Outcome | Exception]]) -> None:
+        with self._lock:
+            for job in group.jobs:
+                job.client_share.num_running -= 1
+                job.call_share.num_running -= 1
+                job.client_share.settle(job.claim_s)
+                job.call_share.settle(job.claim_s)
+                del self._running[id(job)]
+            self._shares.tidy()
+        outcomes = ended.value if ended.value is not None else [_as_exception(ended.error)] * len(group.jobs)
+        self._loop.call_soon_threadsafe(self._finish, group, outcomes)
+
+    def _begun(self, group: _Group, now: float) -> None:
+        """Note on the event loop that a group has begun."""
+        self._observer.batch_formed(
+            sum(job.tokens for job in group.jobs), [now - job.arrived for job in group.jobs]
+        )
+        for job in group.jobs:
+            if job.overdue is not None and not job.overdue.expired():
+                job.overdue.reschedule(_finite(job.cancel.deadline))
+
+    def _finish(self, group: _Group, outcomes: Sequence[Outcome | Exception]) -> None:
+        """Tell the waiters of a group its outcomes, and learn from them."""
+        self._observer.batch_finished(outcomes, group.seconds)
+        tokens = 0
+        for job, outcome in zip(group.jobs, outcomes, strict=True):
+            self._settle(job, outcome)
+            if isinstance(outcome, Exception):
+                tokens += job.share
+            else:
+                tokens += done_tokens(job.tokens, job.request, outcome)
+                self._admission.learn(job.request, outcome)
+            self._release(job)
+        # Instant failures and late cancellations say nothing of the device's speed.
+        if not all(isinstance(outcome, Exception) for outcome in outcomes):
+            self._admission.observe(tokens, group.seconds)
+
+    def _drop(self, late: Sequence[_Job]) -> None:
+        for job in late:
+            if not job.future.done():
+                self._observer.deadline_exceeded("queue")
+            self._end(job, DeadlineExceededError("the deadline passed in the queue"))
+
+    def _end(self, job: _Job, error: Exception) -> None:
+        self._fail(job, error)
+        self._release(job)
+
+    def _release(self, job: _Job) -> None:
+        self._admission.release(job.caller, job.share, job.patience)
+        self.thread.wake()
+
+    def _settle(self, job: _Job, outcome: Outcome | Exception) -> None:
         if job.future.done():
             return
         if isinstance(outcome, DeadlineExceededError):
@@ -379,7 +458,8 @@ class Batcher:
         if isinstance(outcome, Exception):
             self._fail(job, outcome)
         else:
-            job.future.set_result(QueuedResult(outcome, queue_ms=(started - job.arrived) * 1000))
+            waited = (job.arrived if job.begun is None else job.begun) - job.arrived
+            job.future.set_result(QueuedResult(outcome, queue_ms=waited * 1000))
 
     @staticmethod
     def _fail(job: _Job, error: Exception) -> None:
@@ -389,6 +469,10 @@ class Batcher:
 
 def _finite(deadline: float | None) -> float | None:
     return None if deadline == math.inf else deadline
+
+
+def _as_exception(error: BaseException | None) -> Exception:
+    return error if isinstance(error, Exception) else RuntimeError(f"the device's call ended with {error!r}")
 
 
 def _as_memory_error(error: Exception) -> Exception:
@@ -402,15 +486,14 @@ def _as_memory_error(error: Exception) -> Exception:
 
 
 class DeviceQueue:
-    """One device: all models on it share its batches, its only thread, and its admission."""
+    """One device: all models on it share its thread, its queue, and its admission."""
 
     def __init__(self, device: str, batch: BatchLimits, queue: QueueLimits, observer: QueueObserver) -> None:
         self.device = device
         self.observer = observer
-        self.executor = DeviceExecutor(device)
         self.admission = Admission(queue, batch)
-        self.batcher = Batcher(self.executor, batch, self.admission, observer)
-        self.fair_queue = FairQueue(self.admission, queue, observer)
+        self.batcher = Batcher(batch, self.admission, observer, device)
+        self.executor = self.batcher.thread
 
 
 class DeviceQueues:
@@ -431,7 +514,6 @@ class DeviceQueues:
             lane = self._lanes[device] = DeviceQueue(
                 device, self._batch, self._queue, self._observer_of(device)
             )
-            lane.batcher.start()
         return lane
 
     def all(self) -> list[DeviceQueue]:
@@ -442,7 +524,6 @@ class DeviceQueues:
         """Fail waiting requests, stop running ones, end the threads. Idempotent."""
         for lane in self.all():
             await lane.batcher.close()
-            await asyncio.to_thread(lane.executor.close)
 
 
 # A batch of 32 takes and frees some 40 MB. By default glibc gives them back to the system and gets them again

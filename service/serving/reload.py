@@ -13,7 +13,8 @@ from genret.retrieval.errors import GenretError
 from genret.service.client.reply import IndexInfo
 from genret.service.configuration.server_config import IndexSpec
 from genret.service.errors import NotReadyError
-from genret.service.serving.batching import DeviceExecutor, DeviceQueues, give_back_memory
+from genret.service.serving.batching import DeviceQueues, give_back_memory
+from genret.service.serving.device_threads import DeviceExecutor, DeviceThread
 from genret.service.serving.schema_compiler import SchemaCompiler
 from genret.service.serving.served import IndexTable, Opener, ServedIndex
 
@@ -206,9 +207,9 @@ class Reloader:
         self._releasing.add(task)
         task.add_done_callback(self._releasing.discard)
 
-    async def _release(self, release: Callable[[], None], device: DeviceExecutor) -> None:
+    async def _release(self, release: Callable[[], None], device: DeviceThread) -> None:
         """Close versions after the last calls that may use them, such as those of cancelled requests."""
         await self._compiler.settle()
-        await device.run(release)
+        await device.run_after_all(release)
         # Versions are no cycles and go at once; this frees what errors and tasks have left behind.
         await self._loading.run(give_back_memory)

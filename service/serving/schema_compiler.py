@@ -28,7 +28,7 @@ from typing import Any
 from genret.decoding.errors import DeadlineExceededError, DecodingCancelledError
 from genret.decoding.grammar.compile_options import pausing
 from genret.service.errors import NotReadyError, OverloadedError
-from genret.service.serving.batching import contained
+from genret.service.serving.device_threads import contained
 from genret.service.serving.served import SILENT, QueueObserver
 
 _LOG = logging.getLogger(__name__)

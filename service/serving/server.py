@@ -30,7 +30,7 @@ from genret.service.reflection import add_reflection
 from genret.service.rpc import AuthenticationInterceptor, ObservationInterceptor, handlers
 from genret.service.security.authority import Authority, HostNames
 from genret.service.security.tls import server_credentials
-from genret.service.serving.batching import DeviceExecutor, DeviceQueues, give_back_memory, keep_freed_memory
+from genret.service.serving.batching import DeviceQueues, give_back_memory, keep_freed_memory
 from genret.service.serving.connections import (
     ConnectionGuard,
     OpenCalls,
@@ -39,6 +39,7 @@ from genret.service.serving.connections import (
     port_limit,
     raise_descriptor_limit,
 )
+from genret.service.serving.device_threads import DeviceExecutor
 from genret.service.serving.readiness import Readiness, State
 from genret.service.serving.reload import Reloader
 from genret.service.serving.schema_compiler import SchemaCompiler

@@ -18,6 +18,7 @@ from transformers import (
 )
 from transformers.models.auto import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
+from genret.decoding.errors import DecodingCancelledError
 from genret.decoding.model.hf_model import HFLanguageModel
 from genret.decoding.row_scores import score_rows
 from genret.decoding.side_by_side import Ending, Scheduler, SharedForwardError, undivided
@@ -40,6 +41,9 @@ class EqualShare:
     turn = (0.0,)
 
     def charge(self, seconds: float) -> None:
+        pass
+
+    def reason_to_stop(self) -> None:
         pass
 
 
@@ -226,3 +230,32 @@ def test_an_undivided_call_goes_on_to_its_end() -> None:
     assert order == ["whole"]
     scheduler.run_once()
     assert order == ["whole", "divided"]
+
+
+class Given(EqualShare):
+    """A share of a call that nobody waits for after some time."""
+
+    is_over = False
+
+    def reason_to_stop(self) -> DecodingCancelledError | None:  # type: ignore[override]
+        return DecodingCancelledError("gone") if self.is_over else None
+
+
+def test_a_call_that_nobody_waits_for_gets_no_forward() -> None:
+    FORWARDS.clear()
+    scheduler, ends, shares = Scheduler(0.1), {}, {"a": Given(), "b": Given()}
+    for name, share in shares.items():
+        scheduler.start(
+            lambda n=name: asking(n, 10, 3),  # type: ignore[misc]
+            share,
+            lambda end, n=name: ends.__setitem__(n, end),  # type: ignore[misc]
+        )
+    scheduler.run_once()
+    shares["b"].is_over = True
+    scheduler.run_once()
+    assert isinstance(ends["b"].error, DecodingCancelledError)
+    shares["a"].is_over = True
+    scheduler.run_once()
+    assert scheduler.is_idle
+    assert isinstance(ends["a"].error, DecodingCancelledError)
+    assert FORWARDS == [["a", "b"], ["a"]]

@@ -68,7 +68,7 @@ async def test_a_batch_has_a_status_per_item() -> None:
         assert [reply.results[i].error.code for i in (1, 2, 3)] == [3, 5, 9]
         assert "BadRequest" in unpack(reply.results[1].error)
         assert "PreconditionFailure" in unpack(reply.results[3].error)
-        assert fake.batches == [["a", "torn", "c"]], "good items share one batch"
+        assert fake.batches == [["a", "torn"], ["c"]], "good items of one kind share one batch"
         assert not (await api.batch()).results
         error, details = await failure(api.batch(*[pb.RetrieveRequest(query="a")] * 257))
         assert error.code() is StatusCode.INVALID_ARGUMENT

@@ -141,12 +141,13 @@ async def test_streams_leave_room_for_single_calls() -> None:
     fake = FakeRetriever(held=True)
     async with running(fake, queue=QueueLimits(max_requests=4)) as api:
         call = api.stub.RetrieveStream(iter([item(str(i)) for i in range(40)]), timeout=60)
-        await until(lambda: in_flight(api) == 2)
+        await until(lambda: in_flight(api) == 40)
         single = asyncio.ensure_future(api.retrieve("single"))
-        await until(lambda: in_flight(api) == 3)
+        await until(lambda: in_flight(api) == 41)
         fake.hold.set()
         assert (await single).candidates
         assert len(await collect(call)) == 40
+        assert any("single" in batch for batch in fake.batches[:3]), "beside what was streamed before it"
 
 
 async def test_cancelling_a_stream_frees_the_queue_and_stops_decoding() -> None:
@@ -155,9 +156,9 @@ async def test_cancelling_a_stream_frees_the_queue_and_stops_decoding() -> None:
     async with running(fake, **options) as api:
         call = api.stub.RetrieveStream(iter([item(str(i)) for i in range(40)]), timeout=60)
         lane = api.server.lanes.of("cpu")
-        await until(lambda: fake.running.is_set() and lane.fair_queue.num_waiting > 0)
+        await until(lambda: fake.running.is_set() and lane.batcher.num_waiting > 0)
         call.cancel()
-        await until(lambda: in_flight(api) == 0 and lane.fair_queue.num_waiting == 0)
+        await until(lambda: lane.batcher.num_waiting == 0)
         await until(lambda: bool(fake.stopped_by))  # decoding noticed
         assert api.waiting == 0
         fake.hold.set()

@@ -160,9 +160,7 @@ def held_for_requests(server: Any) -> list[str]:
             "admitted": lane.admission.num_requests,
             "admitted tokens": lane.admission.num_tokens,
             "waiting": lane.batcher.num_waiting,
-            "patient": lane.fair_queue.num_waiting,
-            "patient shares": lane.fair_queue._requests,
-            "patient tokens": lane.fair_queue._tokens,
+            "clients": lane.admission.num_clients,
         }
         held += [f"{number} {what} on {lane.device}" for what, number in counts.items() if number]
     schemas = {"compiling": server.compiler.num_running, "waiting to compile": server.compiler.num_waiting}

@@ -1,21 +1,15 @@
-"""Admission: cost and speed models, limits, the overload guard, and the queue of work that waits for room."""
+"""Admission: cost and speed models, limits, and the parts of clients."""
 
 from __future__ import annotations
 
-import asyncio
-import heapq
-import math
 import random
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genret.decoding.errors import DeadlineExceededError
 from genret.retrieval.answers.answer_types import AnswerRequest, AnswerResult
 from genret.retrieval.errors import ModelError
 from genret.retrieval.score_types import ScoreRequest, ScoreResult, TitleScore
@@ -27,16 +21,17 @@ from genret.service.serving.admission import (
     TITLE_TOKENS,
     Admission,
     CostModel,
-    FairQueue,
-    OverloadGuard,
+    Patience,
     SpeedModel,
     done_tokens,
     estimate_tokens,
     open_tokens,
     used_tokens,
 )
+from genret.service.serving.fair_shares import Caller
 from genret.service.serving.served import scored_forms
-from tests.service.running_server import until
+
+ME = Caller("me", "call")
 
 
 @pytest.mark.parametrize(
@@ -126,44 +121,39 @@ def test_a_document_is_work_up_to_its_budget_and_less_when_it_ended_sooner() -> 
 
 def test_a_request_larger_than_the_limit_is_taken_alone() -> None:
     admission = Admission(QueueLimits(max_requests=5, max_tokens=100))
-    admission.admit(1000)
+    admission.admit(ME, 1000)
     with pytest.raises(OverloadedError, match="1000 tokens of work, at most 100, this request 1"):
-        admission.admit(1)
-    admission.release(1000)
-    admission.admit(1)
+        admission.admit(ME, 1)
+    admission.release(ME, 1000)
+    admission.admit(ME, 1)
 
 
 def test_what_would_wait_too_long_is_refused_and_told_when_to_return() -> None:
     admission = Admission(QueueLimits(max_wait_seconds=2), BatchLimits(max_tokens=50))
     admission.observe(100, seconds=1.0)
-    admission.admit(500)  # alone it is taken, as it could never be served otherwise
+    admission.admit(ME, 500)  # alone it is taken, as it could never be served otherwise
     with pytest.raises(OverloadedError, match=r"work for 5\.0 s, at most 2 s") as refused:
-        admission.admit(1)
+        admission.admit(ME, 1)
     assert refused.value.reason == "QUEUE_FULL"
     assert refused.value.retry_after_s == pytest.approx(2.5)
-    admission.release(500)
-    admission.admit(200)
-    admission.admit(200)  # two seconds of work are held, not more
+    admission.release(ME, 500)
+    admission.admit(ME, 200)
+    admission.admit(ME, 200)  # two seconds of work are held, not more
     with pytest.raises(OverloadedError, match=r"work for 4\.0 s"):
-        admission.admit(1)
+        admission.admit(ME, 1)
 
 
 def test_two_full_batches_are_held_however_slow_the_device_is() -> None:
     admission = Admission(QueueLimits(max_wait_seconds=0.001), BatchLimits(max_size=4, max_tokens=100))
     admission.observe(100, seconds=60.0)
     for _ in range(8):
-        admission.admit(25)
+        admission.admit(ME, 25)
     with pytest.raises(OverloadedError, match=r"work for 120\.0 s, at most 0\.001 s"):
-        admission.admit(1)
-    admission.release(25)
+        admission.admit(ME, 1)
+    admission.release(ME, 25)
     with pytest.raises(OverloadedError):
-        admission.admit(26)
-    admission.admit(25)
-    assert not admission.leaves_half(1)
-    for _ in range(5):
-        admission.release(25)
-    assert admission.leaves_half(25)
-    assert not admission.leaves_half(26)
+        admission.admit(ME, 26)
+    admission.admit(ME, 25)
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 60)), max_size=60))
@@ -174,31 +164,33 @@ def test_the_limits_hold_and_all_is_given_back(events: list[tuple[bool, int]]) -
     for arrives, tokens in events:
         if not arrives:
             if held:
-                admission.release(held.pop())
+                admission.release(ME, held.pop())
             continue
         fits = len(held) < 4 and sum(held) + tokens <= 100
         if fits:
-            admission.admit(tokens)
+            admission.admit(ME, tokens)
             held.append(tokens)
         else:
             with pytest.raises(OverloadedError):
-                admission.admit(tokens)
+                admission.admit(ME, tokens)
         assert (admission.num_requests, admission.num_tokens) == (len(held), sum(held))
 
 
 def test_waits_are_estimated_from_the_speed_seen() -> None:
     admission = Admission(QueueLimits())
-    admission.admit(1000)
-    assert admission.expected_wait_s() == 0, "nothing is known yet, so nothing is refused for it"
-    assert admission.retry_after_s() == 1.0
+    admission.admit(ME, 1000)
+    assert admission.expected_wait_s(ME, admission.num_tokens) == 0, (
+        "nothing is known yet, so nothing is refused for it"
+    )
+    assert admission.retry_after_s(ME) == 1.0
     admission.observe(500, seconds=1.0)
-    assert admission.expected_wait_s() == pytest.approx(2.0)
-    assert admission.retry_after_s() == pytest.approx(1.0)
+    assert admission.expected_wait_s(ME, admission.num_tokens) == pytest.approx(2.0)
+    assert admission.retry_after_s(ME) == pytest.approx(1.0)
     for _ in range(100):
         admission.observe(500, seconds=0.05)
-    assert admission.expected_wait_s() == pytest.approx(0.1, rel=0.01)
+    assert admission.expected_wait_s(ME, admission.num_tokens) == pytest.approx(0.1, rel=0.01)
     admission.observe(1, seconds=0.0)
-    assert 0.05 <= admission.retry_after_s() <= 30
+    assert 0.05 <= admission.retry_after_s(ME) <= 30
 
 
 PROOF = RetrieveRequest("q", k=2, exact=True, exact_budget=1_000)
@@ -262,14 +254,14 @@ def test_no_number_in_a_request_closes_the_queue_to_others() -> None:
     tokens = estimate_tokens(greedy, 10)
     share = admission.share(greedy, tokens)
     assert share == tokens - 100_000 + 250
-    admission.admit(share)
+    admission.admit(ME, share)
     plain = RetrieveRequest("q")
     work = estimate_tokens(plain, 10)
     assert admission.share(plain, work) == work, "what has no budget counts in full"
-    admission.admit(work)
-    admission.admit(share)
+    admission.admit(ME, work)
+    admission.admit(ME, share)
     with pytest.raises(OverloadedError):
-        admission.admit(share)
+        admission.admit(ME, share)
 
 
 def test_a_share_is_never_less_than_one_and_never_more_than_the_work() -> None:
@@ -352,386 +344,66 @@ def test_batches_may_cost_more_than_in_proportion() -> None:
     assert speed.seconds(3200, 1) == pytest.approx(2.4, rel=0.1)
 
 
-TOKENS = 90
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """A device whose batches take time by a straight line, with lognormal noise."""
-
-    per_batch_s: float
-    per_request_s: float
-    noise: float = 0.1
-
-    def seconds(self, requests: int) -> float:
-        """Return how long a batch should take."""
-        return self.per_batch_s + requests * self.per_request_s
-
-
-@dataclass(slots=True)
-class Lane:
-    """A device with its queue and clients in simulated time; `seconds` are those of answered calls."""
-
-    device: Device
-    limits: BatchLimits = field(default_factory=BatchLimits)
-    queue: QueueLimits = field(default_factory=QueueLimits)
-    seed: int = 0
-    seconds: list[float] = field(default_factory=list)
-    num_refused: int = 0
-
-    def open_loop(self, per_second: float, seconds: float) -> None:
-        """Let calls come at the times of a Poisson process."""
-        rng, at, arrivals = random.Random(self.seed), 0.0, []
-        while (at := at + rng.expovariate(per_second)) < seconds:
-            arrivals.append(at)
-        self._run(arrivals, seconds, repeats=False)
-
-    def closed_loop(self, clients: int, seconds: float) -> None:
-        """Let clients send one call after the other; one that is refused comes when it was told to."""
-        self._run([client / 1e4 for client in range(clients)], seconds, repeats=True)
-
-    def percentile(self, share: float) -> float:
-        """Return what a share of the answered calls took at most, seconds."""
-        return sorted(self.seconds)[int(share * len(self.seconds))]
-
-    def _run(self, arrivals: list[float], until: float, repeats: bool) -> None:
-        now, rng = 0.0, random.Random(self.seed + 1)
-        admission = Admission(self.queue, self.limits, clock=lambda: now)
-        for size in (1, 2, 4, 8, 16, 32):
-            admission.observe(size * TOKENS, self.device.seconds(size))
-        events = [(at, "arrival") for at in arrivals]
-        heapq.heapify(events)
-        waiting: list[float] = []
-        running: list[float] = []
-        begun = 0.0
-        while events and events[0][0] < until:
-            now, event = heapq.heappop(events)
-            if event == "arrival":
-                try:
-                    admission.admit(TOKENS)
-                    waiting.append(now)
-                except OverloadedError as error:
-                    self.num_refused += 1
-                    if repeats:
-                        heapq.heappush(events, (now + error.retry_after_s, "arrival"))
-            else:
-                admission.end()
-                for arrived in running:
-                    admission.release(TOKENS)
-                    self.seconds.append(now - arrived)
-                    if repeats:
-                        heapq.heappush(events, (now + rng.uniform(0.003, 0.03), "arrival"))
-                admission.observe(TOKENS * len(running), now - begun)
-                running = []
-            if waiting and not running:
-                running, waiting = waiting[: self.limits.max_size], waiting[self.limits.max_size :]
-                begun = now
-                admission.begin(len(running), TOKENS * len(running))
-                took = self.device.seconds(len(running)) * rng.lognormvariate(0, self.device.noise)
-                heapq.heappush(events, (now + took, "end"))
-
-
-CPU = Device(per_batch_s=0.055, per_request_s=0.0235)
-CAPACITY = 32 / CPU.seconds(32)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-class Crowd:
-    """A device of which a batch takes a second, and calls that come every `every_s`; nine fill a batch."""
-
-    def __init__(self, every_s: float, max_wait_s: float = 1.0, max_size: int = 9, tokens: int = 1) -> None:
-        self.clock = Clock()
-        self.tokens = tokens
-        self.guard = OverloadGuard(BatchLimits(max_size=max_size, max_tokens=90), max_wait_s, self.clock)
-        self.every_s = every_s
-
-    def begin(self, seconds: float = 1.0) -> None:
-        self.guard.begin(9, 9 * self.tokens, seconds)
-
-    def wait(self, seconds: float) -> None:
-        for _ in range(round(seconds / self.every_s)):
-            self.clock.now += self.every_s
-            self.guard.arrived(self.tokens)
-
-    def is_told_to_come_later(self, waiting: int = 0) -> bool:
-        return self.guard.fills_next(9 + waiting, (9 + waiting) * self.tokens)
-
-
-@pytest.mark.parametrize(("max_size", "tokens"), [(9, 1), (4000, 10)])
-def test_the_first_of_many_calls_are_told_to_come_later_and_the_last_are_let_in(
-    max_size: int, tokens: int
-) -> None:
-    crowd = Crowd(every_s=0.02, max_size=max_size, tokens=tokens)
-    for _ in range(6):
-        crowd.begin()
-        crowd.wait(1.0)
-        crowd.guard.refused()
-    crowd.begin()
-    assert crowd.is_told_to_come_later(), "fifty come in a second, and nine are wanted"
-    crowd.wait(0.5)
-    assert crowd.is_told_to_come_later(), "some seventeen come before the batch may be over"
-    assert crowd.is_told_to_come_later(waiting=8)
-    crowd.wait(0.2)
-    assert not crowd.is_told_to_come_later(), "there is time for seven more"
-    assert crowd.is_told_to_come_later(waiting=6), "and these make it nearly full"
-    assert crowd.is_told_to_come_later(waiting=9)
-    crowd.wait(0.4)
-    assert not crowd.is_told_to_come_later(waiting=8), "the batch is late: the next one begins at any time"
-    crowd.guard.end()
-    assert not crowd.is_told_to_come_later(waiting=-9), "nothing runs"
-
-
-def test_who_might_wait_longer_anyway_is_let_in() -> None:
-    for max_wait_s, told in ((1.9, True), (2.0, False)):
-        crowd = Crowd(every_s=0.02, max_wait_s=max_wait_s)
-        crowd.begin()
-        crowd.wait(1.0)
-        crowd.guard.refused()
-        crowd.begin()
-        assert crowd.is_told_to_come_later() is told
-
-
-def test_overload_is_over_when_nobody_was_refused_for_two_batches() -> None:
-    crowd = Crowd(every_s=0.02)
-    for seconds in (1.0, 0.98):
-        crowd.begin()
-        crowd.wait(seconds)
-        if seconds == 1.0:
-            crowd.guard.refused()
-    crowd.begin()
-    assert crowd.is_told_to_come_later()
-    crowd.wait(1.04)
-    crowd.begin()
-    assert not crowd.is_told_to_come_later()
-
-
-def test_a_small_batch_between_large_ones_does_not_end_the_overload() -> None:
-    crowd = Crowd(every_s=0.002)
-    crowd.begin()
-    crowd.wait(1.0)
-    crowd.guard.refused()
-    crowd.begin(seconds=0.1)
-    assert crowd.is_told_to_come_later(waiting=1)
-
-
-@given(st.lists(st.tuples(st.floats(0, 2), st.integers(0, 2), st.integers(1, 60)), max_size=60))
-def test_nobody_is_told_to_come_later_before_a_limit_was_met(events: list[tuple[float, int, int]]) -> None:
-    clock = Clock()
-    guard = OverloadGuard(BatchLimits(max_size=4, max_tokens=100), 0.1, clock)
-    for passed, event, tokens in events:
-        clock.now += passed
-        if event == 0:
-            guard.arrived(tokens)
-        elif event == 1:
-            guard.begin(1 + tokens % 4, tokens, 1.0)
-        else:
-            guard.end()
-        assert not guard.fills_next(8, 200)
-
-
-def test_work_that_has_waited_for_room_is_not_told_to_come_later() -> None:
-    clock = Clock()
-    admission = Admission(QueueLimits(), BatchLimits(max_size=2), clock)
-    admission.observe(20, seconds=1.0)
-    for _ in range(4):
-        admission.admit(10)
-    admission.begin(2, 20)
-    for _ in range(50):
-        with pytest.raises(OverloadedError, match="work for"):
-            admission.admit(10)
-    admission.end()
-    for _ in range(2):
-        admission.release(10)
-    admission.begin(2, 20)
-    for _ in range(50):
-        with pytest.raises(OverloadedError, match="far more comes than can be answered") as refused:
-            admission.admit(10)
-        assert refused.value.reason == "QUEUE_FULL"
-        assert refused.value.retry_after_s == pytest.approx(0.5)
-    admission.admit(10, has_waited=True)
-    assert admission.num_requests == 3
-
-
-Play = Callable[[Device, Callable[[Lane], None]], tuple[Lane, Lane]]
-
-
-@pytest.fixture
-def unguarded(monkeypatch: pytest.MonkeyPatch) -> Play:
-    """Plays open or closed loops twice: as they are, and without the guard against overload."""
-
-    def play(device: Device, loop: Callable[[Lane], None]) -> tuple[Lane, Lane]:
-        guarded, free = Lane(device), Lane(device)
-        loop(guarded)
-        with monkeypatch.context() as patch:
-            patch.setattr(OverloadGuard, "fills_next", lambda *_: False)
-            loop(free)
-        return guarded, free
-
-    return play
-
-
-@pytest.mark.parametrize("times", [2, 4, 8])
-def test_in_overload_waits_are_shorter_and_as_many_are_answered(times: int, unguarded: Play) -> None:
-    usual = Lane(CPU)
-    usual.open_loop(0.8 * CAPACITY, 200)
-    loaded, before = unguarded(CPU, lambda lane: lane.open_loop(times * CAPACITY, 200))
-    assert len(loaded.seconds) >= 0.98 * len(before.seconds)
-    assert loaded.percentile(0.5) < 0.9 * before.percentile(0.5)
-    assert loaded.percentile(0.99) < 0.95 * before.percentile(0.99)
-    if times >= 4:
-        assert loaded.percentile(0.99) < 1.8 * usual.percentile(0.99) < 0.9 * before.percentile(0.99)
-
-
-FAST = Device(per_batch_s=0.007, per_request_s=0.0004)
-
-
-@pytest.mark.parametrize(
-    ("device", "per_second", "seconds"),
-    [(CPU, 0.5 * CAPACITY, 200), (CPU, 0.8 * CAPACITY, 200), (FAST, 4 * 1600, 5)],
-    ids=["half of the capacity", "near the capacity", "a queue that is short in time"],
-)
-def test_where_waits_are_short_nothing_changes(
-    device: Device, per_second: float, seconds: float, unguarded: Play
-) -> None:
-    lane, before = unguarded(device, lambda lane: lane.open_loop(per_second, seconds))
-    assert lane.seconds == before.seconds
-    assert device is FAST or lane.num_refused == 0
-
-
-@pytest.mark.parametrize("clients", [1, 32, 64])
-def test_clients_that_all_find_room_are_never_refused(clients: int) -> None:
-    lane = Lane(CPU)
-    lane.closed_loop(clients, 100)
-    assert lane.num_refused == 0
-    assert clients == 1 or len(lane.seconds) > 0.9 * 100 * clients / (CPU.seconds(min(clients, 32)) * 2)
-
-
-def test_clients_that_come_again_when_they_are_told_keep_the_device_busy(unguarded: Play) -> None:
-    lane, before = unguarded(CPU, lambda lane: lane.closed_loop(96, 100))
-    assert len(lane.seconds) >= 0.95 * len(before.seconds)
-    assert lane.percentile(0.99) < before.percentile(0.99)
-
-
-class Queue:
-    """A queue that patient work and calls share, without a device behind it."""
-
-    def __init__(self, max_requests: int = 4, max_tokens: int = 1000) -> None:
-        limits = QueueLimits(max_requests, max_tokens)
-        self.admission = Admission(limits)
-        self.fair_queue = FairQueue(self.admission, limits)
-        self.order: list[str] = []
-
-    async def work(self, name: str, done: asyncio.Event, tokens: int = 1, deadline: float = math.inf) -> None:
-        async with self.fair_queue.room(tokens, deadline):
-            self.admission.admit(tokens)
-            self.order.append(name)
-            try:
-                await done.wait()
-            finally:
-                self.admission.release(tokens)
-
-    async def begin(self, done: asyncio.Event, *works: tuple[str, int], waiting: int = 0) -> list[Any]:
-        """Start works of a name and a number of tokens, and wait until so many wait for room."""
-        tasks = [asyncio.create_task(self.work(name, done, tokens)) for name, tokens in works]
-        await until(lambda: len(self.order) + self.fair_queue.num_waiting >= len(tasks))
-        assert self.fair_queue.num_waiting == waiting
-        return tasks
-
-
-async def test_it_takes_half_of_the_queue_and_the_rest_waits_in_order() -> None:
-    queue, done = Queue(max_requests=4), asyncio.Event()
-    tasks = await queue.begin(done, *((name, 1) for name in "01234"), waiting=3)
-    assert queue.order == ["0", "1"]
-    assert queue.admission.num_requests == 2
-    done.set()
-    await asyncio.gather(*tasks)
-    assert queue.order == ["0", "1", "2", "3", "4"]
-    assert (queue.admission.num_requests, queue.fair_queue.num_waiting) == (0, 0)
-
-
-async def test_a_queue_full_of_calls_lets_it_in_as_soon_as_one_leaves() -> None:
-    queue, done = Queue(max_requests=2), asyncio.Event()
-    queue.admission.admit(1)
-    queue.admission.admit(1)
-    task = asyncio.create_task(queue.work("a", done))
-    await until(lambda: queue.fair_queue.num_waiting == 1)
-    queue.admission.release(1)
-    await until(lambda: queue.order == ["a"])
-    done.set()
-    await task
-
-
-async def test_one_that_is_larger_than_the_share_is_let_in_alone() -> None:
-    queue, done = Queue(max_tokens=100), asyncio.Event()
-    tasks = await queue.begin(done, ("small", 10), ("large", 80), ("after", 1), waiting=2)
-    assert queue.order == ["small"], "nobody overtakes"
-    done.set()
-    await asyncio.gather(*tasks)
-    assert queue.order == ["small", "large", "after"]
-
-
-async def test_the_deadline_passes_while_it_waits() -> None:
-    queue, done = Queue(max_requests=1), asyncio.Event()
-    (first,) = await queue.begin(done, ("first", 1))
-    with pytest.raises(DeadlineExceededError, match="the deadline passed while the queue was full"):
-        await queue.work("late", done, deadline=time.monotonic() + 0.02)
-    assert queue.fair_queue.num_waiting == 0
-    done.set()
-    await first
-
-
-async def test_cancelling_the_first_lets_the_second_look() -> None:
-    queue, done, hold = Queue(max_tokens=100), asyncio.Event(), asyncio.Event()
-    (running,) = await queue.begin(hold, ("running", 40))
-    large = asyncio.create_task(queue.work("large", done, tokens=40))
-    small = asyncio.create_task(queue.work("small", done, tokens=1))
-    await until(lambda: queue.fair_queue.num_waiting == 2)
-    large.cancel()
-    await until(lambda: queue.order == ["running", "small"])
-    done.set()
-    hold.set()
-    await asyncio.gather(running, small)
-
-
-async def test_an_error_gives_the_share_back() -> None:
-    queue = Queue(max_requests=2)
-    for _ in range(3):
-        with pytest.raises(ValueError, match="broken"):
-            async with queue.fair_queue.room(1, math.inf):
-                raise ValueError("broken")
-    done = asyncio.Event()
-    done.set()
-    await queue.work("a", done)
-    assert queue.order == ["a"]
-
-
-async def test_half_of_the_time_is_left_to_single_calls() -> None:
-    limits = QueueLimits(max_wait_seconds=2)
-    admission = Admission(limits, BatchLimits(max_tokens=50))
-    fair_queue = FairQueue(admission, limits)
+def test_a_client_fills_its_part_only_and_others_find_theirs() -> None:
+    admission = Admission(QueueLimits(max_requests=8))
+    for number in range(8):
+        admission.admit(Caller("greedy", str(number)), 1)
+    with pytest.raises(OverloadedError, match=r"8 requests, at most 8$"):
+        admission.admit(Caller("greedy", "one more"), 1)
+    for number in range(4):
+        admission.admit(Caller("late", str(number)), 1)
+    assert admission.num_clients == 2
+    with pytest.raises(OverloadedError, match="4 requests, at most 4 while 2 clients ask"):
+        admission.admit(Caller("late", "4"), 1)
+    for number in range(4):
+        admission.release(Caller("late", str(number)), 1)
+    assert admission.num_clients == 1
+
+
+def test_a_wait_counts_of_others_no_more_than_they_may_have_meanwhile() -> None:
+    admission = Admission(QueueLimits(), BatchLimits(max_tokens=10**6))
     admission.observe(100, seconds=1.0)
-    async with fair_queue.room(60, math.inf):
-        admission.admit(60)
-        async with fair_queue.room(60, math.inf):
-            admission.admit(60)
-            with pytest.raises(DeadlineExceededError):  # a second of work is there
-                async with fair_queue.room(60, time.monotonic() + 0.02):
-                    raise AssertionError("there was room")
-            admission.admit(60)  # and another one for single calls
+    admission.admit(Caller("a", "stream"), 400, patience=Patience.STREAM)
+    admission.admit(Caller("a", "single"), 10)
+    admission.admit(Caller("b", "huge"), 900)
+    waits = {
+        Caller("a", "stream"): 4.0 + 0.1 + 4.2,  # its own, all of the single one, of b as much as all of a
+        Caller("a", "new"): 0.1 + 0.1 + 0.3,  # ten tokens of each call, then as much of b
+        Caller("b", "new"): 0.1 + 0.2,
+        Caller("c", "new"): 0.1 + 0.1,
+    }
+    for caller, wait_s in waits.items():
+        assert admission.expected_wait_s(caller, 10) == pytest.approx(wait_s)
 
 
-async def test_of_a_batch_no_more_waits_than_the_queue_may_hold() -> None:
-    queue, done = Queue(max_requests=2), asyncio.Event()
-    tasks = await queue.begin(done, *((name, 1) for name in "012"), waiting=2)
-    with pytest.raises(OverloadedError, match="2 requests of batches wait for room, at most 2"):
-        async with queue.fair_queue.room(1, math.inf, bounded=True):
-            raise AssertionError("there was room")
-    done.set()
-    await asyncio.gather(*tasks)
+def test_who_cannot_be_served_in_time_is_told_so_at_once() -> None:
+    admission = Admission(QueueLimits(max_wait_seconds=1000))
+    admission.observe(100, seconds=1.0)
+    admission.admit(Caller("a", "1"), 500)
+    now = time.monotonic()
+    with pytest.raises(
+        OverloadedError, match=r"the deadline is in \d\.\d\d s and the work ahead takes about 5"
+    ) as late:
+        admission.admit(Caller("a", "1"), 1, deadline=now + 2)
+    assert late.value.retry_after_s > 0
+    admission.admit(Caller("a", "1"), 1, deadline=now + 100)
+    admission.admit(Caller("b", "1"), 1, deadline=now + 2)
+    admission.admit(Caller("a", "1"), 1, deadline=now + 2, patience=Patience.STREAM)
+    with pytest.raises(OverloadedError):
+        admission.admit(Caller("a", "1"), 1, deadline=now + 2, patience=Patience.BATCH)
+
+
+def test_patient_work_takes_no_room_and_of_batches_no_more_waits_than_the_queue_may_hold() -> None:
+    admission = Admission(QueueLimits(max_requests=2, max_tokens=10))
+    for _ in range(3):
+        admission.admit(ME, 50, patience=Patience.STREAM)
+    admission.admit(ME, 5)
+    with pytest.raises(OverloadedError, match="3 requests of batches wait, at most 2"):
+        admission.admit(ME, 1, patience=Patience.BATCH)
+    for _ in range(2):
+        admission.release(ME, 50, Patience.STREAM)
+    admission.admit(ME, 1, patience=Patience.BATCH)
+    admission.release(ME, 1, Patience.BATCH)
+    admission.release(ME, 50, Patience.STREAM)
+    admission.release(ME, 5)
+    assert (admission.num_requests, admission.num_tokens, admission.num_clients) == (0, 0, 0)

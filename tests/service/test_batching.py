@@ -20,20 +20,21 @@ import pytest
 
 from genret.decoding.cancellation import CancelToken
 from genret.decoding.errors import DeadlineExceededError
+from genret.decoding.side_by_side import current_call
 from genret.retrieval.errors import InputError
 from genret.retrieval.types import RetrievalResult, RetrieveRequest
 from genret.service.configuration.server_config import BatchLimits, QueueLimits
 from genret.service.errors import NotReadyError, OverloadedError
 from genret.service.methods import StreamRoom
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
-from genret.service.serving.admission import Admission
+from genret.service.serving.admission import Admission, Patience
 from genret.service.serving.batching import (
     Batcher,
-    DeviceExecutor,
     QueuedResult,
-    contained,
     keep_freed_memory,
 )
+from genret.service.serving.device_threads import DeviceExecutor, DeviceThread, contained
+from genret.service.serving.fair_shares import Caller
 from tests.service.fake_retriever import FakeRetriever
 from tests.service.running_server import failure, running, until
 from tests.service.turned_clock import TurnedClock
@@ -43,15 +44,12 @@ from tests.service.turned_clock import TurnedClock
 async def batching(
     queue: QueueLimits | None = None, **limits: Any
 ) -> AsyncIterator[tuple[Batcher, Admission]]:
-    executor = DeviceExecutor("test")
     admission = Admission(queue or QueueLimits())
-    batcher = Batcher(executor, BatchLimits(**limits), admission)
-    batcher.start()
+    batcher = Batcher(BatchLimits(**limits), admission)
     try:
         yield batcher, admission
     finally:
         await batcher.close()
-        executor.close()
     assert (admission.num_requests, admission.num_tokens) == (0, 0), "all work is given back"
 
 
@@ -97,9 +95,14 @@ async def test_a_full_batch_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> No
 
 async def test_requests_of_one_retriever_share_a_batch_and_keep_their_order() -> None:
     async with batching(max_delay_ms=20, max_tokens=10) as (batcher, _):
-        one, two = FakeRetriever(), FakeRetriever()
+        one, two, other = FakeRetriever(), FakeRetriever(), FakeRetriever(held=True)
+        busy = submit(batcher, other, "busy")
+        await until(other.running.is_set)
         of = ((one, "a", 4), (two, "b", 4), (one, "c", 4), (one, "d", 4), (one, "huge", 99), (two, "e", 4))
-        await asyncio.gather(*(submit(batcher, *asked) for asked in of))
+        calls = [submit(batcher, *asked) for asked in of]
+        await until(lambda: batcher.num_waiting == len(of))
+        other.hold.set()
+        await asyncio.gather(busy, *calls)
         assert one.batches == [["a", "c"], ["d"], ["huge"]]
         assert two.batches == [["b", "e"]]
 
@@ -110,7 +113,7 @@ async def test_a_deadline_that_cannot_be_met_is_refused_at_once() -> None:
         admission.observe(10, seconds=1.0)
         first = submit(batcher, fake, "first", tokens=100)
         await until(fake.running.is_set)
-        with pytest.raises(DeadlineExceededError, match="the work ahead takes about 10"):
+        with pytest.raises(OverloadedError, match="the work ahead takes about 10"):
             await submit(batcher, fake, "hopeless", seconds=2)
         patient = submit(batcher, fake, "patient", seconds=600)
         fake.hold.set()
@@ -215,36 +218,7 @@ async def test_requests_that_fail_do_not_make_a_device_look_fast() -> None:
         for _ in range(30):
             with pytest.raises(InputError):
                 await batcher.submit(retriever.respond, RetrieveRequest("bad"), 100, CancelToken())
-        admission.admit(100)
-        try:
-            assert admission.expected_wait_s() >= 0.04
-        finally:
-            admission.release(100)
-
-
-async def test_admission_is_told_of_every_batch_and_of_who_has_waited_for_room(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    told: list[Any] = []
-    admit = Admission.admit
-
-    def admitting(admission: Admission, tokens: int, has_waited: bool = False) -> None:
-        told.append(("admit", tokens, has_waited))
-        admit(admission, tokens, has_waited)
-
-    monkeypatch.setattr(Admission, "admit", admitting)
-    monkeypatch.setattr(Admission, "begin", lambda _, *batch: told.append(("begin", *batch)))
-    monkeypatch.setattr(Admission, "end", lambda _: told.append(("end",)))
-    async with batching(max_delay_ms=0) as (batcher, _):
-        fake = FakeRetriever(errors={"bad": InputError("query", "fits no model")})
-        await asyncio.gather(
-            submit(batcher, fake, "a", 3),
-            batcher.submit(fake.respond, RetrieveRequest("b"), 9, CancelToken(), share=4),
-        )
-        with pytest.raises(InputError):
-            await submit(batcher, fake, "bad")
-    both = [("admit", 3, False), ("admit", 4, True), ("begin", 2, 7), ("end",)]
-    assert told == [*both, ("admit", 1, False), ("begin", 1, 1), ("end",)]
+        assert admission.seconds(100) >= 0.04
 
 
 class PanicError(BaseException):
@@ -414,3 +388,50 @@ async def test_who_waits_is_let_in_as_answers_leave_or_the_room_opens(is_opened:
     else:
         room.written(10)
     await asyncio.wait_for(waiting, 60)
+
+
+async def in_steps(thread: DeviceThread, steps: list[str], name: str, count: int) -> None:
+    """Run a call that waits for `count` forwards of its own and notes each."""
+
+    def work() -> None:
+        for _ in range(count):
+            current_call().wait(None, 1)  # type: ignore[union-attr]
+            steps.append(name)
+
+    await thread.run(work)
+
+
+async def test_calls_of_a_device_run_side_by_side_and_what_is_to_come_last_waits_for_all() -> None:
+    thread = DeviceThread("cpu", 0.1, lambda is_idle: None)
+    steps: list[str] = []
+    release = thread.run_after_all(lambda: steps.append("released"))
+    calls = [in_steps(thread, steps, name, count) for name, count in (("a", 5), ("b", 3))]
+    tasks = [asyncio.ensure_future(call) for call in (*calls, release)]
+    await asyncio.wait_for(asyncio.gather(*tasks), 60)
+    await asyncio.to_thread(thread.close)
+    assert sorted(steps) == ["a"] * 5 + ["b"] * 3 + ["released"]
+    assert steps.index("b") < len(steps) - steps[::-1].index("a") - 1, "one does not wait for the other's end"
+    assert steps[-1] == "released"
+    with pytest.raises(RuntimeError, match="the device's thread has ended"):
+        await thread.run(int)
+
+
+async def test_a_single_call_does_not_wait_behind_what_its_own_client_streams() -> None:
+    async with batching(max_delay_ms=0, max_size=2) as (batcher, _):
+        fake, other = FakeRetriever(), FakeRetriever(held=True)
+        busy = submit(batcher, other, "busy")
+        await until(other.running.is_set)
+
+        def ask(call: str, query: str, client: str = "me") -> asyncio.Task[QueuedResult]:
+            asked = RetrieveRequest(query)
+            return asyncio.create_task(
+                batcher.submit(fake.respond, asked, 5, CancelToken(), Caller(client, call), Patience.STREAM)
+            )
+
+        calls = [ask("stream", f"s{i}") for i in range(6)] + [ask("single", "one"), ask("other", "o", "you")]
+        await until(lambda: batcher.num_waiting == len(calls))
+        other.hold.set()
+        await asyncio.gather(busy, *calls)
+        order = [query for batch in fake.batches for query in batch]
+        assert set(order[:3]) == {"s0", "one", "o"}, "a stream, a single call, and another client in turn"
+        assert [query for query in order if query.startswith("s")] == [f"s{i}" for i in range(6)]

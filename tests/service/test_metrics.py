@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import re
 import time
 from collections.abc import AsyncIterator
@@ -32,7 +31,8 @@ from genret.service.configuration.server_config import (
 from genret.service.errors import NotReadyError, OverloadedError
 from genret.service.observability.metrics import Metrics, ServerState, geometric, monitoring_app
 from genret.service.observability.observations import QueueObservations
-from genret.service.serving.batching import DeviceExecutor, DeviceQueues, QueuedResult
+from genret.service.serving.batching import Batcher, DeviceQueues, QueuedResult
+from genret.service.serving.fair_shares import Caller
 from genret.service.serving.readiness import Readiness, State
 from genret.service.serving.schema_compiler import SchemaCompiler
 from genret.service.serving.served import IndexTable
@@ -254,17 +254,15 @@ async def test_a_deadline_that_ends_the_decoding_and_the_wait_at_once_is_counted
 ) -> None:
     """The decoder has noticed, and the wait is over before who waits is told of it."""
     clock = TurnedClock(monkeypatch)
-    run = DeviceExecutor.run
+    finish = Batcher._finish
 
-    async def late(*arguments: Any) -> Any:
-        outcomes = await run(*arguments)
+    def late(*arguments: Any) -> None:
         clock.forward(600)
-        await asyncio.sleep(0)
-        return outcomes
+        asyncio.get_running_loop().call_soon(finish, *arguments)
 
     fake = FakeRetriever({"a": DeadlineExceededError("late")})
     async with watched(fake) as (metrics, lanes, _):
-        monkeypatch.setattr(DeviceExecutor, "run", late)
+        monkeypatch.setattr(Batcher, "_finish", late)
         with pytest.raises(DeadlineExceededError):
             await ask(lanes, fake, "a", CancelToken(time.monotonic() + 600))
         seen = Scraped(metrics)
@@ -272,43 +270,22 @@ async def test_a_deadline_that_ends_the_decoding_and_the_wait_at_once_is_counted
     assert [seen("genret_deadline_exceeded_total", stage=s) for s in stages] == [0, 0, 1]
 
 
-async def test_work_of_batches_and_streams_counts_while_it_waits_for_room(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clock = TurnedClock(monkeypatch)
-    fake = FakeRetriever()
-    async with watched(fake, max_requests=2) as (metrics, lanes, _):
-        fair_queue, entered = lanes.of("cpu").fair_queue, asyncio.Event()
-
-        async def hold() -> None:
-            async with fair_queue.room(1, math.inf):
-                entered.set()
-                await asyncio.Event().wait()
-
-        async def wait(deadline: float, bounded: bool = False) -> None:
-            async with fair_queue.room(1, deadline, bounded):
-                raise AssertionError("there was no room")
-
-        holding = asyncio.create_task(hold())
-        await entered.wait()
-        waiting = asyncio.create_task(wait(math.inf))
-        expiring = asyncio.create_task(wait(time.monotonic() + 600))
-        await until(lambda: fair_queue.num_waiting == 2)
-        assert Scraped(metrics)("genret_queue_patient", device="cpu") == 2
-        with pytest.raises(OverloadedError):
-            await wait(math.inf, bounded=True)
-        clock.forward(600)
-        with pytest.raises(DeadlineExceededError):
-            await expiring
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
-        holding.cancel()
-        await asyncio.gather(holding, return_exceptions=True)
-        seen = Scraped(metrics)
-    assert seen("genret_queue_patient", device="cpu") == 0
-    assert seen("genret_rejected_total", reason="queue_full") == 1
-    assert seen("genret_deadline_exceeded_total", stage="arrival") == 1
-    assert seen("genret_cancelled_total", stage="queue") == 1
+async def test_clients_with_work_are_counted() -> None:
+    fake = FakeRetriever(held=True)
+    async with watched(fake) as (metrics, lanes, _):
+        calls = [
+            asyncio.create_task(
+                lanes.of("cpu").batcher.submit(
+                    fake.respond, RetrieveRequest(call), 1, CancelToken(), Caller(client, call)
+                )
+            )
+            for client, call in (("a", "1"), ("a", "2"), ("b", "3"))
+        ]
+        await until(lambda: lanes.of("cpu").admission.num_requests == 3)
+        assert Scraped(metrics)("genret_clients", device="cpu") == 2
+        fake.hold.set()
+        await asyncio.gather(*calls)
+        assert Scraped(metrics)("genret_clients", device="cpu") == 0
 
 
 async def test_a_client_that_gives_up_at_its_deadline_is_no_cancellation() -> None:

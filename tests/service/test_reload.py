@@ -62,7 +62,7 @@ def reload(api: Running, name: str = "", force: bool = False, timeout: float = 6
 def is_next(api: Running) -> bool:
     """Whether a request waits for the device and for nothing else."""
     lane = api.server.lanes.of("cpu")
-    return lane.admission.num_requests == 1 and not lane.batcher.num_waiting
+    return lane.batcher.num_waiting == 1
 
 
 async def served_version(api: Running, index: str = "") -> str:

@@ -1,0 +1,156 @@
+"""Shares a device's time between clients, and a client's between its calls.
+
+Weighted fair queueing, by the time that requests really take: whoever has had least is next. A client is its
+token, or without tokens its address; a call is one single query, one batch, one text to link, or one stream.
+So a client's part does not grow with the number of its connections or calls, nor does a single query wait for
+all that the client's own streams have sent before it.
+
+Who was idle has saved up nothing: it begins where the least of those who are busy stand.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+J = TypeVar("J")
+
+# Clients or calls that are kept as idle, for what they have had: the oldest are forgotten.
+_MOST_IDLE = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks: the client, and its call, which may ask several questions."""
+
+    client: str = ""
+    call: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class TimeShare:
+    """Time that one client, or one call, has had of the device, seconds divided by its weight."""
+
+    weight: float = 1.0
+    had: float = 0.0
+    claimed: float = 0.0  # What its running requests are expected to take still
+
+    @property
+    def turn(self) -> tuple[float]:
+        """Its place in the order (a `side_by_side.Share`)."""
+        return (self.had,)
+
+    @property
+    def reach(self) -> float:
+        """Time it will have had when what runs has ended."""
+        return self.had + self.claimed
+
+    def claim(self, seconds: float) -> None:
+        """Count expected time."""
+        self.claimed += seconds / self.weight
+
+    def charge(self, seconds: float) -> None:
+        """Count time that was taken."""
+        self.had += seconds / self.weight
+        self.claimed = max(0.0, self.claimed - seconds / self.weight)
+
+    def reason_to_stop(self) -> None:
+        """Return None: somebody waits."""
+
+    def settle(self, seconds: float) -> None:
+        """Take back what is left of a claim of `seconds`."""
+        self.claimed = max(0.0, self.claimed - seconds / self.weight)
+
+
+@dataclass(slots=True, eq=False)
+class CallShare(TimeShare, Generic[J]):
+    """One call's share, and its requests that wait, in their order."""
+
+    waiting: deque[J] = field(default_factory=deque)
+    num_running: int = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has nothing to do."""
+        return not self.waiting and not self.num_running
+
+
+@dataclass(slots=True, eq=False)
+class ClientShare(TimeShare, Generic[J]):
+    """One client's share, and its calls that have something to do."""
+
+    calls: dict[str, CallShare[J]] = field(default_factory=dict)
+    num_waiting: int = 0
+    num_running: int = 0
+    tokens: int = 0  # Work that is not finished
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has nothing to do."""
+        return not self.num_waiting and not self.num_running
+
+    def call(self, name: str) -> CallShare[J]:
+        """Return a call's share, a new one if it has nothing to do yet."""
+        found = self.calls.get(name)
+        if found is None:
+            found = self.calls[name] = CallShare(had=_least(self.calls.values()))
+        return found
+
+
+class FairShares(Generic[J]):
+    """The clients of one device. Its caller sees to it that one thread uses it at a time."""
+
+    def __init__(self) -> None:
+        self._busy: dict[str, ClientShare[J]] = {}
+        self._idle: dict[str, ClientShare[J]] = {}
+
+    def client(self, name: str, weight: float = 1.0) -> ClientShare[J]:
+        """Return a client's share; one that was idle begins where the least of the busy ones stand."""
+        found = self._busy.get(name)
+        if found is None:
+            found = self._idle.pop(name, None) or ClientShare(weight)
+            found.had = max(found.had, _least(self._busy.values()))
+            found.claimed = 0.0
+            self._busy[name] = found
+        return found
+
+    def waiting(self) -> list[J]:
+        """Return the requests that wait."""
+        calls = (call for client in self._busy.values() for call in client.calls.values())
+        return [job for call in calls for job in call.waiting]
+
+    def add(self, client: ClientShare[J], call: CallShare[J], job: J) -> None:
+        """Let a request wait."""
+        call.waiting.append(job)
+        client.num_waiting += 1
+
+    def remove(self, client: ClientShare[J], call: CallShare[J], job: J) -> None:
+        """Take a request away that waits."""
+        call.waiting.remove(job)
+        client.num_waiting -= 1
+
+    def next(self, passed_over: Collection[CallShare[J]] = ()) -> tuple[ClientShare[J], CallShare[J]] | None:
+        """Return the call whose first request is next, and its client; None if only `passed_over` wait."""
+        best: tuple[tuple[float, float], ClientShare[J], CallShare[J]] | None = None
+        for client in self._busy.values():
+            for call in client.calls.values() if client.num_waiting else ():
+                if call.waiting and call not in passed_over:
+                    order = client.reach, call.reach
+                    if best is None or order < best[0]:
+                        best = order, client, call
+        return None if best is None else best[1:]
+
+    def tidy(self) -> None:
+        """Forget calls that are over, and set clients without work aside."""
+        for name, client in list(self._busy.items()):
+            client.calls = {key: call for key, call in client.calls.items() if not call.is_idle}
+            if client.is_idle:
+                self._idle[name] = self._busy.pop(name)
+        while len(self._idle) > _MOST_IDLE:
+            self._idle.pop(next(iter(self._idle)))
+
+
+def _least(shares: Iterable[TimeShare]) -> float:
+    return min((share.had for share in shares), default=0.0)
