@@ -19,7 +19,7 @@ from genret.decoding.cancellation import CancelToken
 from genret.decoding.constraints import at_least_float32, log_normalisers
 from genret.decoding.errors import DecodingCancelledError, InvalidLogitsError
 from genret.decoding.language_model import DecodeSession
-from genret.decoding.row_trees import Ints, NodeSpan, RowLayout
+from genret.decoding.row_trees import Ints, NodeSpan, RowLayout, take_nodes
 from genret.decoding.stopping import StopPoll
 
 # Bound on the logits of one forward: larger trees are written in several, parents before children.
@@ -101,15 +101,7 @@ def _forwards(layout: RowLayout, stop: StopPoll, nodes_at_once: int) -> Iterator
         pending = [span for span in pending if stop.error(span.query) is None]
         if not pending:
             return
-        spans, free = [], nodes_at_once
-        while pending and free:
-            span = pending.pop(0)
-            cut = min(span.end, span.first + free)
-            spans.append(NodeSpan(span.query, span.first, cut))
-            free -= cut - span.first
-            if cut < span.end:
-                pending.insert(0, NodeSpan(span.query, cut, span.end))
-        yield spans
+        yield take_nodes(pending, nodes_at_once)
 
 
 class _Steps:

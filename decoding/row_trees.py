@@ -55,6 +55,19 @@ class NodeSpan:
     end: int
 
 
+def take_nodes(pending: list[NodeSpan], most: int) -> list[NodeSpan]:
+    """Take the first `most` nodes off a list of spans, at least 1; what is left begins where they end."""
+    spans: list[NodeSpan] = []
+    while pending and most:
+        span = pending.pop(0)
+        cut = min(span.end, span.first + most)
+        spans.append(NodeSpan(span.query, span.first, cut))
+        most -= cut - span.first
+        if cut < span.end:
+            pending.insert(0, NodeSpan(span.query, cut, span.end))
+    return spans
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class RowLayout:
     """Rows as trees, and the steps that each row takes in them. E distinct steps.

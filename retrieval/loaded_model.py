@@ -74,6 +74,8 @@ def load_draft(
 
 
 _MAX_CHARACTER_BYTES = 4  # in UTF-8
+_MOST_UNBOUNDED = 32_768  # tokens of a text where the architecture sets no bound
+_FIRST_PART = 8192  # characters; tokenised in some milliseconds
 _MOST_KEPT, _LONGEST_KEPT = 256, 2000  # prompts, characters of their queries
 
 
@@ -99,6 +101,10 @@ class PromptEncoder:
 
     def leaves_half(self, template: PromptTemplate) -> bool:
         """Whether the shared prefix of a template takes at most half of the model's positions."""
+        try:
+            self.check_length("schema", template.schema)
+        except InputError:
+            return False
         return self._max_tokens is None or 2 * self.num_shared(template) <= self._max_tokens
 
     def encode(self, template: PromptTemplate, query: str) -> list[int]:
@@ -116,7 +122,8 @@ class PromptEncoder:
         return [*self._kept(template, query)]
 
     def _encoded(self, template: PromptTemplate, query: str) -> list[int]:
-        self._check_bytes(query.lower() if template.lowercase else query)
+        self.check_length("schema", template.schema)
+        self.check_length("query", query.lower() if template.lowercase else query)
         prompt = template.encode(self._tokenizer, query)
         if not prompt:
             raise InputError("query", "gives no tokens with this prompt template")
@@ -142,18 +149,34 @@ class PromptEncoder:
             )
         return prompt
 
-    def _check_bytes(self, text: str) -> None:
-        """Refuse a text that no tokens could make fit, before it is tokenised: that takes 3 s for each MB."""
-        if self._max_tokens is None:
-            return
-        longest = self._tokenizer.max_token_bytes
-        most = self._max_tokens * longest
-        if len(text) * _MAX_CHARACTER_BYTES > most and (size := len(text.encode())) > most:
+    def check_length(self, field: str, text: str) -> None:
+        """Refuse a text that leaves no room for a title; see `check_length`."""
+        check_length(field, text, self._tokenizer, self._max_tokens)
+
+
+def check_length(field: str, text: str, tokenizer: TextTokenizer, max_tokens: int | None) -> None:
+    """Refuse, by InputError, a text of too many tokens, after at most a part of it was tokenised.
+
+    A megabyte takes about a second, in which Python runs nothing else. `max_tokens` None: the model has no
+    bound, and a text may have 32,768 tokens.
+    """
+    most = _MOST_UNBOUNDED if max_tokens is None else max_tokens
+    most_bytes = most * tokenizer.max_token_bytes
+    if len(text) * _MAX_CHARACTER_BYTES > most_bytes and (size := len(text.encode())) > most_bytes:
+        raise InputError(
+            field,
+            f"too long: it has {size} bytes; the model takes at most {most} tokens, "
+            f"of at most {tokenizer.max_token_bytes} bytes each",
+        )
+    part = _FIRST_PART
+    while part < len(text):
+        # Where a text is cut its tokens may be shorter than they would be, but not all of them.
+        if (found := len(tokenizer.encode_text(text[:part]))) > 2 * most:
             raise InputError(
-                "query",
-                f"too long: it has {size} bytes; the model takes at most {self._max_tokens} tokens, "
-                f"of at most {longest} bytes each",
+                field,
+                f"too long: its first {part} characters have {found} tokens, the model takes at most {most}",
             )
+        part *= 2
 
 
 # A prompt must leave room for the longest title, up to this many tokens: one monstrous title must not make

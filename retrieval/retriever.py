@@ -349,6 +349,7 @@ class Retriever:
         """Return `asked`, whose query is a placeholder, for one mention; InputError for an empty one."""
         if not mention.mention.strip():
             raise InputError("mention", "must not be empty")
+        self._prompts.check_length("mention", mention.mention)
         template = self.config.prompt(self.config.mention_prompt)
         request = replace(asked, query=template.mention_query(mention), prompt=template.name)
         if not request.proposals or request.shortlist_query is not None:
@@ -505,6 +506,8 @@ class Retriever:
         self.check_method(request)
         template = self.prompt_template(request.prompt)
         prompt = self._prompts.encode(template, request.query)
+        if request.shortlist_query is not None:
+            self._prompts.check_length("shortlist_query", request.shortlist_query)
         if request.title_weight is None:
             request = replace(request, title_weight=self.config.title_weight)
         num_shared = self._prompts.num_shared(template)
@@ -528,7 +531,7 @@ class Retriever:
     def _score_job(self, request: ScoreRequest, cancel: CancelToken | None = None) -> ScoreJob:
         template = self.prompt_template(request.prompt)
         prompt = self._prompts.encode(template, request.query)
-        rows = self._titles.rows(request.titles)
+        rows = self._titles.rows(request.titles, cancel)
         return ScoreJob(request, prompt, rows, self._prompts.num_shared(template), cancel)
 
 

@@ -85,6 +85,16 @@ class CallScope:
 _CURRENT: ContextVar[CallScope | None] = ContextVar("genret_call", default=None)
 
 
+# Fingerprint of the caller's token, empty without one; set with the principal by `security`.
+TOKEN: ContextVar[str] = ContextVar("genret_token", default="")
+
+
+def current_client() -> str:
+    """Return who makes the running call, for fair shares: its token, or else its address."""
+    scope = _CURRENT.get()
+    return TOKEN.get() or ("" if scope is None else scope.peer)
+
+
 def enter(scope: CallScope) -> None:
     """Set the scope of the running task, for the rest of the task."""
     _CURRENT.set(scope)
@@ -93,3 +103,8 @@ def enter(scope: CallScope) -> None:
 def current_scope() -> CallScope | None:
     """Return the scope of the running call; None outside of calls."""
     return _CURRENT.get()
+
+
+def client_address() -> str:
+    """Return the address of the running call's client; empty outside of calls."""
+    return "" if (scope := _CURRENT.get()) is None else scope.peer

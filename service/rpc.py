@@ -20,6 +20,7 @@ from urllib.parse import unquote
 import grpc
 from google.protobuf.message_factory import GetMessageClass
 
+from genret.retrieval.errors import GenretError, InputError
 from genret.service.call import REQUEST_ID_KEY, Call, CallScope, current_scope, enter, sane_request_id
 from genret.service.configuration.server_config import LogConfig
 from genret.service.errors import (
@@ -32,11 +33,12 @@ from genret.service.methods import METHODS, Method, Methods, logged_failure
 from genret.service.observability.metrics import UNKNOWN_METHOD, Metrics
 from genret.service.observability.observations import CallObserver, ObservedCall
 from genret.service.observability.tracing import Tracing
-from genret.service.security.authority import PRINCIPAL, Authority
+from genret.service.security.authority import Authority, enter_as
 from genret.service.security.bearer_tokens import METHOD_SCOPES, Scope
+from genret.service.serving.connections import OpenCalls
 from genret.service.status import failure_of
 from genret.service.wire.replies import index_of
-from genret.service.wire.requests import queries_of
+from genret.service.wire.requests import check_fields, queries_of
 from genret.service.wire.rpc_status import CODE_NAMES, DETAILS_KEY, failure_to_proto
 
 Behaviour = Callable[..., Any]
@@ -44,8 +46,11 @@ Handler: TypeAlias = grpc.RpcMethodHandler
 Continuation = Callable[[Any], Awaitable[Handler | None]]
 
 
-def handlers(methods: Methods, max_seconds: float) -> dict[str, dict[str, Handler]]:
-    """Return gRPC's handlers by service and method; limited methods may take `max_seconds`."""
+def handlers(methods: Methods, max_seconds: float, max_items: int) -> dict[str, dict[str, Handler]]:
+    """Return gRPC's handlers by service and method; limited methods may take `max_seconds`.
+
+    A message of far more items than `max_items` is not parsed.
+    """
     found: dict[str, dict[str, Handler]] = {}
     for method in METHODS.values():
         make = (
@@ -53,10 +58,15 @@ def handlers(methods: Methods, max_seconds: float) -> dict[str, dict[str, Handle
         )
         found.setdefault(method.service.full_name, {})[method.name] = make(
             _behaviour(methods, method, max_seconds if method.is_limited else math.inf),
-            request_deserializer=GetMessageClass(method.descriptor.input_type).FromString,
+            request_deserializer=partial(_parsed, GetMessageClass(method.descriptor.input_type), max_items),
             response_serializer=GetMessageClass(method.descriptor.output_type).SerializeToString,
         )
     return found
+
+
+def _parsed(kind: Any, max_items: int, raw: bytes) -> Any:
+    check_fields(raw, kind, max_items)
+    return kind.FromString(raw)
 
 
 def _behaviour(methods: Methods, method: Method, max_seconds: float) -> Behaviour:
@@ -113,8 +123,15 @@ class ObservationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc] 
     Must be the first of a server's interceptors.
     """
 
-    def __init__(self, metrics: Metrics, log: LogConfig, tracing: Tracing | None = None) -> None:
+    def __init__(
+        self,
+        metrics: Metrics,
+        log: LogConfig,
+        tracing: Tracing | None = None,
+        open_calls: OpenCalls | None = None,
+    ) -> None:
         self._observer = CallObserver(metrics, log, tracing)
+        self._open_calls = open_calls or OpenCalls()
 
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: Any
@@ -140,8 +157,10 @@ class ObservationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc] 
         behaviour = getattr(handler, kind)
 
         async def observed(request: Any, context: Any) -> Any:
-            scope.peer = host_of(str(context.peer()))
-            with self._observer.observe(scope, full_method, headers, "grpc") as call:
+            peer = str(context.peer())
+            scope.peer = host_of(peer)
+            observing = self._observer.observe(scope, full_method, headers, "grpc")
+            with self._open_calls.running(peer), observing as call:
                 take = partial(self._taken, call)
                 answering = _answered(behaviour, request, context, kind.startswith("stream_"), take)
                 return await _ended(answering, context, call)
@@ -151,8 +170,8 @@ class ObservationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc] 
         return handler._replace(request_deserializer=tolerant, **{kind: observed})
 
     def _taken(self, call: ObservedCall, request: Any) -> Any:
-        """Return a request after noting its queries; raises MalformedMessageError if it did not parse."""
-        if isinstance(request, MalformedMessageError):
+        """Return a request after noting its queries; raises the error of one that did not parse."""
+        if isinstance(request, GenretError):
             raise request
         if self._observer.wants_queries:
             call.note_queries(queries_of(request))
@@ -190,6 +209,8 @@ def _tolerant(parse: Callable[[bytes], Any], method: str) -> Callable[[bytes], A
     def deserialize(raw: bytes) -> Any:
         try:
             return parse(raw)
+        except InputError as error:
+            return error
         except Exception:  # protobuf's backends raise different types for the same bytes
             return MalformedMessageError(f"the bytes are not a valid request of {method}")
 
@@ -272,7 +293,7 @@ class AuthenticationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[mis
         # Unknown callers do not learn which other methods there are.
         scope = METHOD_SCOPES.get(method, Scope.READ)
         if scope is not None:
-            PRINCIPAL.set(self._authority.authorize(_authorization(metadata), scope))
+            enter_as(self._authority.authorize(_authorization(metadata), scope))
         return known
 
 

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
-import sys
-import time
 from collections.abc import Generator
-from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -89,9 +85,11 @@ THOROUGH = (
     "e2e/test_evaluate_command.py",
     "e2e/test_explorer_page.py",
     "e2e/test_grpc_commands.py",
+    "e2e/test_large_requests.py",
     "e2e/test_page_examples.py",
     "e2e/test_request_cancellation.py",
     "e2e/test_server_signals.py",
+    "e2e/test_slow_schemas.py",
     "e2e/test_tune_command.py",
     "faults/",
     "fuzz/",
@@ -126,17 +124,6 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     name = collection_path.relative_to(Path(__file__).parent).as_posix()
     wanted = name in QUICK if tier == "quick" else name.startswith(THOROUGH) == (tier == "rest")
     return None if wanted else True
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _patient_limits() -> Generator[None, None, None]:
-    """Count against the time that a schema and an answer may take what their thread works, and no waiting."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("genret.decoding.grammar.compile_options", "genret.retrieval.answers.validation"):
-            # Without either no test of this run compiles schemas, or validates. A retriever loads them late.
-            if name in sys.modules or "genret.retrieval.retriever" in sys.modules:
-                patch.setattr(import_module(name), "time", SimpleNamespace(monotonic=time.thread_time))
-        yield
 
 
 @pytest.hookimpl(wrapper=True)

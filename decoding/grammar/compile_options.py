@@ -1,13 +1,14 @@
 """Options of reading a schema and of writing the JSON texts it allows, and the bounds on compiling it.
 
 The budget of a compilation is polled wherever the work can grow. It travels in a context variable: automata
-are combined with operators, which have no room for it.
+are combined with operators, which have no room for it. Time is that of the compiling thread, so that a busy
+machine refuses no schema.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ class CompileLimits:
         depth: Deepest nesting of the schema's text.
         nodes: Most value nodes and shapes the schema may expand to.
         automaton_states: Most states of one automaton over texts.
-        seconds: Longest time compiling may take.
+        seconds: Longest time compiling may take, as CPU time of its thread.
     """
 
     schema_bytes: int = 1 << 20
@@ -91,23 +92,44 @@ class AutomatonLimitError(GrammarError):
     """An automaton over texts would have too many states; `naming_limits` adds the keyword."""
 
 
+# Wall time between two looks at the thread's own clock, which costs ten times as much to read.
+_SLICE_S = 0.002
+
+
 class CompileBudget:
-    """Time and size of one compilation.
+    """Time and size of one compilation, which stays on the thread that makes the budget.
 
     Args:
         limits: The bounds.
     """
 
-    __slots__ = ("_deadline", "limits")
+    __slots__ = ("_deadline", "_looked", "_next_look", "_pause", "limits")
 
     def __init__(self, limits: CompileLimits) -> None:
         self.limits = limits
-        self._deadline = time.monotonic() + limits.seconds
+        self._looked = time.thread_time()
+        self._deadline = self._looked + limits.seconds
+        self._next_look = time.monotonic() + min(_SLICE_S, limits.seconds)
+        self._pause = _PAUSE.get()
+
+    @property
+    def spent_s(self) -> float:
+        """CPU time that counted so far, seconds."""
+        return time.thread_time() - self._deadline + self.limits.seconds
 
     def check_time(self) -> None:
         """Raise CompileTimeoutError once the time is up."""
-        if time.monotonic() > self._deadline:
+        if time.monotonic() >= self._next_look:
+            self._look()
+
+    def _look(self) -> None:
+        now = time.thread_time()
+        if now >= self._deadline:
             raise CompileTimeoutError(f"compiling the schema took longer than {self.limits.seconds:g} s")
+        if self._pause is not None:
+            self._pause(now - self._looked)
+        self._looked = now
+        self._next_look = time.monotonic() + min(_SLICE_S, self._deadline - now)
 
     def check_states(self, states: int) -> None:
         """Raise AutomatonLimitError for too many states, CompileTimeoutError if time is up."""
@@ -120,14 +142,17 @@ class CompileBudget:
     @contextmanager
     def stopped(self) -> Iterator[None]:
         """Stop the clock: what is done meanwhile is not compiling, and has bounds of its own."""
-        begun = time.monotonic()
+        begun = time.thread_time()
         try:
             yield
         finally:
-            self._deadline += time.monotonic() - begun
+            stopped_s = time.thread_time() - begun
+            self._deadline += stopped_s
+            self._looked += stopped_s
 
 
 _CURRENT: ContextVar[CompileBudget | None] = ContextVar("compile_budget", default=None)
+_PAUSE: ContextVar[Callable[[float], None] | None] = ContextVar("compile_pause", default=None)
 
 
 def current_budget() -> CompileBudget:
@@ -153,9 +178,26 @@ def naming_limits(keyword: str, pointer: str) -> Iterator[None]:
 
 @contextmanager
 def compile_budget(limits: CompileLimits) -> Iterator[CompileBudget]:
-    """Compile under these limits."""
+    """Compile under these limits; the time of a budget that runs already is not extended."""
+    running = _CURRENT.get()
+    if running is not None and running.limits == limits:
+        yield running
+        return
     token = _CURRENT.set(CompileBudget(limits))
     try:
         yield current_budget()
     finally:
         _CURRENT.reset(token)
+
+
+@contextmanager
+def pausing(pause: Callable[[float], None]) -> Iterator[None]:
+    """Have compilations call `pause` every few milliseconds, with the CPU time since the last call, seconds.
+
+    It may sleep, or raise to end the compilation.
+    """
+    token = _PAUSE.set(pause)
+    try:
+        yield
+    finally:
+        _PAUSE.reset(token)

@@ -116,17 +116,28 @@ class GrammarCache(Generic[G]):
             SchemaError: the schema is refused; asked again, it is refused without compiling.
             CompileTimeoutError: it took too long; whoever waited for it gets the same.
         """
+        found = self.find(text)
+        if found is not None:
+            self.settle(found)
+            return found
+        name, key_bytes = key()
+        entry = self._held.get_or_make(
+            name, partial(self._compile, compile_grammar, key_bytes, text, text_bytes)
+        )
+        self._remember_text(name, entry, text, text_bytes)
+        return self._outcome(entry)
+
+    def find(self, text: Hashable) -> G | None:
+        """Return the grammar of a text that is known; None: it must be compiled, or read at least.
+
+        Takes microseconds. Raises SchemaError if the schema was refused.
+        """
         with self._held.lock:
             name = self._by_text.get(text)
             entry = None if name is None else self._held.get(name)
-            if entry is not None:
-                self._held.settle(name)
-        if entry is None:
-            name, key_bytes = key()
-            entry = self._held.get_or_make(
-                name, partial(self._compile, compile_grammar, key_bytes, text, text_bytes)
-            )
-            self._remember_text(name, entry, text, text_bytes)
+        return None if entry is None else self._outcome(entry)
+
+    def _outcome(self, entry: _Entry[G]) -> G:
         if isinstance(entry.outcome, SchemaError):
             with self._held.lock:
                 self._rejections += 1

@@ -30,6 +30,7 @@ from genret.decoding.model.self_check import SelfCheck
 from genret.decoding.model.token_tree import DEFAULT_COLLECTION, CollectionPolicy
 from genret.decoding.model.tree_attention import TREE_ATTENTION, register_tree_attention
 from genret.decoding.model.tree_cache import check_continuations, checked_prefix
+from genret.decoding.side_by_side import undivided
 
 
 class HFLanguageModel:
@@ -202,7 +203,8 @@ class HFLanguageModel:
             )
         self._check_tokens("the prefix", token_ids)
         self._check_evaluating()
-        return CausalSession(self._tree, [token_ids]).as_prefix(token_ids)
+        with undivided():
+            return CausalSession(self._tree, [token_ids]).as_prefix(token_ids)
 
     def _replace_attention(self) -> None:
         register_tree_attention()

@@ -24,11 +24,13 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from genret.decoding.errors import PromptTooLongError
 from genret.decoding.language_model import KvUsage
+from genret.decoding.model.shared_passes import ModelPass, run_pass, wait_for_turn
 from genret.decoding.model.token_tree import BranchStep, CollectionPolicy, PromptLayout, TokenTree
-from genret.decoding.model.tree_attention import BranchPass, PromptPass
+from genret.decoding.model.tree_attention import BranchPass, PromptPass, PromptPieces
 from genret.decoding.model.tree_cache import PackedFrontier, PackedWrites, TreeCache, TreePrefix
 from genret.decoding.model.whole_trees import WholeTreePass, WholeTreeWriter
 from genret.decoding.row_trees import RowTrees
+from genret.decoding.side_by_side import max_rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,6 +44,11 @@ class TreeModel:
     collection: CollectionPolicy  # When sessions collect dead branches
     # Whether decoder-only sessions compute only the live branches of a frontier; None: on a CPU.
     pack_frontiers: bool | None = None
+
+    @property
+    def no_mask(self) -> Tensor:
+        """Any mask with four axes: it keeps transformers from building one out of slot numbers."""
+        return torch.ones(1, 1, 1, 1, dtype=torch.bool, device=self.inner.device)
 
 
 class TreeSession(ABC):
@@ -62,8 +69,7 @@ class TreeSession(ABC):
         self._num_collections = 0
         self._token_bytes = 0  # Keys and values of one token in all layers
         self._per_branch_bytes = 0  # Most bytes that one cache per branch would have held
-        # Any mask with four axes keeps transformers from building one out of slot numbers.
-        self._no_mask = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=model.inner.device)
+        self._no_mask = model.no_mask
 
     @property
     def usage(self) -> KvUsage:
@@ -257,20 +263,42 @@ class CausalSession(TreeSession):
     @torch.no_grad()
     def _run_prompts(self, prompts: Sequence[Sequence[int]]) -> Tensor:
         """Run the prompts behind the prefix. Returns logits of shape (Q, V)."""
-        layout, device = self._tree.prompts, self.model.inner.device
+        most, width = max_rows(), self._tree.prompts.width
+        if most is None or len(prompts) * width <= most:
+            return self._write_prompts(prompts, self.cache)
+        at_once = max(1, most // width)
+        parts = [prompts[first : first + at_once] for first in range(0, len(prompts), at_once)]
+        written = [PromptPieces() for _ in parts]
+        logits = [self._write_prompts(*part) for part in zip(parts, written, strict=True)]
+        PromptPieces.store(written, self.cache)
+        return torch.cat(logits)
+
+    def _write_prompts(self, prompts: Sequence[Sequence[int]], cache: TreeCache | PromptPieces) -> Tensor:
+        """Run some prompts, in pieces if they are long. Returns logits of shape (n, V)."""
+        device, lengths = self.model.inner.device, [len(prompt) for prompt in prompts]
+        layout = PromptLayout(
+            [self._tree.prompts.prefix_length + n for n in lengths], device, self._tree.prompts.prefix_length
+        )
         # Padding stands on the left, so that the last column holds the last token of every prompt.
         padded = [[0] * (layout.width - len(prompt)) + list(prompt) for prompt in prompts]
+        tokens, positions = torch.tensor(padded, device=device), layout.positions().clamp(min=0)
         # All verified decoder-only models take this argument; others compute the logits of every position.
         last_only = {"logits_to_keep": 1} if accepts(self.model.inner, "logits_to_keep") else {}
-        output = self.model.inner(
-            input_ids=torch.tensor(padded, device=device),
-            position_ids=layout.positions().clamp(min=0),
-            attention_mask=self._no_mask,
-            past_key_values=self.cache,
-            use_cache=True,
-            tree=PromptPass.of(layout.own_lengths, device, self.model.shared_bias, self.cache.prefix),
-            **last_only,
-        )
+        tree = PromptPass.of(lengths, device, self.model.shared_bias, self.cache.prefix)
+        pieces = pieces_of(tokens)
+        for first, end in pieces:
+            wait_for_turn(len(prompts) * (end - first))
+            output = self.model.inner(
+                input_ids=tokens[:, first:end],
+                position_ids=positions[:, first:end],
+                attention_mask=self._no_mask,
+                past_key_values=cache,
+                use_cache=True,
+                tree=tree.piece(first, cache)
+                if len(pieces) > 1 and isinstance(cache, PromptPieces)
+                else tree,
+                **last_only,
+            )
         return at_least_float32(output.logits[:, -1])
 
     def as_prefix(self, token_ids: Sequence[int]) -> TreePrefix:
@@ -283,6 +311,17 @@ class CausalSession(TreeSession):
         return PackedFrontier.of(parents) if packs and depth > 1 else None
 
     def _forward(self, token_ids: Tensor, positions: Tensor, tree: BranchPass) -> Tensor:
+        num_rows = None if tree.packed is None else len(tree.packed.cells)
+        pieces = pieces_of(token_ids, num_rows)
+        if len(pieces) == 1:
+            return self._columns(token_ids, positions, tree)
+        logits = [
+            self._columns(token_ids[:, first:end], positions[:, first:end], tree.columns(first, end))
+            for first, end in pieces
+        ]
+        return torch.cat(logits, dim=1)
+
+    def _columns(self, token_ids: Tensor, positions: Tensor, tree: BranchPass) -> Tensor:
         packed = tree.packed
         if packed is None:
             return self._run(token_ids, positions, tree, self.cache)
@@ -295,16 +334,20 @@ class CausalSession(TreeSession):
     def _run(
         self, token_ids: Tensor, positions: Tensor, tree: BranchPass | WholeTreePass, cache: Cache
     ) -> Tensor:
-        output = self.model.inner(
-            input_ids=token_ids,
-            position_ids=positions,
-            attention_mask=self._no_mask,
-            past_key_values=cache,
-            use_cache=True,
-            tree=tree,
-        )
-        logits: Tensor = output.logits
-        return logits
+        return run_pass(ModelPass(self.model, token_ids, positions, tree, cache))
+
+
+def pieces_of(tokens: Tensor, num_rows: int | None = None) -> list[tuple[int, int]]:
+    """Cut the columns of a pass, (Q, B), where it shares the device; None `num_rows`: all cells are computed.
+
+    Returns the first column and the one behind the last of every piece; one piece if nothing is to be cut.
+    """
+    queries, columns = tokens.shape
+    most, num_rows = max_rows(), queries * columns if num_rows is None else num_rows
+    if most is None or num_rows <= most:
+        return [(0, columns)]
+    width = max(1, columns * most // num_rows)
+    return [(first, min(first + width, columns)) for first in range(0, columns, width)]
 
 
 def accepts(model: PreTrainedModel, argument: str) -> bool:
@@ -394,6 +437,7 @@ class EncoderDecoderSession(TreeSession):
         tree: PromptPass | BranchPass | WholeTreePass,
         past: EncoderDecoderCache,
     ) -> Tensor:
+        wait_for_turn(token_ids.numel())
         output = self.model.inner(
             encoder_outputs=BaseModelOutput(last_hidden_state=self._encoded),
             attention_mask=self._encoder_mask,

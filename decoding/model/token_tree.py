@@ -184,6 +184,19 @@ class BranchStep(Sights):
         positions = prompts.lengths_on_device[:, None] + (depths - 1)
         super().__init__(positions, prompts.shortest + self._least_depth - 1, largest_position)
 
+    def columns(self, first: int, end: int) -> BranchStep:
+        """Return the step of some columns of new tokens, once those before are written."""
+        slots = self._slot_depths.shape[1] - (self._unrelated.shape[1] - end)
+        depths = self._depths[:, first:end] if self._depths.shape[1] > 1 else self._depths
+        return BranchStep(
+            self._prompts,
+            depths,
+            self._slot_depths[:, :slots],
+            self._unrelated[:, first:end, :slots],
+            (self._least_depth, self._most_depth),
+            self.largest_position,
+        )
+
     def distances(self) -> tuple[Tensor, Tensor, Tensor]:
         """See `Sights.distances`."""
         prefix = torch.arange(self._prompts.prefix_length, device=self.positions.device)

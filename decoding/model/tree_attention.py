@@ -12,7 +12,7 @@ Masks come from positions and ancestry alone; whatever mask a model builds for i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -20,11 +20,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.cache_utils import Cache
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from genret.decoding.errors import UnsupportedModelError
 from genret.decoding.model.segment_attention import Rule, Segment, attend, bias_by_distance, causal_mask
+from genret.decoding.model.shared_passes import FusedPass
 from genret.decoding.model.token_tree import BranchStep
 from genret.decoding.model.tree_cache import KeysAndValues, PackedFrontier, TreeCache
 from genret.decoding.model.whole_trees import WholeTreePass, attend_whole_trees
@@ -58,7 +60,7 @@ def tree_attention(
     softcap: float | None = None,
     position_bias: Tensor | None = None,
     s_aux: Tensor | None = None,
-    tree: PromptPass | BranchPass | WholeTreePass | None = None,
+    tree: PromptPass | BranchPass | WholeTreePass | FusedPass | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Attend as transformers' attention interface requires.
@@ -108,13 +110,22 @@ def tree_attention(
     )
     layer = module.layer_idx
     assert isinstance(layer, int)
-    if isinstance(tree, WholeTreePass):
-        attended = attend_whole_trees(tree, layer, query, key, value, rule)
-    elif isinstance(tree, PromptPass):
+    if isinstance(tree, PromptPass):
         attended = attend_prompts(tree, layer, query, key, value, rule)
+    elif isinstance(tree, FusedPass):
+        parts = zip(tree.passes, *(tree.split(states) for states in (query, key, value)), strict=True)
+        attended = tree.join([_attend_tree(one.tree, layer, q, k, v, rule) for one, q, k, v in parts])
     else:
-        attended = attend_branches(tree, layer, query, rule)
+        attended = _attend_tree(tree, layer, query, key, value, rule)
     return attended.transpose(1, 2).contiguous(), None
+
+
+def _attend_tree(
+    tree: BranchPass | WholeTreePass, layer: int, query: Tensor, key: Tensor, value: Tensor, rule: Rule
+) -> Tensor:
+    if isinstance(tree, WholeTreePass):
+        return attend_whole_trees(tree, layer, query, key, value, rule)
+    return attend_branches(tree, layer, query, rule)
 
 
 def _attend_across(
@@ -206,6 +217,11 @@ class BranchPass:
     shared_bias: nn.Module | None
     packed: PackedFrontier | None = None  # The live branches, if only they are computed
 
+    def columns(self, first: int, end: int) -> BranchPass:
+        """Return the pass of some columns, once those before are written."""
+        packed = None if self.packed is None else self.packed.columns(first, end)
+        return replace(self, step=self.step.columns(first, end), packed=packed)
+
 
 def attend_branches(tree: BranchPass, layer: int, query: Tensor, rule: Rule) -> Tensor:
     """Attend from one frontier, whose keys and values the layer already has, to shared prefix, prompts and
@@ -243,6 +259,9 @@ class PromptPass:
     prefix: tuple[KeysAndValues, ...] = ()
     # Masks of this pass by length, window and tokens before, shared between layers.
     masks: dict[tuple[int, int | None, int], Tensor] = field(default_factory=dict)
+    # The first column of a piece, and what earlier pieces wrote; None for a pass that writes all columns.
+    first: int = 0
+    pieces: PromptPieces | None = None
 
     @classmethod
     def of(
@@ -260,6 +279,10 @@ class PromptPass:
         groups = tuple(PromptGroup(n, torch.tensor(rows[n], device=device)) for n in distinct)
         return cls(groups, shared_bias, prefix)
 
+    def piece(self, first: int, pieces: PromptPieces) -> PromptPass:
+        """Return the pass that writes columns from `first` on, behind those that `pieces` holds."""
+        return replace(self, first=first, pieces=pieces)
+
     def hidden(self, length: int, window: int | None, before: int, device: torch.device) -> Tensor:
         """Return `causal_mask`, made once for all layers that need it."""
         key = (length, window, before)
@@ -275,6 +298,8 @@ def attend_prompts(
 
     Shapes: query (Q, H, T, D), key (Q, H_kv, T, D), value (Q, H_kv, T, D_v); returns (Q, H, T, D_v).
     """
+    if tree.pieces is not None:
+        return _attend_piece(tree, tree.pieces.of(layer), layer, query, rule)
     prefix = _seen_prefix(tree.prefix[layer], rule.window) if tree.prefix else None
     if tree.groups[0].rows is None:
         return _attend_causally(tree, prefix, query, key, value, rule)
@@ -284,6 +309,75 @@ def attend_prompts(
         first = width - group.length
         q, k, v = (part[group.rows, :, first:] for part in (query, key, value))
         attended[group.rows, :, first:] = _attend_causally(tree, prefix, q, k, v, rule)
+    return attended
+
+
+class PromptPieces(Cache):
+    """The columns of prompts that are written piece by piece, by model layer."""
+
+    def __init__(self) -> None:
+        super().__init__(layers=[])
+        self._written: dict[int, KeysAndValues] = {}
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
+    ) -> KeysAndValues:
+        """Append columns to a layer. Shapes: (Q, H_kv, T, D) and (Q, H_kv, T, D_v)."""
+        before = self._written.get(layer_idx)
+        if before is not None:
+            key_states, value_states = (
+                torch.cat(pair, dim=2) for pair in zip(before, (key_states, value_states), strict=True)
+            )
+        self._written[layer_idx] = key_states, value_states
+        return key_states, value_states
+
+    def of(self, layer: int) -> KeysAndValues:
+        """Keys and values of all columns written in a layer."""
+        return self._written[layer]
+
+    @staticmethod
+    def store(parts: Sequence[PromptPieces], cache: TreeCache) -> None:
+        """Give the prompts of all parts to the cache of their session, padded on the left to one width."""
+        width = max(part.get_seq_length() for part in parts)
+        for layer in sorted(parts[0]._written):
+            written = zip(*(part._written.pop(layer) for part in parts), strict=True)
+            keys, values = (
+                torch.cat([F.pad(states, (0, 0, width - states.shape[2], 0)) for states in of_parts])
+                for of_parts in written
+            )
+            cache.update(keys, values, layer)
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Columns written."""
+        return self._written[layer_idx][0].shape[2] if layer_idx in self._written else 0
+
+
+def _attend_piece(tree: PromptPass, written: KeysAndValues, layer: int, query: Tensor, rule: Rule) -> Tensor:
+    """Attend from the last columns of prompts to all before; zeros on padding.
+
+    Shapes: query (Q, H, T, D), the keys and values `written` until now (Q, H_kv, first + T, D or D_v).
+    """
+    first, end, (keys, values) = tree.first, written[0].shape[2], written
+    attended = query.new_zeros(*query.shape[:3], values.shape[3])
+    width = max(group.length for group in tree.groups)
+    for group in tree.groups:
+        start = width - group.length  # the column of their first token
+        own = max(first, start)
+        for row in range(len(query)) if group.rows is None else group.rows.tolist():
+            if own >= end:
+                continue
+            before = [(keys[row : row + 1, :, start:own], values[row : row + 1, :, start:own])]
+            before += [tree.prefix[layer]] if tree.prefix else []
+            joined = tuple(torch.cat(parts[::-1], dim=2) for parts in zip(*before, strict=True))
+            prefix = _seen_prefix((joined[0], joined[1]), rule.window) if joined[0].shape[2] else None
+            attended[row : row + 1, :, own - first :] = _attend_causally(
+                tree,
+                prefix,
+                query[row : row + 1, :, own - first :],
+                keys[row : row + 1, :, own:],
+                values[row : row + 1, :, own:],
+                rule,
+            )
     return attended
 
 

@@ -395,6 +395,13 @@ class PackedFrontier:
             return None
         return cls(cells, *parents.shape)
 
+    def columns(self, first: int, end: int) -> PackedFrontier:
+        """Pack some columns only; where all of them are padding, one of them is computed."""
+        queries, columns = self.cells // self.branches, self.cells % self.branches
+        inside = (columns >= first) & (columns < end)
+        cells = (queries * (end - first) + columns - first)[inside]
+        return PackedFrontier(cells if len(cells) else self.cells.new_zeros(1), self.num_queries, end - first)
+
     def pack(self, rectangle: Tensor) -> Tensor:
         """Take one value per live branch. Shape: (1, P) of (Q, B)."""
         return rectangle.flatten().index_select(0, self.cells)[None]

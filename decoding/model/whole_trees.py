@@ -22,7 +22,8 @@ from genret.decoding.errors import PromptTooLongError
 from genret.decoding.model.segment_attention import Rule, Sights, Visibility
 from genret.decoding.model.token_tree import PromptLayout
 from genret.decoding.model.tree_cache import TreeCache
-from genret.decoding.row_trees import NodeSpan, RowTrees
+from genret.decoding.row_trees import NodeSpan, RowTrees, take_nodes
+from genret.decoding.side_by_side import max_rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,6 +98,13 @@ class WholeTreeWriter:
 
     def write(self, spans: Sequence[NodeSpan]) -> Tensor:
         """Write nodes in one pass; see `TreeWriter.write`. Waits for the device to copy the tokens there."""
+        most, pending, written = max_rows(), list(spans), []
+        while pending:
+            written.append(self._write(pending if most is None else take_nodes(pending, most)))
+            pending = [] if most is None else pending
+        return written[0] if len(written) == 1 else torch.cat(written)
+
+    def _write(self, spans: Sequence[NodeSpan]) -> Tensor:
         device = self._prompts.lengths_on_device.device
         rows_per_block = _ROWS_ON_CPU if device.type == "cpu" else _ROWS_ON_DEVICE
         piece = cut(self._trees, spans, self._kept.length, self._prompts, rows_per_block)

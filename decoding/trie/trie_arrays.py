@@ -57,6 +57,33 @@ class TrieArrays(NamedTuple):
         return len(self.tail_begin) - 1
 
 
+def check_trie(arrays: TrieArrays, largest_token: int) -> None:
+    """Check that every walk from the root ends and stays inside the arrays, whose lengths fit together.
+
+    Kernels read without looking. One pass over each array; what stands in a sound trie may still be wrong.
+
+    Raises:
+        ValueError: the text names the array.
+    """
+    token, child_begin, row_begin, tail_begin, depth, _ = arrays
+    num_nodes = arrays.num_nodes
+    if int(token.max()) > largest_token:
+        raise ValueError(f"column 'token' is not at most {largest_token} everywhere")
+    for name, bounds, begin in (("child_begin", child_begin, 1), ("tail_begin", tail_begin, num_nodes)):
+        if int(bounds[0]) != begin or bool((bounds[1:] < bounds[:-1]).any()):
+            raise ValueError(f"column {name!r} is not ascending from {begin}")
+    begins = [0, 1]  # of the levels; then the end, twice
+    while begins[-1] > begins[-2] and len(begins) < depth + 3:
+        begins.append(int(child_begin[begins[-1]]))
+    if begins[-2:] != [num_nodes, num_nodes]:
+        raise ValueError(f"column 'child_begin' is not of {num_nodes} nodes in {depth + 1} levels")
+    first, last = np.array(begins[:-2]), np.array(begins[1:-1]) - 1
+    falls = np.flatnonzero(row_begin[2:-1] <= row_begin[1:-2]) + 2
+    lowest, highest = int(row_begin[first].min()), int(row_begin[last].max())
+    if lowest < 0 or highest > max(arrays.num_rows - 1, 0) or not np.isin(falls, first).all():
+        raise ValueError(f"column 'row_begin' is not ascending below {arrays.num_rows} in every level")
+
+
 def derive_trie(tokens: IntArray, offsets: IntArray) -> TrieArrays:
     """Derive the trie of R distinct rows, none a prefix of another, in lexicographic order.
 

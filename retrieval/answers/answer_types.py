@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, TypedDict, get_args
 
 from genret.decoding.grammar.compile_options import (
@@ -126,6 +126,26 @@ class AnswerRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class PreparedAnswer(AnswerRequest):
+    """A request with its compiled schema, so that nothing is left to compile when its batch runs.
+
+    Attributes:
+        compiled: The schema, a `schemas.CompiledSchema` of the retriever that will answer; None: there is
+            none yet.
+        compile_ms: CPU time of its compilation, milliseconds; 0 if it was known.
+    """
+
+    compiled: Any = None
+    compile_ms: float = 0.0
+
+    @classmethod
+    def of(cls, request: AnswerRequest, compiled: Any, compile_ms: float) -> PreparedAnswer:
+        """Return `request` with its compiled schema."""
+        own = {field.name: getattr(request, field.name) for field in fields(AnswerRequest)}
+        return cls(**own, compiled=compiled, compile_ms=compile_ms)
+
+
+@dataclass(frozen=True, slots=True)
 class AnswerEntity:
     """The entities behind a string of an answer that had to be a title.
 
@@ -161,7 +181,7 @@ class AnswerResult:
         num_forwards: Forward passes behind the prompt.
         seed: The seed that was used; None where nothing was sampled.
         schema_digest: Digest of the schema's canonical text: the same digest means the same grammar.
-        compile_ms: Time to find or compile the grammar, milliseconds.
+        compile_ms: CPU time of finding or compiling the grammar, milliseconds, without any wait.
         mass: `disc`: estimate of the model's probability that its answer is valid under the schema.
         mass_stderr: Standard error of `mass`; None with a single draw.
         timings: Wall times of the batch.

@@ -26,6 +26,7 @@ from genret.retrieval.answers.answer_types import (
     AnswerOptions,
     AnswerRequest,
     AnswerResult,
+    PreparedAnswer,
     Schema,
 )
 from genret.retrieval.answers.schema_explanation import user_error
@@ -62,7 +63,7 @@ class AnswerJob:
 
     Attributes:
         num_shared: Number of leading tokens that every prompt of its template has.
-        compile_ms: Time to find or compile the schema, milliseconds.
+        compile_ms: CPU time of finding or compiling the schema, milliseconds.
         titles: Name of the index that its schema calls "titles".
     """
 
@@ -121,7 +122,7 @@ class Answerer:
         titles: str | None = None,
         indexes: IndexSet | None = None,
     ) -> AnswerJob:
-        """Check a request, compile its schema and encode its prompt.
+        """Check a request, compile its schema unless that was done before, and encode its prompt.
 
         Args:
             request: The request.
@@ -133,11 +134,15 @@ class Answerer:
             SchemaRejectedError: the schema cannot be used.
             InputError: the template is unknown, or query, schema or answer do not fit into the model.
         """
-        begun = time.perf_counter()
+        begun = time.thread_time()
+        self._prompts.check_length("query", request.query)
         indexes = self.engine.indexes if indexes is None else indexes
         titles = titles or indexes.first_name
-        schema = self.engine.schemas.prepare(request, indexes, titles)
-        compile_ms = (time.perf_counter() - begun) * 1e3
+        if isinstance(request, PreparedAnswer) and request.compiled is not None:
+            schema, compile_ms = request.compiled, request.compile_ms
+        else:
+            schema = self.engine.schemas.prepare(request, indexes, titles)
+            compile_ms = (time.thread_time() - begun) * 1e3
         template = self._template_of(request, schema.shown)
         prompt = self._prompts.encode(template, request.query)
         room = self._limits.room(len(prompt))
@@ -214,17 +219,15 @@ class Answerer:
 
     def _narrowed(self, job: AnswerJob) -> AnswerJob:
         """Return a job restricted to the titles that a beam search finds for its query."""
-        begun = time.perf_counter()
         request, engine = job.request, self.engine
         if job.cancel is not None:
             job.cancel.check()
         shortlist = ShortlistedSlots(
             request.query, request.shortlist or 1, job.indexes.finder, engine.searcher
         )
-        schema = engine.schemas.narrowed(job.schema, request, job.titles, shortlist)
+        schema, compile_ms = engine.schemas.narrowed(job.schema, request, job.titles, shortlist)
         _check_budget(schema, request.max_tokens, request.max_tokens)
-        compile_ms = job.compile_ms + (time.perf_counter() - begun) * 1e3
-        return replace(job, schema=schema, compile_ms=compile_ms)
+        return replace(job, schema=schema, compile_ms=job.compile_ms + compile_ms)
 
     def _answer(self, jobs: Sequence[AnswerJob], prefix: PromptPrefix | None) -> list[AnswerReply]:
         begun = time.perf_counter()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar, cast
+from weakref import WeakSet
 
 from genret.decoding.answering.speller import Speller
 from genret.decoding.grammar.compile_options import GrammarOptions, compile_budget, current_budget
@@ -39,7 +40,7 @@ from genret.retrieval.text import TextTokenizer
 _VALIDATOR_BYTES_PER_CHARACTER = 16
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class CompiledSchema:
     """A compiled schema: `digest` is that of its canonical text, `shown` its text in a prompt.
 
@@ -67,11 +68,20 @@ class SchemaStore:
         self._leaves = leaves
         self._cache: GrammarCache[CompiledSchema] = GrammarCache(max_bytes)
         self._named: dict[str, str] = {}
+        self._kept: dict[_Asked, CompiledSchema] = {}  # named ones, which no other schema displaces
+        self._alive: WeakSet[CompiledSchema] = WeakSet()
+        self._lock = threading.Lock()
 
     @property
     def stats(self) -> CacheStats:
         """Counters of the cache of grammars."""
         return self._cache.stats
+
+    @property
+    def alive_bytes(self) -> int:
+        """Memory of all compiled schemas, those included that only requests still hold."""
+        with self._lock:
+            return sum(schema.num_bytes for schema in self._alive)
 
     def name_schema(
         self,
@@ -91,16 +101,34 @@ class SchemaStore:
         if name in self._named:
             raise InputError("schema", f"two schemas are named {name!r}")
         request = AnswerRequest("-", schema_text(schema))
-        self.prepare(request, indexes, titles)
+        self._keep(request, indexes, titles)
         self._named[name] = str(request.schema)
 
     def prepare_named(self, indexes: IndexSet, titles: str = FIRST_INDEX) -> None:
         """Compile the named schemas over other indexes; InputError names one that cannot be used."""
         for name in self._named:
             try:
-                self.prepare(AnswerRequest("-", schema_name=name), indexes, titles)
+                self._keep(AnswerRequest("-", schema_name=name), indexes, titles)
             except InputError as error:
                 raise InputError(name, error.message) from error
+
+    def _keep(self, request: AnswerRequest, indexes: IndexSet, titles: str) -> None:
+        compiled = self.prepare(request, indexes, titles)
+        with self._lock:
+            self._kept[self._asked(request, indexes, titles)] = compiled
+
+    def find(
+        self, request: AnswerRequest, indexes: IndexSet, titles: str = FIRST_INDEX
+    ) -> CompiledSchema | None:
+        """Return the schema of a request if it is compiled, None if not; takes microseconds.
+
+        Raises as `prepare` does, if the schema was refused before.
+        """
+        asked = self._asked(request, indexes, titles)
+        try:
+            return self._cache.find(asked) or self._kept.get(asked)
+        except GrammarError as error:
+            raise _refusal(request, error) from error
 
     def prepare(self, request: AnswerRequest, indexes: IndexSet, titles: str = FIRST_INDEX) -> CompiledSchema:
         """Return the schema of a request, compiled unless it is known; arguments as of `name_schema`.
@@ -109,19 +137,26 @@ class SchemaStore:
             SchemaRejectedError: the schema cannot be used; names keyword and JSON pointer.
             InputError: there is no schema of that name.
         """
-        text, options = self._text(request), request.options
-        asked = _Asked(text, options, titles, indexes.stamp(text, titles))
+        found = self.find(request, indexes, titles)
+        if found is not None:
+            return found
+        asked = self._asked(request, indexes, titles)
+        text, options = asked.text, asked.options
         try:
-            return self._cache.get(
-                asked, len(text), asked.canonical, partial(self._compile, text, options, indexes, titles)
-            )
+            with compile_budget(options.limits):
+                return self._cache.get(
+                    asked, len(text), asked.canonical, partial(self._compile, text, options, indexes, titles)
+                )
         except GrammarError as error:
             raise _refusal(request, error) from error
 
     def narrowed(
         self, schema: CompiledSchema, request: AnswerRequest, titles: str, holes: TitleSlotOpener
-    ) -> CompiledSchema:
+    ) -> tuple[CompiledSchema, float]:
         """Compile a request's schema again over the sets of titles that `holes` opens, for it alone.
+
+        Returns:
+            The schema, and the CPU time of compiling it without opening the sets, milliseconds.
 
         Raises:
             SchemaRejectedError: nothing is valid over these sets.
@@ -132,11 +167,13 @@ class SchemaStore:
                 return holes(_meant(name, titles))
 
         try:
-            grammar = compile_schema(self._text(request), self._leaves, request.options, open_hole)
-            _measured(grammar, request.options)
+            with compile_budget(request.options.limits) as budget:
+                grammar = _measured(
+                    compile_schema(self._text(request), self._leaves, request.options, open_hole)
+                )
         except GrammarError as error:
             raise _refusal(request, error) from error
-        return replace(schema, grammar=grammar)
+        return replace(schema, grammar=grammar), budget.spent_s * 1e3
 
     def settle(self, schema: CompiledSchema) -> None:
         """Count the growth of a grammar, once an answer was written under it."""
@@ -145,6 +182,13 @@ class SchemaStore:
     def forget(self, named: NamedIndex) -> None:
         """Drop the grammars that may be over a version of an index."""
         self._cache.discard(lambda key: isinstance(key, _Asked) and named.serial in key.versions)
+        with self._lock:
+            for asked in [asked for asked in self._kept if named.serial in asked.versions]:
+                del self._kept[asked]
+
+    def _asked(self, request: AnswerRequest, indexes: IndexSet, titles: str) -> _Asked:
+        text = self._text(request)
+        return _Asked(text, request.options, titles, indexes.stamp(text, titles))
 
     def _text(self, request: AnswerRequest) -> str:
         if request.schema_name is None:
@@ -158,15 +202,18 @@ class SchemaStore:
         def open_hole(name: TitleSlotName) -> TitleSlotLeaf:
             return indexes(_meant(name, titles))
 
-        grammar = _measured(compile_schema(text, self._leaves, options, open_hole), options)
+        grammar = _measured(compile_schema(text, self._leaves, options, open_hole))
         canonical = canonical_text(parse_document(text, options.limits))
-        return CompiledSchema(
+        compiled = CompiledSchema(
             grammar,
             AnswerValidator(text, options.formats),
             f"sha256:{hashlib.sha256(canonical.encode()).hexdigest()}",
             shown(text),
             len(text) * _VALIDATOR_BYTES_PER_CHARACTER,
         )
+        with self._lock:
+            self._alive.add(compiled)
+        return compiled
 
 
 def _refusal(request: AnswerRequest, error: GrammarError) -> GenretError:
@@ -191,11 +238,10 @@ def _meant(name: TitleSlotName, titles: str) -> TitleSlotName:
     return replace(name, index=titles) if name.index == FIRST_INDEX else name
 
 
-def _measured(grammar: Grammar, options: GrammarOptions) -> Grammar:
+def _measured(grammar: Grammar) -> Grammar:
     """Find the shortest answer, which every request asks for, within the budget of time for compiling."""
     try:
-        with compile_budget(options.limits):
-            grammar.tokens_to_finish(grammar.start)
+        grammar.tokens_to_finish(grammar.start)
     except RecursionError:
         raise SchemaLimitError("", "#", "the shortest answer is nested too deeply") from None
     return grammar

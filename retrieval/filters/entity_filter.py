@@ -116,7 +116,8 @@ class FilterStore:
         """Raise InputError for "filter" if a predicate does not fit the index; cheap, and from any thread."""
         if restriction.predicate is not None:
             names = (*self._index.entities.metadata_columns, ENTITY_ID, TITLE)
-            check(restriction.predicate, {name: self._column(name).type for name in names})
+            entities = self._index.entities
+            check(restriction.predicate, {name: entities.column_type(name) for name in names})
 
     def make(self, restriction: Restriction, poll: Callable[[], None] | None = None) -> EntityFilter:
         """Make the filter of a restriction: one pass over its columns, one over the rows.

@@ -22,6 +22,7 @@ from genret.retrieval.index.layout import (
     ENTITIES_FILE,
     ENTITY_BATCH_ROWS,
     ENTITY_ID,
+    POSTINGS_FILE,
     TITLE,
     TITLE_ORDER_FILE,
     as_arrow,
@@ -42,6 +43,9 @@ IntArray = npt.NDArray[np.signedinteger]
 class EntityTable:
     """The entities of an index, memory-mapped; IndexFormatError if record batches have unexpected sizes.
 
+    Arrow follows offsets and codes without looking. So a column of a batch is checked when it is first read,
+    which raises IndexFormatError; opening does not pass over it.
+
     Args:
         table: entities.arrow; a table without ids uses titles as ids.
         metadata_columns: Names of the metadata columns.
@@ -53,9 +57,12 @@ class EntityTable:
 
     def __init__(self, table: pa.Table, metadata_columns: tuple[str, ...], name: str) -> None:
         self._table = table
+        self._name = name
         self._batches = table.to_batches()
-        for batch in self._batches[:-1]:
-            if batch.num_rows != ENTITY_BATCH_ROWS:
+        self._checked: set[tuple[int, str]] = set()
+        for number, batch in enumerate(self._batches):
+            expected = min(ENTITY_BATCH_ROWS, table.num_rows - number * ENTITY_BATCH_ROWS)
+            if batch.num_rows != expected:
                 raise IndexFormatError(
                     f"{name}: expected record batches of {ENTITY_BATCH_ROWS} rows, got {batch.num_rows}"
                 )
@@ -87,12 +94,19 @@ class EntityTable:
         return list(zip(*columns, strict=True))
 
     def form(self, number: int, form: int) -> str:
-        """Return a surface form's text: the title for 0, the n-th alias for n."""
+        """Return a surface form's text: the title for 0, the n-th alias for n.
+
+        IndexFormatError if a posting claims an alias that the entity does not have.
+        """
         batch, at = self._locate(number)
-        text: str = (
-            batch.column(TITLE)[at].as_py() if form == 0 else batch.column(ALIASES)[at][form - 1].as_py()
-        )
-        return text
+        if form == 0:
+            return str(batch.column(TITLE)[at].as_py())
+        aliases = batch.column(ALIASES)[at] if self._has_aliases else ()
+        if form > len(aliases):
+            raise IndexFormatError(
+                f"{POSTINGS_FILE}: a form of entity {number}: expected at most {len(aliases)}, got {form}"
+            )
+        return str(aliases[form - 1].as_py())
 
     def numbers(self, entity_ids: Sequence[str] | pa.Array) -> IntArray:
         """Look up many ids in one pass over the table, with some 60 bytes per id and 8 per entity.
@@ -102,7 +116,7 @@ class EntityTable:
         """
         wanted = _strings(entity_ids)
         found = np.full(len(wanted), -1, dtype=np.int64)
-        places = pc.index_in(self._table.column(self.id_column), value_set=wanted).fill_null(-1).to_numpy()
+        places = pc.index_in(self.stored_column(ENTITY_ID), value_set=wanted).fill_null(-1).to_numpy()
         hits = np.flatnonzero(places >= 0)
         found[places[hits]] = hits
         # An id asked for twice is found at its first place.
@@ -124,7 +138,7 @@ class EntityTable:
 
     def _lookup_for(self, wanted: pa.Array) -> IdLookup | None:
         """Return the table of hashes where it pays; made when passes so far took longer than making it."""
-        ids = self._table.column(self.id_column)
+        ids = self.stored_column(ENTITY_ID)
         is_plain = wanted.type == ids.type == pa.string() and not wanted.null_count
         if not is_plain or len(wanted) * _FEW_IDS > len(ids):
             return None
@@ -150,15 +164,19 @@ class EntityTable:
 
         Strings that repeat are dictionary-encoded; all chunks share one dictionary, sorted by code points.
         """
-        if name == ENTITY_ID:
-            return self._table.column(self.id_column)
-        if name not in self._table.column_names:
-            known = list(dict.fromkeys([ENTITY_ID, *self._table.column_names]))
-            raise ValueError(f"column: expected one of {known}, got {name!r}")
+        name = self._stored(name)
+        for number in range(len(self._batches)):
+            self._check(number, name)
         return self._table.column(name)
+
+    def column_type(self, name: str) -> pa.DataType:
+        """Return the type of a stored column without reading it; errors are those of `column`."""
+        return self._table.schema.field(self._stored(name)).type
 
     def slice(self, begin: int, end: int) -> pa.Table:
         """Return entities begin … end - 1 as they lie in the file, zero-copy."""
+        for number in range(begin // ENTITY_BATCH_ROWS, -(-end // ENTITY_BATCH_ROWS)):
+            self._batch(number)
         return self._table.slice(begin, end - begin)
 
     def take(self, numbers: IntArray) -> pa.Table:
@@ -167,7 +185,7 @@ class EntityTable:
         batch, at = np.divmod(numbers[order], ENTITY_BATCH_ROWS)
         present, begins = np.unique(batch, return_index=True)
         parts = [
-            self._batches[i].take(as_arrow(places))
+            self._batch(i).take(as_arrow(places))
             for i, places in zip(present.tolist(), np.split(at, begins[1:]), strict=True)
         ]
         back = np.empty(len(order), dtype=np.int64)
@@ -178,7 +196,30 @@ class EntityTable:
         if not 0 <= number < len(self):
             raise ValueError(f"entity number: expected 0 <= number < {len(self)}, got {number}")
         batch, at = divmod(number, ENTITY_BATCH_ROWS)
-        return self._batches[batch], at
+        return self._batch(batch), at
+
+    def _stored(self, name: str) -> str:
+        """Return the name under which a column is stored."""
+        name = self.id_column if name == ENTITY_ID else name
+        if name not in self._table.column_names:
+            known = list(dict.fromkeys([ENTITY_ID, *self._table.column_names]))
+            raise ValueError(f"column: expected one of {known}, got {name!r}")
+        return name
+
+    def _batch(self, number: int) -> pa.RecordBatch:
+        """Return a record batch whose columns are all checked."""
+        for name in self._table.column_names:
+            self._check(number, name)
+        return self._batches[number]
+
+    def _check(self, number: int, name: str) -> None:
+        """Check the offsets, codes and characters of a column of a batch, the first time it is asked for."""
+        if (number, name) not in self._checked:
+            try:
+                self._batches[number].column(name).validate(full=True)
+            except pa.ArrowException as error:
+                raise IndexFormatError(f"{self._name}: column {name!r}: {error}") from error
+            self._checked.add((number, name))
 
 
 def _strings(entity_ids: Sequence[str] | pa.Array) -> pa.Array:
@@ -206,6 +247,24 @@ class Postings:
         values = lists.values
         return cls(as_numpy(lists.offsets), as_numpy(values.field("entity")), as_numpy(values.field("form")))
 
+    def check(self, num_entities: int, num_postings: int) -> None:
+        """Check that rows name entities, one at least, in one pass over each array.
+
+        IndexFormatError if they do not. Forms are compared with the entity's aliases where they are read.
+        """
+        entity, offsets = self.entity, self.offsets
+        problem = None
+        if len(entity) != num_postings:
+            problem = f"expected {num_postings} postings, got {len(entity)}"
+        elif offsets[0] != 0 or offsets[-1] != len(entity):
+            problem = f"the rows are postings {offsets[0]} to {offsets[-1]} of {len(entity)}"
+        elif (none := offsets[1:] <= offsets[:-1]).any():
+            problem = f"row {int(none.argmax())} names no entity"
+        elif len(entity) and (entity.min() < 0 or entity.max() >= num_entities):
+            problem = f"an entity number is outside 0 … {num_entities - 1}"
+        if problem is not None:
+            raise IndexFormatError(f"{POSTINGS_FILE}: {problem}")
+
     @classmethod
     def one_to_one(cls, num_rows: int) -> Postings:
         """Return the postings of an index in which row r is the title of entity r."""
@@ -219,13 +278,18 @@ class Postings:
 
 
 def filled_weights(column: pa.ChunkedArray) -> npt.NDArray[np.float64]:
-    """Return the weights of a column as one read-only array, 1 where a value is missing. Shape: (n,)."""
+    """Return the weights of a column as one read-only array, 1 where a value is missing. Shape: (n,).
+
+    IndexFormatError if one of them is negative or not finite.
+    """
     filled = np.empty(len(column), dtype=np.float64)
     begin = 0
     for chunk in column.chunks:
         end = begin + len(chunk)
         filled[begin:end] = chunk.cast(pa.float64(), safe=False).fill_null(1.0).to_numpy()
         begin = end
+    if len(filled) and not (filled.min() >= 0 and filled.max() < np.inf):  # nor NaN
+        raise IndexFormatError(f"{ENTITIES_FILE}: a weight is no finite number of at least 0")
     filled.flags.writeable = False
     return filled
 

@@ -192,9 +192,20 @@ def read_table(data: pa.Buffer, name: str, schemas: Sequence[pa.Schema], num_row
     if table.num_rows != num_rows:
         raise IndexFormatError(f"{name}: expected {num_rows} rows, got {table.num_rows}")
     for field in table.schema:
-        if not field.nullable and table.column(field.name).null_count:
+        if any(_has_nulls(field, chunk) for chunk in table.column(field.name).chunks):
             raise IndexFormatError(f"{name}: column {field.name!r} has nulls")
     return table
+
+
+def _has_nulls(field: pa.Field, array: pa.Array) -> bool:
+    """Whether there are nulls in an array of numbers, strings, lists or structs where there may be none."""
+    if not field.nullable and array.null_count:
+        return True
+    if pa.types.is_struct(field.type):
+        return any(_has_nulls(inner, array.field(inner.name)) for inner in field.type)
+    if pa.types.is_nested(field.type):
+        return _has_nulls(field.type.value_field, array.values)
+    return False
 
 
 def single_chunk(table: pa.Table, name: str, column: str) -> pa.Array:

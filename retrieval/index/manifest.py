@@ -67,6 +67,11 @@ class TokenizerEntry:
     def __post_init__(self) -> None:
         if not 1 <= self.vocab_size <= 1 << 32:
             raise ValueError(f"tokenizer.vocab_size: expected 1 <= it <= 2**32, got {self.vocab_size}")
+        if not self.end_token_id <= self.max_token_id < self.vocab_size:
+            raise ValueError(
+                "tokenizer: expected end_token_id <= max_token_id < vocab_size, got "
+                f"{self.end_token_id}, {self.max_token_id}, {self.vocab_size}"
+            )
 
 
 @dataclass(frozen=True, slots=True)

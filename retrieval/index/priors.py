@@ -13,6 +13,7 @@ import pyarrow as pa
 from genret.retrieval.errors import IndexFormatError
 from genret.retrieval.index.layout import PRIOR_FILE, as_numpy, read_schema, read_table, single_chunk
 from genret.retrieval.index.reader import Index
+from genret.retrieval.index.small_files import parse_json
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -54,6 +55,8 @@ def read_priors(index: Index) -> dict[str, Prior]:
         return {}
     data = index.evidence_file(PRIOR_FILE)
     names = read_schema(data, PRIOR_FILE).names
+    if len(set(names)) != len(names):
+        raise IndexFormatError(f"{PRIOR_FILE}: a column stands there twice: {names}")
     table = read_table(data, PRIOR_FILE, [_schema(names)], index.num_entities)
     return {name: _prior(table, name) for name in names}
 
@@ -87,7 +90,7 @@ def _told(prior: Prior) -> str:
 def _prior(table: pa.Table, model: str) -> Prior:
     where = f"{PRIOR_FILE}: column {model!r}"
     try:
-        told = json.loads((table.schema.field(model).metadata or {})[b"prior"])
+        told = parse_json((table.schema.field(model).metadata or {})[b"prior"], where)
         queries, prompts = tuple(map(str, told["queries"])), str(told["prompts"])
         title_weight = float(told["title_weight"])
     except (KeyError, TypeError, ValueError) as error:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from genret.decoding.trie.trie_arrays import TrieArrays
+from genret.decoding.trie.trie_arrays import TrieArrays, check_trie
 from genret.retrieval.errors import (
     EvidenceMissingError,
     IndexChecksumError,
@@ -110,7 +110,9 @@ class Index:
         for entry in self._evidence_files.values():
             self._check_evidence(entry, verify_digests)
         self._open: tuple[TrieArrays, RowBuckets, EntityTable] | None = (trie, rows, entities)
-        self._postings = postings  # None: row r is the title of entity r
+        self._is_trie_checked = False
+        self._stored_postings = postings  # None: row r is the title of entity r
+        self._postings: Postings | None = None
         self._title_order = title_order
 
     @classmethod
@@ -151,7 +153,8 @@ class Index:
         }
         counts = manifest.counts
         order = files.get(TITLE_ORDER_FILE)
-        rows = RowBuckets([read_bucket(files[b.file], b, manifest) for b in manifest.buckets])
+        buckets = [read_bucket(files[b.file], b, manifest) for b in manifest.buckets]
+        rows = RowBuckets(buckets, manifest.tokenizer.max_token_id)
         if rows.num_rows != counts.rows:
             raise IndexFormatError(f"{folder}: the buckets hold {rows.num_rows} rows, expected {counts.rows}")
         return cls(
@@ -167,8 +170,18 @@ class Index:
         )
 
     def trie_arrays(self) -> TrieArrays:
-        """Return the title trie as read-only, zero-copy NumPy views."""
-        return self._parts()[0]
+        """Return the title trie as read-only, zero-copy NumPy views, checked on first use (`check_trie`).
+
+        IndexFormatError if a walk could leave them.
+        """
+        arrays = self._parts()[0]
+        if not self._is_trie_checked:
+            try:
+                check_trie(arrays, self.manifest.tokenizer.max_token_id)
+            except ValueError as error:
+                raise IndexFormatError(f"{TRIE_FILE}: {error}") from error
+            self._is_trie_checked = True
+        return arrays
 
     @property
     def rows(self) -> RowBuckets:
@@ -182,10 +195,14 @@ class Index:
 
     @property
     def postings(self) -> Postings:
-        """Row -> entities as arrays; made on first use when the index stores none."""
+        """Row -> entities as arrays; made on first use, or checked then (`Postings.check`)."""
         self._parts()
         if self._postings is None:
-            self._postings = Postings.one_to_one(self.num_rows)
+            if self._stored_postings is None:
+                self._postings = Postings.one_to_one(self.num_rows)
+            else:
+                self._stored_postings.check(self.num_entities, self.manifest.counts.postings)
+                self._postings = self._stored_postings
         return self._postings
 
     @cached_property
@@ -241,8 +258,14 @@ class Index:
 
     @cached_property
     def forms_per_entity(self) -> npt.NDArray[np.int64]:
-        """Number of forms of every entity, counted on first use. Shape: (num_entities,)."""
-        return np.bincount(self.postings.entity, minlength=self.num_entities)
+        """Number of forms of every entity, counted on first use. Shape: (num_entities,).
+
+        IndexFormatError if an entity has none.
+        """
+        counts = np.bincount(self.postings.entity, minlength=self.num_entities)
+        if not counts.all():
+            raise IndexFormatError(f"{POSTINGS_FILE}: no row names entity {int(counts.argmin())}")
+        return counts
 
     @cached_property
     def max_forms(self) -> int:
@@ -317,7 +340,7 @@ class Index:
     def close(self) -> None:
         """Drop the references to the files. Idempotent."""
         self._open = None
-        self._postings = None
+        self._postings = self._stored_postings = None
         self._title_order = None
 
     def __enter__(self) -> Self:
@@ -337,7 +360,7 @@ class Index:
         self._parts()
         if not 0 <= rank < self.num_rows:
             raise ValueError(f"rank: expected 0 <= rank < {self.num_rows}, got {rank}")
-        return [(rank, 0)] if self._postings is None else self._postings.of(rank)
+        return [(rank, 0)] if self.is_one_to_one else self.postings.of(rank)
 
 
 def read_manifest(folder: Path) -> tuple[Manifest, str]:

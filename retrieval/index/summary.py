@@ -82,13 +82,19 @@ def ranking_facts(index: Index) -> list[dict[str, Any]] | None:
         return [
             {
                 "model": model,
-                "provenance": dict(ranking["provenance"] or {}),
+                "provenance": _told(ranking["provenance"] or {}),
                 "weights": _by_kind(ranking["weights"]),
             }
             for model, ranking in sorted(rankings.items())
         ]
-    except (IndexDirectoryError, KeyError, TypeError, ValueError, AttributeError) as error:
+    except (IndexDirectoryError, KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         return [{"problem": str(error)}]
+
+
+def _told(provenance: Mapping[str, Any]) -> dict[str, Any]:
+    numbers = {"num_queries": int(provenance.get("num_queries", 0))}
+    metrics = {name: float(value) for name, value in (provenance.get("metrics") or {}).items()}
+    return {**provenance, **numbers, "metrics": metrics}
 
 
 def prior_facts(index: Index) -> list[dict[str, Any]] | None:

@@ -28,6 +28,7 @@ from genret.retrieval.index.layout import (
     PRIOR_FILE,
     QUERIES_FILE,
     RANKING_FILE,
+    ROWS_DIR,
     TEXTS_FILE,
     TITLE_ORDER_FILE,
     TITLE_ORDER_SINCE,
@@ -40,6 +41,7 @@ from genret.retrieval.index.layout import (
     postings_schema,
     read_schema,
     read_table,
+    rows_file,
     rows_schema,
     single_chunk,
     smallest_unsigned,
@@ -139,8 +141,6 @@ def _only_list(table: pa.Table, name: str) -> npt.NDArray[np.integer]:
     values = lists.values
     if lists.offsets.to_pylist() != [0, len(values)]:
         raise IndexFormatError(f"{TRIE_FILE}: column {name!r} is more than one list")
-    if values.null_count:
-        raise IndexFormatError(f"{TRIE_FILE}: column {name!r} has nulls")
     return as_numpy(values)
 
 
@@ -238,14 +238,18 @@ def _equal_range(column: IntArray, low: int, high: int, token: int) -> tuple[int
 
 
 class RowBuckets:
-    """All rows of an index, in one bucket per length."""
+    """All rows of an index, in one bucket per length; their tokens are at most `largest_token`.
 
-    def __init__(self, buckets: Sequence[RowBucket]) -> None:
+    Every reader of rows raises IndexFormatError for what it meets in them that cannot be.
+    """
+
+    def __init__(self, buckets: Sequence[RowBucket], largest_token: int) -> None:
         self._by_length = {bucket.length: bucket for bucket in buckets}
         # The fullest bucket first: a rank is most likely there.
         self._by_size = sorted(buckets, key=lambda bucket: -len(bucket.ranks))
         self.num_rows = sum(len(bucket.ranks) for bucket in buckets)
         self._dtype = self._by_size[0].columns[0].dtype if buckets else np.dtype(np.uint8)
+        self._largest_token = largest_token
 
     def token_ids(self, rank: int) -> tuple[int, ...]:
         """Return the row of a rank; ValueError if there is no such rank."""
@@ -263,12 +267,18 @@ class RowBuckets:
             at = np.searchsorted(bucket.ranks, np.clip(wanted, -1, self.num_rows).astype(bucket.ranks.dtype))
             here = np.flatnonzero(at < len(bucket.ranks))
             here = here[bucket.ranks[at[here]] == wanted[here]]
-            tokens = [column[at[here]].tolist() for column in bucket.columns]
-            for place, row in zip(missing[here].tolist(), zip(*tokens, strict=True), strict=True):
-                rows[place] = row
+            tokens = np.stack([column[at[here]] for column in bucket.columns], axis=1)
+            if tokens.max(initial=0) > self._largest_token:  # a model has no embedding of it
+                most = f"at most {self._largest_token}, got {tokens.max()}"
+                raise IndexFormatError(f"{rows_file(bucket.length)}: a token: expected {most}")
+            for place, row in zip(missing[here].tolist(), tokens.tolist(), strict=True):
+                rows[place] = tuple(row)
             missing = np.delete(missing, here)
         if len(missing):
-            raise ValueError(f"rank: expected 0 <= rank < {self.num_rows}, got {int(ranks[missing[0]])}")
+            rank = int(ranks[missing[0]])
+            if 0 <= rank < self.num_rows:
+                raise IndexFormatError(f"{ROWS_DIR}: no row has rank {rank}")
+            raise ValueError(f"rank: expected 0 <= rank < {self.num_rows}, got {rank}")
         return rows
 
     def find(self, token_ids: Sequence[int]) -> int:
@@ -288,7 +298,7 @@ class RowBuckets:
             offsets: Row i is tokens[offsets[i] : offsets[i + 1]]. Shape: (end - begin + 1,), int64.
 
         Raises:
-            ValueError: a rank among them has no row.
+            IndexFormatError: a rank among them has no row.
         """
         spans: list[tuple[RowBucket, int, int]] = []
         for bucket in self._by_size:
@@ -297,11 +307,7 @@ class RowBuckets:
         return self._gathered(begin, end, spans)
 
     def flat(self) -> tuple[IntArray, IntArray]:
-        """Return `slice` of all rows; ValueError unless the ranks are a permutation of 0 … R - 1."""
-        for bucket in self._by_size:
-            ranks = bucket.ranks
-            if len(ranks) and (ranks.min() < 0 or ranks.max() >= self.num_rows):
-                raise ValueError(f"rows of length {bucket.length}: a rank is outside 0 … {self.num_rows - 1}")
+        """Return `slice` of all rows; IndexFormatError unless the ranks are a permutation of 0 … R - 1."""
         # As many ranks as rows, so a missing one means that another is double.
         return self._gathered(0, self.num_rows, [(b, 0, len(b.ranks)) for b in self._by_size])
 
@@ -310,9 +316,12 @@ class RowBuckets:
     ) -> tuple[IntArray, IntArray]:
         lengths = np.zeros(end - begin, dtype=np.int64)
         for bucket, low, high in spans:
-            lengths[bucket.ranks[low:high] - begin] = bucket.length
+            ranks = bucket.ranks[low:high]
+            if len(ranks) and (ranks.min() < begin or ranks.max() >= end):
+                raise IndexFormatError(f"{rows_file(bucket.length)}: a rank is outside {begin} … {end - 1}")
+            lengths[ranks - begin] = bucket.length
         if (lengths == 0).any():
-            raise ValueError(f"no row has rank {begin + int((lengths == 0).argmax())}")
+            raise IndexFormatError(f"{ROWS_DIR}: no row has rank {begin + int((lengths == 0).argmax())}")
         offsets = np.zeros(end - begin + 1, dtype=np.int64)
         np.cumsum(lengths, out=offsets[1:])
         tokens: IntArray = np.empty(int(offsets[-1]), dtype=self._dtype)

@@ -370,15 +370,15 @@ def answer_prepared(
     cancel: Sequence[CancelToken | None] | None,
     prepare: Callable[[Request, CancelToken | None], Job],
     run: Callable[[Sequence[Job]], list[Answer]],
-) -> list[Answer | GenretError]:
+) -> list[Answer | GenretError | DecodingCancelledError]:
     """Answer requests together: per request its answer, or the error that `prepare` raised."""
     tokens = list(cancel) if cancel is not None else [None] * len(requests)
-    replies: dict[int, Answer | GenretError] = {}
+    replies: dict[int, Answer | GenretError | DecodingCancelledError] = {}
     jobs: dict[int, Job] = {}
     for i, (request, token) in enumerate(zip(requests, tokens, strict=True)):
         try:
             jobs[i] = prepare(request, token)
-        except GenretError as error:
+        except (GenretError, DecodingCancelledError) as error:
             replies[i] = error
     replies.update(zip(jobs, run(list(jobs.values())), strict=True))
     return [replies[i] for i in range(len(requests))]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,7 +26,7 @@ from genret.retrieval.evidence.evidence import FEATURE_NUMBER, LEAST_LOGPROB, VE
 from genret.retrieval.filters.entity_filter import EntityFilter, mask_of
 from genret.retrieval.index.owners import EntityRows, FormOwners, best_first
 from genret.retrieval.index.reader import Index
-from genret.retrieval.loaded_model import KvMeter, Limits, PrefixStore
+from genret.retrieval.loaded_model import KvMeter, Limits, PrefixStore, check_length
 from genret.retrieval.methods.decoded_methods import (
     Asked,
     Decoded,
@@ -366,6 +366,23 @@ class ScoreJob:
     reply: ScoreReply | None = None
 
 
+# Characters that are tokenised before it is asked again whether somebody waits for them.
+_BLOCK_CHARACTERS = 64 * 1024
+
+
+def _blocks(texts: Sequence[str]) -> Iterator[list[str]]:
+    block: list[str] = []
+    size = 0
+    for text in texts:
+        if block and size + len(text) > _BLOCK_CHARACTERS:
+            yield block
+            block, size = [], 0
+        block.append(text)
+        size += len(text)
+    if block:
+        yield block
+
+
 class TitleScorer:
     """Scores titles with one model, rendered as those of one open index, in which it looks them up."""
 
@@ -385,10 +402,17 @@ class TitleScorer:
         self._prefixes = prefixes
         self._owners = FormOwners(index, None, title_weight)
 
-    def rows(self, titles: Sequence[str]) -> list[tuple[int, ...]]:
+    def rows(self, titles: Sequence[str], cancel: CancelToken | None = None) -> list[tuple[int, ...]]:
         """Return the token rows of titles, composed like those of catalogues; InputError names a title."""
+        for i, title in enumerate(titles):
+            check_length(f"titles[{i}]", title, self._tokenizer, self._limits.positions)
         texts = list(dict.fromkeys(map(normalize, titles)))
-        row_of = dict(zip(texts, self._tokenizer.encode_titles(texts, self._index.rendering), strict=True))
+        row_of: dict[str, list[int] | None] = {}
+        for texts_of_block in _blocks(texts):
+            if cancel is not None:
+                cancel.check()
+            encoded = self._tokenizer.encode_titles(texts_of_block, self._index.rendering)
+            row_of.update(zip(texts_of_block, encoded, strict=True))
         rows = []
         for i, title in enumerate(titles):
             row = row_of[normalize(title)]

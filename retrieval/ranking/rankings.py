@@ -48,13 +48,17 @@ NOTHING_FEATURES = ("bias", "certainty", "score", *_FIT_FEATURES)
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """The origin of a fitted ranking."""
+    """The origin of a fitted ranking; ValueError for a number of queries that is none."""
 
     queries: str  # origin of the queries: "made from the catalogue", or names of files
     num_queries: int
     kinds: tuple[str, ...]  # kinds of evidence at the time
     seed: int = 0  # seed of the fit
     metrics: Mapping[str, float] = field(default_factory=dict)  # metrics before and after, by name
+
+    def __post_init__(self) -> None:
+        if type(self.num_queries) is not int or not 0 <= self.num_queries < 1 << 63:
+            raise ValueError(f"num_queries: expected 0 <= it < 2**63, got {self.num_queries!r}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,7 +128,9 @@ class Ranking:
             told = value["provenance"]
             provenance = None
             if told is not None:
-                told = {**told, "kinds": tuple(map(str, told["kinds"])), "metrics": dict(told["metrics"])}
+                metrics = {str(name): float(value) for name, value in told["metrics"].items()}
+                kinds = tuple(map(str, told["kinds"]))
+                told = {**told, "queries": str(told["queries"]), "kinds": kinds, "metrics": metrics}
                 provenance = Provenance(**told)
             weights = vector_of(value["weights"], [str(feature) for feature in FEATURES])
             return cls(weights, vector_of(value["nothing"], NOTHING_FEATURES), provenance)

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,6 +44,9 @@ _CONSTRUCTION_EFFORT = 80
 
 # Ids that are checked at once.
 _BLOCK = 1 << 20
+# Least limit, in bytes, on what faiss makes while it reads a file; tables that it derives are small.
+_LEAST_LIMIT = 1 << 26
+_LIMITS = Lock()
 
 
 def load_faiss() -> ModuleType:
@@ -250,9 +254,9 @@ def vectors_entry(index: Index) -> VectorsEntry:
 def open_vectors(index: Index, mapped: bool = True) -> Any:
     """Return the faiss index of the vectors of an open index.
 
-    faiss trusts its input, so bytes that differ from the manifest are refused, unless the index was opened
-    without comparing digests. With `mapped`, vectors stay in the file where faiss can do so; otherwise all
-    are read, and may be changed.
+    Bytes that differ from the manifest are refused, unless the index was opened without comparing digests;
+    faiss itself refuses sizes, offsets and neighbours that do not fit together. With `mapped`, vectors stay
+    in the file where faiss can do so; otherwise all are read, and may be changed.
 
     Raises:
         EvidenceMissingError: the index has no vectors.
@@ -264,8 +268,13 @@ def open_vectors(index: Index, mapped: bool = True) -> Any:
     entry = vectors_entry(index)
     faiss = load_faiss()
     file = index.evidence_path(VECTORS_FILE)
+    limit = max(index.manifest.num_bytes, _LEAST_LIMIT)
     try:
-        vectors = faiss.read_index(str(file), faiss.IO_FLAG_MMAP_IFC if mapped else 0)
+        with _LIMITS:
+            # faiss makes room for as much as a file says it holds; the limits hold for the whole process.
+            faiss.set_deserialization_vector_byte_limit(limit)
+            faiss.set_deserialization_loop_limit(limit)
+            vectors = faiss.read_index(str(file), faiss.IO_FLAG_MMAP_IFC if mapped else 0)
     except (RuntimeError, MemoryError) as error:
         got = reason_of(error)
         raise IndexFormatError(f"{VECTORS_FILE}: expected an index of faiss, got: {got}") from None

@@ -7,6 +7,7 @@ Each part validates its own fields; `violations` finds errors between parts. The
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -211,6 +212,24 @@ class QueueLimits(_Checked):
 
 
 @dataclass(frozen=True, slots=True)
+class ConnectionLimits(_Checked):
+    """Limits of the connections of each port.
+
+    Attributes:
+        max: Most connections at once, fewer where the limit on open files does not suffice.
+        max_per_address: Most connections of one address at once, or of one IPv6 network of 64 bits. For a
+            new one, the connection that has been idle for longest is closed.
+        max_idle_seconds: Longest time of a gRPC connection without a call.
+        max_age_seconds: Age at which clients are asked to use another connection; calls that run go on.
+    """
+
+    max: Annotated[int, Bounds(16, 10**6, "connections_max")] = 4096
+    max_per_address: Annotated[int, Bounds(1, 10**6, "connections_max_per_address")] = 1024
+    max_idle_seconds: Annotated[float, Bounds(0.001, 86_400, "connections_max_idle_seconds")] = 300.0
+    max_age_seconds: Annotated[float, Bounds(0.001, 10**6, "connections_max_age_seconds")] = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
 class ServerConfig:
     """A server. The first index is the default one; sizes and times have their unit in their name."""
 
@@ -218,9 +237,13 @@ class ServerConfig:
     host: str = DEFAULT_HOST
     port: Annotated[int, Bounds(0, 65_535)] = DEFAULT_PORT
     insecure: bool = False
+    allowed_hosts: str | None = None
     batch: BatchLimits = field(default_factory=BatchLimits)
     queue: QueueLimits = field(default_factory=QueueLimits)
+    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     max_request_bytes: Annotated[int, Bounds(1024, 2**31 - 1)] = 4 * 2**20
+    max_client_bytes: Annotated[int, Bounds(1024, 2**40)] = 64 * 2**20
+    max_bytes: Annotated[int, Bounds(1024, 2**40, "max_bytes_in_flight")] = 128 * 2**20
     max_batch_items: Annotated[int, Bounds(1, 10**6)] = 256
     accept_gzip: bool = False
     filter_cache_mib: Annotated[int, Bounds(0, 2**24, "filter_cache")] = 256
@@ -317,6 +340,13 @@ def _addresses(config: ServerConfig) -> Iterator[RuleError]:
     for name, host in hosts:
         if not _may_be_host(host):
             yield RuleError(name, f"must be a host name or an address, got {host!r}")
+    for name in (config.allowed_hosts or "").split(","):
+        host = name.strip().removeprefix("*.")
+        if config.allowed_hosts is not None and host != "*" and not _HOST_NAME.fullmatch(host):
+            yield RuleError(
+                "allowed_hosts",
+                f"must be names without ports, with commas between them, got {name.strip()!r}",
+            )
     ports = [("port", config.port), ("http_port", config.http.port), ("metrics_port", config.metrics.port)]
     taken: dict[int, str] = {}
     for name, port in ports:
@@ -326,6 +356,9 @@ def _addresses(config: ServerConfig) -> Iterator[RuleError]:
             other = taken[port].replace("_", "-")
             yield RuleError(name, f"must differ from --{other}, which is {port} as well")
         taken.setdefault(port, name)
+
+
+_HOST_NAME = re.compile(r"[\w-]+(\.[\w-]+)*", re.ASCII)
 
 
 def _is_url(text: str) -> bool:

@@ -147,6 +147,12 @@ SETTINGS: tuple[Setting, ...] = (
     _setting("server.host", "Name or address to listen on."),
     _setting("server.port", "Port; 0 picks a free one."),
     _setting("server.insecure", "Listen beyond this machine without encryption."),
+    _setting(
+        "server.allowed_hosts",
+        "Names, with commas between them, by which HTTP requests may address a server without tokens and "
+        "without TLS; `*.example.com` allows all names below, `*` any.",
+        unset="addresses, names without a dot, names in --host, --http-host and --metrics-host",
+    ),
     _setting("tls.certificate", "PEM file with the server's certificate chain.", unset="no encryption"),
     _setting("tls.key", "PEM file with its private key.", unset="none"),
     _setting(
@@ -191,7 +197,26 @@ SETTINGS: tuple[Setting, ...] = (
         "Time that work beyond two full batches may be expected to take; what is more is refused.",
         "--max-wait-seconds",
     ),
+    _setting(
+        "connections.max", "Connections of each port at once, fewer if open files do not suffice for them."
+    ),
+    _setting(
+        "connections.max_per_address",
+        "Connections of one address, or IPv6 network of 64 bits, to each port at once; for a new one the "
+        "connection that has been idle for longest is closed.",
+    ),
+    _setting("connections.max_idle_seconds", "Time of a gRPC connection without a call."),
+    _setting(
+        "connections.max_age_seconds",
+        "Age at which clients are asked to use another connection; calls that run go on.",
+    ),
     _setting("limits.max_request_bytes", "Largest message accepted."),
+    _setting(
+        "limits.max_client_bytes",
+        "Memory of the unanswered requests of one client (address); beyond it streams are not read and other "
+        "calls are refused.",
+    ),
+    _setting("limits.max_bytes_in_flight", "The same of all clients together.", at="max_bytes"),
     _setting("limits.max_batch_items", "Requests in one BatchRetrieve."),
     _setting(
         "limits.accept_gzip", "Take compressed requests over gRPC, which may grow a thousandfold in memory."

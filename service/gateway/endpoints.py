@@ -20,10 +20,11 @@ from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from genret.retrieval.errors import InputError
-from genret.service.call import REQUEST_ID_KEY, Call, CallScope, enter
+from genret.service.call import REQUEST_ID_KEY, Call, CallScope, client_address, enter
 from genret.service.errors import MalformedMessageError, NotReadyError
 from genret.service.gateway.http_calls import (
     JSON_TYPE,
+    BodyLimits,
     attended,
     begin_call,
     check_type,
@@ -36,9 +37,9 @@ from genret.service.gateway.http_calls import (
 )
 from genret.service.methods import METHODS, Method, Methods
 from genret.service.observability.observations import CallObserver, ObservedCall
-from genret.service.security.authority import PRINCIPAL, Authority, refuse_cross_site, refuse_foreign_host
+from genret.service.security.authority import Authority, enter_as, refuse_cross_site, refuse_foreign_host
 from genret.service.security.bearer_tokens import METHOD_SCOPES, Scope
-from genret.service.wire.json import message_from_json
+from genret.service.wire.json import message_from_json, parsed_bytes
 from genret.service.wire.replies import index_of
 from genret.service.wire.requests import queries_of
 
@@ -94,7 +95,7 @@ _HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Checks that every request of the API passes; `max_bytes` limits a body, or a line of a stream.
+    """Checks that every request of the API passes, and the limits of its body.
 
     Without an authority everybody may call.
     """
@@ -102,7 +103,7 @@ class Gate:
     authority: Authority | None
     observer: CallObserver
     max_seconds: float
-    max_bytes: int
+    limits: BodyLimits
 
     def authorize(self, request: Request, scope: Scope | None) -> None:
         """Check that the caller may do what needs `scope`; raises as `Authority.authorize` does."""
@@ -114,7 +115,7 @@ class Gate:
         sent = request.headers.getlist("authorization")
         # Several are malformed: readers would disagree which one counts.
         header = None if not sent else sent[0] if len(sent) == 1 else ""
-        PRINCIPAL.set(self.authority.authorize(header, scope))
+        enter_as(self.authority.authorize(header, scope))
 
     @asynccontextmanager
     async def admit(self, request: Request, endpoint: Endpoint) -> AsyncIterator[tuple[Call, ObservedCall]]:
@@ -154,7 +155,7 @@ def unary(endpoint: Endpoint, methods: Methods, gate: Gate) -> Handler:
             try:
                 call = with_deadline(call, request)
                 gate.authorize(request, endpoint.scope)
-                message = await _message_of(request, message_type(), endpoint, gate.max_bytes)
+                message = await _message_of(request, message_type(), endpoint, gate.limits)
                 if gate.observer.wants_queries:
                     observed.note_queries(queries_of(message))
                 answering = methods.call(endpoint.row, message, call)
@@ -168,10 +169,10 @@ def unary(endpoint: Endpoint, methods: Methods, gate: Gate) -> Handler:
     return serve
 
 
-async def _message_of(request: Request, message: Message, endpoint: Endpoint, max_bytes: int) -> Message:
+async def _message_of(request: Request, message: Message, endpoint: Endpoint, limits: BodyLimits) -> Message:
     if endpoint.has_body:
         in_path = bool(request.path_params)
-        message = await read_message(request, message, max_bytes, may_be_empty=in_path)
+        message = await read_message(request, message, limits, may_be_empty=in_path)
     for name, value in request.path_params.items():
         if getattr(message, name):
             raise InputError(name, "stands in the path, and must not be in the body")
@@ -223,13 +224,15 @@ class _Exchange(Response):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _exchange(self, call: Call, observed: ObservedCall, send: Send) -> None:
-        lines = _Lines(self._request, self._gate.max_bytes)
+        lines, held = _Lines(self._request, self._gate.limits.max_bytes), self._gate.limits.held
         wants_queries = self._gate.observer.wants_queries
         message_type = GetMessageClass(self._endpoint.row.descriptor.input_type)
 
         async def messages() -> AsyncIterator[Message]:
             async for number, line in lines:
-                message = await off_the_loop(len(line), _parsed, line, message_type(), number)
+                async with held.room(client_address(), parsed_bytes(line)):
+                    message = await off_the_loop(len(line), _parsed, line, message_type(), number)
+                del line
                 if wants_queries:
                     observed.note_queries(queries_of(message))
                 yield message

@@ -20,7 +20,7 @@ from starlette.routing import Route
 
 from genret.service.configuration.server_config import ServerConfig
 from genret.service.gateway.endpoints import ENDPOINTS, Endpoint, Gate, Handler, finished, stream, unary
-from genret.service.gateway.http_calls import HttpError, begin_call, error_response
+from genret.service.gateway.http_calls import BodyLimits, HttpError, begin_call, error_response
 from genret.service.gateway.http_server import ConnectionCloser
 from genret.service.methods import Methods
 from genret.service.observability.metrics import Metrics, monitoring_app
@@ -43,7 +43,8 @@ def make_app(
 ) -> Starlette:
     """Return the application that serves the API over HTTP; without an authority everybody may call."""
     observer = CallObserver(metrics, config.log, tracing)
-    gate = Gate(authority, observer, config.max_request_seconds, config.max_request_bytes)
+    limits = BodyLimits(config.max_request_bytes, config.max_batch_items, methods.request_bytes)
+    gate = Gate(authority, observer, config.max_request_seconds, limits)
     routes = [_route(endpoint, methods, gate) for endpoint in ENDPOINTS]
     document = StaticFile.of(OPENAPI_FILE.read_bytes(), "application/json")
     routes += [file_route("/openapi.json", document), *_watching(metrics, readiness, gate)]

@@ -10,7 +10,8 @@ import math
 import re
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import replace
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, TypeVar
 
 from google.protobuf.message import Message
@@ -20,10 +21,18 @@ from starlette.responses import Response
 
 from genret.decoding.errors import DeadlineExceededError, DecodingCancelledError
 from genret.retrieval.errors import InputError
-from genret.service.call import REQUEST_ID_KEY, Call
+from genret.service.call import REQUEST_ID_KEY, Call, client_address
+from genret.service.errors import OverloadedError
 from genret.service.methods import logged_failure
+from genret.service.serving.request_bytes import RequestBytes
 from genret.service.status import Failure
-from genret.service.wire.json import json_bytes, message_from_json, message_to_dict, message_to_json
+from genret.service.wire.json import (
+    json_bytes,
+    message_from_json,
+    message_to_dict,
+    message_to_json,
+    parsed_bytes,
+)
 from genret.service.wire.rpc_status import failure_to_proto
 
 TIMEOUT_KEY = "x-request-timeout-seconds"
@@ -57,10 +66,20 @@ def with_deadline(call: Call, request: Request) -> Call:
     return replace(call, deadline=min(call.deadline, call.arrived + seconds))
 
 
-async def read_message(request: Request, message: M, max_bytes: int, may_be_empty: bool) -> M:
+@dataclass(frozen=True, slots=True)
+class BodyLimits:
+    """Limits of bodies: bytes of one, or of a line of a stream; items of a message; bytes of all together."""
+
+    max_bytes: int
+    max_items: int
+    held: RequestBytes
+
+
+async def read_message(request: Request, message: M, limits: BodyLimits, may_be_empty: bool) -> M:
     """Fill an empty message from the body of a request; no body leaves it empty if it `may_be_empty`.
 
     Raises:
+        OverloadedError: the bodies that are read take too much memory.
         HttpError: the body is too large, too slow, or not declared as JSON.
         MalformedMessageError, InputError: see `message_from_json`.
         DecodingCancelledError: the client left.
@@ -71,7 +90,7 @@ async def read_message(request: Request, message: M, max_bytes: int, may_be_empt
     check_type(request, JSON_TYPE)
     try:
         async with asyncio.timeout(_BODY_SECONDS):
-            body = await _read_body(request, max_bytes)
+            body = await _read_body(request, limits)
     except TimeoutError:
         text = f"the body did not arrive within {_BODY_SECONDS:.0f} s"
         raise HttpError(408, StatusCode.DEADLINE_EXCEEDED, text, {"connection": "close"}) from None
@@ -79,7 +98,8 @@ async def read_message(request: Request, message: M, max_bytes: int, may_be_empt
         raise DecodingCancelledError("the client left") from None
     if not body and may_be_empty:
         return message
-    return await off_the_loop(len(body), message_from_json, body, message)
+    with limits.held.hold(client_address(), parsed_bytes(body)):
+        return await off_the_loop(len(body), message_from_json, body, message, limits.max_items)
 
 
 async def write_message(message: Message) -> bytes:
@@ -127,21 +147,28 @@ async def until_gone(request: Request) -> None:
         pass
 
 
-async def _read_body(request: Request, max_bytes: int) -> bytes:
+async def _read_body(request: Request, limits: BodyLimits) -> bytes:
     announced = request.headers.get("content-length", "")
-    too_large = announced.isdigit() and int(announced) > max_bytes
+    too_large = announced.isdigit() and int(announced) > limits.max_bytes
     chunks: list[bytes] = []
     size = 0
-    if not too_large:
-        async for chunk in request.stream():
-            size += len(chunk)
-            if size > max_bytes:
-                too_large = True
-                break
-            chunks.append(chunk)
+    with ExitStack() as holding:
+        if not too_large:
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size > limits.max_bytes:
+                    too_large = True
+                    break
+                try:
+                    holding.enter_context(limits.held.hold(client_address(), len(chunk)))
+                except OverloadedError:
+                    chunks.clear()
+                    await _discard(request)
+                    raise
+                chunks.append(chunk)
     if too_large:
         await _discard(request)
-        text = f"the body is larger than {max_bytes} bytes"
+        text = f"the body is larger than {limits.max_bytes} bytes"
         raise HttpError(413, StatusCode.INVALID_ARGUMENT, text, {"connection": "close"})
     return b"".join(chunks)
 

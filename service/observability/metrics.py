@@ -30,6 +30,7 @@ from starlette.routing import Route
 from genret.service.client.reply import IndexInfo
 from genret.service.serving.batching import DeviceQueues
 from genret.service.serving.readiness import Readiness, State
+from genret.service.serving.schema_compiler import SchemaCompiler
 from genret.service.serving.served import (
     REJECTIONS,
     STAGES,
@@ -166,7 +167,15 @@ class Metrics:
 class ServerState(Collector):
     """Reads a server's state at every scrape, which must be on the server's event loop."""
 
-    def __init__(self, version: str, readiness: Readiness, lanes: DeviceQueues, indexes: IndexTable) -> None:
+    def __init__(
+        self,
+        version: str,
+        readiness: Readiness,
+        lanes: DeviceQueues,
+        indexes: IndexTable,
+        compiler: SchemaCompiler,
+    ) -> None:
+        self._compiler = compiler
         self._version = version
         self._readiness = readiness
         self._lanes = lanes
@@ -196,6 +205,24 @@ class ServerState(Collector):
             "Work accepted and not finished, running batches included, tokens.",
             "device",
             [(lane.device, lane.admission.num_tokens) for lane in lanes],
+        )
+        compiler = self._compiler
+        yield _gauge(
+            "genret_schemas",
+            "New schemas that wait to be compiled, or are being compiled.",
+            "stage",
+            [("queue", compiler.num_waiting), ("running", compiler.num_running)],
+        )
+        yield _gauge(
+            "genret_schema_compilations",
+            "New schemas by their end: compiled or found wrong, refused for lack of room, given up.",
+            "outcome",
+            [
+                ("compiled", compiler.num_compiled),
+                ("refused", compiler.num_refused),
+                ("abandoned", compiler.num_abandoned),
+            ],
+            CounterMetricFamily,
         )
         served = [self._indexes.resolve(index.name) for index in self._indexes.describe()]
         yield from _indexes([one.description for one in served])

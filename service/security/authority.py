@@ -7,12 +7,15 @@ loopback without tokens trusts every program on this machine, browsers included.
 
 from __future__ import annotations
 
+import ipaddress
 import logging
+import socket
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from genret.service.call import TOKEN
 from genret.service.configuration.server_config import AuthConfig, ServerConfig, is_loopback
 from genret.service.errors import PermissionDeniedError, UnauthenticatedError
 from genret.service.security.bearer_tokens import MAX_CHARACTERS, Scope, watch_token_file
@@ -31,6 +34,12 @@ class Principal:
 
 # The caller, in the task that serves the call; None before it is known.
 PRINCIPAL: ContextVar[Principal | None] = ContextVar("genret_principal", default=None)
+
+
+def enter_as(principal: Principal) -> None:
+    """Set the caller of the running task, for the rest of the task."""
+    PRINCIPAL.set(principal)
+    TOKEN.set(principal.fingerprint)
 
 
 class Authority:
@@ -145,6 +154,46 @@ def refuse_cross_site(method: str, headers: Mapping[str, str]) -> None:
     own = site in _OWN if site is not None else origin in (f"http://{host}", f"https://{host}")
     if not own:
         raise PermissionDeniedError("pages of another origin may not send this")
+
+
+@dataclass(frozen=True, slots=True)
+class HostNames:
+    """Names by which requests may address a server that cannot tell callers by a token or a certificate.
+
+    A page of another site can make its own name resolve to this server (DNS rebinding), and then read
+    replies. Such a name has a dot and is no address, so those are refused unless they are among `names`:
+    lower case, `*.example.com` for all names below, `*` for any.
+    """
+
+    names: frozenset[str]
+
+    @classmethod
+    def of(cls, config: ServerConfig) -> HostNames:
+        """Return the names in a server's settings, and this machine's."""
+        own = [config.host, config.http.host, config.metrics.host, socket.gethostname()]
+        allowed = (config.allowed_hosts or "").split(",")
+        return cls(frozenset(name.strip().lower() for name in (*own, *allowed) if name.strip()))
+
+    def allow(self, host: str) -> bool:
+        """Whether a Host header may be served; without one no browser sent the request."""
+        try:
+            name = (urlsplit(f"//{host}").hostname or "").removesuffix(".")
+        except ValueError:
+            return False
+        if "." not in name or name in self.names or "*" in self.names or name.endswith(".localhost"):
+            return True
+        below = name.split(".")
+        if any(".".join(["*", *below[start:]]) in self.names for start in range(1, len(below))):
+            return True
+        return _is_address(name)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def refuse_foreign_host(headers: Mapping[str, str]) -> None:

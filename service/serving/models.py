@@ -29,7 +29,7 @@ from genret.service.configuration.server_config import (
     ServerConfig,
     read_schema,
 )
-from genret.service.errors import UnservableIndexError
+from genret.service.errors import OverloadedError, UnservableIndexError
 from genret.service.serving.admission import estimate_tokens
 from genret.service.serving.served import (
     CacheCounts,
@@ -39,6 +39,7 @@ from genret.service.serving.served import (
 
 if TYPE_CHECKING:
     from genret.retrieval.answers.answerer import AnswerJob
+    from genret.retrieval.answers.schemas import CompiledSchema, SchemaStore
     from genret.retrieval.answers.title_holes import IndexSet, NamedIndex
     from genret.retrieval.retriever import Retriever
 
@@ -228,6 +229,8 @@ def _close(closing: list[tuple[NamedIndex, Retriever]]) -> None:
     closing.clear()  # the owner of this call must not keep the versions alive
 
 
+# Most memory of grammars that the cache does not hold, but requests that wait for their answers.
+_UNCACHED_GRAMMAR_BYTES = 256 * 2**20
 _TRIAL_QUERY = "capital of france"
 
 
@@ -242,13 +245,33 @@ class PinnedRetriever:
         self._indexes = indexes
         self.retrieve_batch = retriever.retrieve_batch
         self.score_batch = retriever.score_batch
-        self.prompt_tokens = retriever.prompt_tokens
         self.mention_request = retriever.mention_request
         self.warm_up_steps = retriever.warm_up_steps
 
-    def prepare_answer(self, request: AnswerRequest) -> int:
-        """Compile the request's schema if it is new, and return the length of its prompt."""
-        return len(self._job(request).prompt)
+    def prompt_tokens(self, request: RetrieveRequest | AnswerRequest) -> int:
+        """Return the length of the request's prompt; raises InputError for what cannot be answered."""
+        if isinstance(request, AnswerRequest):
+            return len(self._job(request).prompt)
+        return self.retriever.prompt_tokens(request)
+
+    def find_schema(self, request: AnswerRequest) -> CompiledSchema | None:
+        """Return the request's compiled schema, None if it must be compiled."""
+        schemas, indexes, titles = self._schemas()
+        return schemas.find(request, indexes, titles)
+
+    def compile_schema(self, request: AnswerRequest) -> CompiledSchema:
+        """Compile the request's schema; OverloadedError if grammars hold too much memory already."""
+        schemas, indexes, titles = self._schemas()
+        if schemas.alive_bytes > schemas.stats.max_bytes + _UNCACHED_GRAMMAR_BYTES:
+            held = "the schemas of requests that wait take too much memory"
+            raise OverloadedError("MEMORY_FULL", held, retry_after_s=5.0)
+        return schemas.prepare(request, indexes, titles)
+
+    def _schemas(self) -> tuple[SchemaStore, IndexSet, str]:
+        """Return the schemas of the model, the indexes that they may name, and the one called "titles"."""
+        engine = self.retriever.answerer.engine
+        indexes = engine.indexes if self._indexes is None else self._indexes
+        return engine.schemas, indexes, self.retriever.name or indexes.first_name
 
     def answer_batch(
         self, requests: Sequence[AnswerRequest], cancel: Sequence[CancelToken | None] | None = None

@@ -14,6 +14,7 @@ from genret.service.client.reply import IndexInfo
 from genret.service.configuration.server_config import IndexSpec
 from genret.service.errors import NotReadyError
 from genret.service.serving.batching import DeviceExecutor, DeviceQueues, give_back_memory
+from genret.service.serving.schema_compiler import SchemaCompiler
 from genret.service.serving.served import IndexTable, Opener, ServedIndex
 
 _LOG = logging.getLogger(__name__)
@@ -51,7 +52,7 @@ class Reloader:
         indexes: IndexTable,
         lanes: DeviceQueues,
         loading: DeviceExecutor,
-        compiler: DeviceExecutor,
+        compiler: SchemaCompiler,
         on_ended: Callable[[str, str], None] = lambda index, outcome: None,
     ) -> None:
         self._specs = {spec.name: spec for spec in specs}
@@ -207,7 +208,7 @@ class Reloader:
 
     async def _release(self, release: Callable[[], None], device: DeviceExecutor) -> None:
         """Close versions after the last calls that may use them, such as those of cancelled requests."""
-        await self._compiler.run(lambda: None)
+        await self._compiler.settle()
         await device.run(release)
         # Versions are no cycles and go at once; this frees what errors and tasks have left behind.
         await self._loading.run(give_back_memory)

@@ -42,8 +42,11 @@ class ServedRetriever(Protocol):
     def answer_batch(self) -> BatchCall:
         """Answers `AnswerRequest`s with JSON."""
 
-    def prompt_tokens(self, request: RetrieveRequest) -> int:
-        """Return the length of the request's prompt; raises InputError for what cannot be answered."""
+    def prompt_tokens(self, request: RetrieveRequest | AnswerRequest) -> int:
+        """Return the length of the request's prompt; raises InputError for what cannot be answered.
+
+        Compiles the schema of an `AnswerRequest` that is no `PreparedAnswer`.
+        """
 
     def mention_request(self, mention: Mention, asked: RetrieveRequest) -> RetrieveRequest:
         """Return the request that links a mention with the model's template; raises InputError if blank.
@@ -51,11 +54,14 @@ class ServedRetriever(Protocol):
         `asked` has further options; its query is a placeholder.
         """
 
-    def prepare_answer(self, request: AnswerRequest) -> int:
-        """Compile the request's schema if it is new, and return the length of its prompt; raises InputError.
+    def find_schema(self, request: AnswerRequest) -> Any:
+        """Return the request's compiled schema, None if it must be compiled; microseconds, from any thread.
 
-        May take seconds.
+        Raises InputError if it was refused before.
         """
+
+    def compile_schema(self, request: AnswerRequest) -> Any:
+        """Compile the request's schema; raises InputError, and OverloadedError for lack of memory. Blocks."""
 
     def warm_up_steps(self) -> Iterable[Callable[[], object]]:
         """Return blocking calls that warm up what a first request would wait for.

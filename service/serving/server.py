@@ -16,7 +16,6 @@ from typing import Any
 
 import grpc
 from grpc_health.v1 import health, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
 
 from genret.retrieval.errors import GenretError
 from genret.service.configuration.server_config import IndexSpec, ServerConfig, TlsConfig, join_address
@@ -27,12 +26,22 @@ from genret.service.methods import METHODS, Methods
 from genret.service.observability.metrics import Metrics, ServerState, monitoring_app
 from genret.service.observability.observations import QueueObservations
 from genret.service.observability.tracing import Tracing
+from genret.service.reflection import add_reflection
 from genret.service.rpc import AuthenticationInterceptor, ObservationInterceptor, handlers
-from genret.service.security.authority import Authority
+from genret.service.security.authority import Authority, HostNames
 from genret.service.security.tls import server_credentials
 from genret.service.serving.batching import DeviceExecutor, DeviceQueues, give_back_memory, keep_freed_memory
+from genret.service.serving.connections import (
+    ConnectionGuard,
+    OpenCalls,
+    core_limit,
+    descriptor_limit,
+    port_limit,
+    raise_descriptor_limit,
+)
 from genret.service.serving.readiness import Readiness, State
 from genret.service.serving.reload import Reloader
+from genret.service.serving.schema_compiler import SchemaCompiler
 from genret.service.serving.served import IndexTable, Opener
 from genret.service.version import version
 
@@ -49,11 +58,11 @@ class Server:
         self._config = config
         self._opener = opener
         self._loading = DeviceExecutor("loading")
-        self._compiler = DeviceExecutor("schemas")
         self.indexes = IndexTable()
         self.metrics = Metrics()
         self.metrics.expect(METHODS, (spec.name for spec in config.indexes))
         self.lanes = DeviceQueues(config.batch, config.queue, partial(QueueObservations, self.metrics))
+        self.compiler = SchemaCompiler(lambda: any(lane.admission.num_requests for lane in self.lanes.all()))
         self.readiness = Readiness(SERVICES)
         self.reloader = Reloader(
             config.indexes,
@@ -61,28 +70,37 @@ class Server:
             self.indexes,
             self.lanes,
             self._loading,
-            self._compiler,
+            self.compiler,
             self.metrics.count_reload,
         )
-        self.metrics.registry.register(ServerState(version(), self.readiness, self.lanes, self.indexes))
-        self._authority = authority = Authority.of(config)
-        self.methods = Methods(
-            self.indexes, self.lanes, self.readiness, self.reloader, config, self._compiler
+        self.metrics.registry.register(
+            ServerState(version(), self.readiness, self.lanes, self.indexes, self.compiler)
         )
+        self._authority = authority = Authority.of(config)
+        self.methods = Methods(self.indexes, self.lanes, self.readiness, self.reloader, config, self.compiler)
+        calls = OpenCalls()
+        self._guard = ConnectionGuard(config.connections, calls)
+        self._guarding: asyncio.Task[None] | None = None
         self.interceptors = [
-            ObservationInterceptor(self.metrics, config.log, tracing),
+            ObservationInterceptor(self.metrics, config.log, tracing, calls),
             AuthenticationInterceptor(authority),
         ]
         self.port = config.port
         self._grpc: Any = None
         self.http: HttpServer | None = None
         self.monitoring: HttpServer | None = None
+        hosts = HostNames.of(config)
         if config.http.port is not None:
             app = make_app(self.methods, self.readiness, authority, self.metrics, config, tracing)
-            self.http = HttpServer(app, config.http.host, config.http.port, config.tls)
+            named = None if authority.requires_tokens or config.tls.enabled else hosts
+            self.http = HttpServer(
+                app, config.http.host, config.http.port, config.tls, config.connections, named
+            )
         if config.metrics.port is not None:
             watched = monitoring_app(self.metrics, self.readiness)
-            self.monitoring = HttpServer(watched, config.metrics.host, config.metrics.port, TlsConfig())
+            self.monitoring = HttpServer(
+                watched, config.metrics.host, config.metrics.port, TlsConfig(), config.connections, hosts
+            )
         self._reloads: set[asyncio.Task[None]] = set()
 
     @property
@@ -95,6 +113,10 @@ class Server:
 
         Raises BindError, or InputError for a certificate.
         """
+        limits = self._config.connections
+        if (most := port_limit(limits)) < limits.max:
+            text = "the limit on open files, %d, suffices for %d connections of a port; connections.max is %d"
+            _LOG.warning(text, descriptor_limit(), most, limits.max)
         await self.readiness.announce(State.WARMING)
         await self._listen()
 
@@ -146,25 +168,21 @@ class Server:
         await self.readiness.refuse(hurry)
         self.readiness.servicer.end_watches()
         await self._stop_listening(hurry)
+        if self._guarding is not None:
+            self._guarding.cancel()
+            await asyncio.gather(self._guarding, return_exceptions=True)
         await self.reloader.close()
         await asyncio.gather(*self._reloads)
         await self.lanes.close()
         await asyncio.to_thread(self._loading.close)
-        await asyncio.to_thread(self._compiler.close)
+        await self.compiler.close()
         if self.monitoring is not None:  # the last one: it reports the drain
             await self.monitoring.stop(None)
 
     async def _listen(self) -> None:
         self._grpc = grpc.aio.server(
             interceptors=self.interceptors,
-            options=[
-                ("grpc.so_reuseport", 0),  # on by default: a second server would share the port silently
-                ("grpc.max_receive_message_length", self._config.max_request_bytes),
-                ("grpc.compression_enabled_algorithms_bitset", _IDENTITY | self._config.accept_gzip * _GZIP),
-                ("grpc.max_concurrent_streams", max_calls_per_connection(self._config)),
-                # By default a client that pings more often than every five minutes loses its connection.
-                ("grpc.http2.min_ping_interval_without_data_ms", _MIN_PING_INTERVAL_MS),
-            ],
+            options=grpc_options(self._config),
         )
         self.add_services(self._grpc)
         try:
@@ -176,18 +194,19 @@ class Server:
         except RuntimeError as error:
             raise BindError(_bind_failure(self._config.host, self._config.port)) from error
         await self._grpc.start()
+        self._guarding = asyncio.create_task(self._guard.run(self.port), name="genret-connections")
         for server in (self.http, self.monitoring):
             if server is not None:
                 await server.start()
 
     def add_services(self, server: Any) -> None:
         """Add the API, health and reflection to a gRPC server or its stand-in."""
-        for service, found in handlers(self.methods, self._config.max_request_seconds).items():
+        limits = (self._config.max_request_seconds, self._config.max_batch_items)
+        for service, found in handlers(self.methods, *limits).items():
             server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, found),))
             server.add_registered_method_handlers(service, found)
         health_pb2_grpc.add_HealthServicer_to_server(self.readiness.servicer, server)
-        names = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(names, server)
+        add_reflection((*SERVICES, health.SERVICE_NAME), server)
 
     async def _stop_listening(self, hurry: asyncio.Event) -> None:
         """Close the API's listeners; cancel work in flight after the drain time, or when `hurry` is set."""
@@ -209,10 +228,36 @@ class Server:
 
 
 SERVICES = tuple(dict.fromkeys(str(method.service.full_name) for method in METHODS.values()))
-_MIN_PING_INTERVAL_MS = 5_000
 # Bits of gRPC's compressions.
 _IDENTITY, _GZIP = 1, 4
+# Time for a new connection to say that it speaks HTTP/2, TLS included, milliseconds.
+_HANDSHAKE_MS = 10_000
+# How often a client that is silent is asked whether it is still there, and for how long, milliseconds.
+_KEEPALIVE_MS, _KEEPALIVE_TIMEOUT_MS = 60_000, 20_000
 _MIN_CALLS_PER_CONNECTION = 1024
+
+
+def grpc_options(config: ServerConfig) -> list[tuple[str, int]]:
+    """Return the arguments of gRPC's core."""
+    limits = config.connections
+    return [
+        ("grpc.so_reuseport", 0),  # on by default: a second server would share the port silently
+        ("grpc.max_receive_message_length", config.max_request_bytes),
+        ("grpc.compression_enabled_algorithms_bitset", _IDENTITY | config.accept_gzip * _GZIP),
+        ("grpc.max_concurrent_streams", max_calls_per_connection(config)),
+        ("grpc.max_allowed_incoming_connections", core_limit(limits)),
+        # With strikes, each ping too many adds 2 to 3 KB to the error of a connection that stays open for
+        # as long as pings come. Without them they are answered, and `ConnectionGuard` ends a flood.
+        ("grpc.http2.max_ping_strikes", 0),
+        # By default gRPC reads ahead more the faster a client sends: 30 MB of a stream that waits.
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
+        ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
+        ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
+        ("grpc.http2.ping_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
+        ("grpc.max_connection_idle_ms", round(limits.max_idle_seconds * 1000)),
+        ("grpc.max_connection_age_ms", round(limits.max_age_seconds * 1000)),
+    ]
 
 
 def max_calls_per_connection(config: ServerConfig) -> int:
@@ -250,6 +295,7 @@ async def serve_until_signalled(server: Server, on_ready: Callable[[Server], Non
     """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     keep_freed_memory()
+    raise_descriptor_limit()
     stop, hurry = asyncio.Event(), asyncio.Event()
     received: list[signal.Signals] = []
 

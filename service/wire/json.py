@@ -36,8 +36,10 @@ _MAX_DIGITS = 20
 _KINDS = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
 
 
-def message_from_json(body: bytes, message: M) -> M:
+def message_from_json(body: bytes, message: M, max_items: int | None = None) -> M:
     """Fill an empty message from the UTF-8 JSON text of a request, and return it.
+
+    `max_items` limits the objects in a field of the message; None: no limit.
 
     Raises:
         MalformedMessageError: the text is no JSON object.
@@ -46,6 +48,10 @@ def message_from_json(body: bytes, message: M) -> M:
     value = _loaded(body)
     if not isinstance(value, dict):
         raise MalformedMessageError(f"the body must be a JSON object, got {_kind(value)}")
+    for name, items in value.items():  # each object becomes a message, of ten times the size of its text
+        too_many = max_items is not None and isinstance(items, list) and len(items) > max_items
+        if too_many and any(isinstance(item, dict) for item in items):
+            raise InputError(_printable(name), f"at most {max_items}, got {len(items)}")
     _check_object(value, message.DESCRIPTOR, "")
     try:
         json_format.ParseDict(value, message)
@@ -53,6 +59,16 @@ def message_from_json(body: bytes, message: M) -> M:
         # Two members of one oneof.
         raise MalformedMessageError(str(error)) from None
     return message
+
+
+# Memory of one value of JSON, and of one byte of its text: as bytes, as text, in a value, in a message.
+_VALUE_BYTES, _BYTE_BYTES, _WIDE_BYTE_BYTES = 80, 4, 10
+
+
+def parsed_bytes(body: bytes) -> int:
+    """Return about how much memory it takes at most to read JSON text."""
+    num_values = sum(map(body.count, (b",", b"[", b"{")))
+    return num_values * _VALUE_BYTES + len(body) * (_BYTE_BYTES if body.isascii() else _WIDE_BYTE_BYTES)
 
 
 def message_to_json(message: Message) -> bytes:

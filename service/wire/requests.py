@@ -16,9 +16,9 @@ from google.protobuf.message import Message
 
 from genret.decoding.errors import PromptTooLongError
 from genret.retrieval.answers.answer_types import AnswerRequest
-from genret.retrieval.arguments import RequestOption, options_of
+from genret.retrieval.arguments import MAX_IDS, RequestOption, options_of
 from genret.retrieval.errors import InputError
-from genret.retrieval.score_types import ScoreRequest
+from genret.retrieval.score_types import MAX_SCORED_TITLES, ScoreRequest
 from genret.retrieval.types import Mention, RetrieveRequest
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 
@@ -32,15 +32,22 @@ def options_from_proto(message: Message, request: Any) -> dict[str, Any]:
         value = getattr(message, field.name)
         if field.has_presence:
             if message.HasField(field.name):
-                found[option.name] = tuple(getattr(value, inner)) if inner else value
+                found[option.name] = _ids(option.wire, getattr(value, inner)) if inner else value
         elif field.is_repeated:
-            found[option.name] = tuple(value)
+            found[option.name] = _ids(option.wire, value)
         elif field.enum_type is not None:
             if value:
                 found[option.name] = _word(option, field, value)
         elif option.type is not str or value:
             found[option.name] = value
     return found
+
+
+def _ids(field: str, values: Sequence[str]) -> tuple[str, ...]:
+    """Return ids as text, each a Python object of its own; InputError, before any is made, for too many."""
+    if len(values) > MAX_IDS:
+        raise InputError(field, f"at most {MAX_IDS:,} ids, got {len(values):,}")
+    return tuple(values)
 
 
 def options_to_proto(request: Any, message: Any) -> dict[str, Any]:
@@ -201,6 +208,8 @@ def score_request_from_proto(
             raise InputError("prompt_template", "must be empty with a mention")
         asked = mention_request(mention_from_proto(message.mention), RetrieveRequest(_PLACEHOLDER))
         query, prompt = asked.query, asked.prompt
+    if len(message.titles) > MAX_SCORED_TITLES:
+        raise InputError("titles", f"must be 1 to {MAX_SCORED_TITLES}, got {len(message.titles)}")
     try:
         return ScoreRequest(query, tuple(message.titles), prompt)
     except InputError as error:
@@ -252,3 +261,76 @@ def queries_of(message: object) -> Sequence[str]:
     """Return the query texts of a request of the API; none for other messages."""
     read = _QUERIES.get(type(message))
     return () if read is None else read(message)
+
+
+# Memory of a request beside its texts, and of one id or title: as a message's, as Python's, and in lists.
+_REQUEST_BYTES, _ITEM_BYTES = 4096, 112
+# A text is held twice, by its message and by its request.
+_COPIES = 2
+
+
+def held_bytes(message: Any) -> int:
+    """Return about how much memory a message takes together with the request that is made of it."""
+    num_requests, num_items = _size(message)
+    return _COPIES * int(message.ByteSize()) + num_requests * _REQUEST_BYTES + num_items * _ITEM_BYTES
+
+
+def _size(message: Any) -> tuple[int, int]:
+    """Return the number of requests in a message, and that of their ids and titles."""
+    if isinstance(message, pb.RetrieveStreamRequest):
+        return _size(message.request)
+    if isinstance(message, pb.BatchRetrieveRequest):
+        return len(message.requests), sum(_size(one)[1] for one in message.requests)
+    if isinstance(message, pb.LinkRequest):
+        return len(message.mentions), _size(message.options)[1]
+    if isinstance(message, pb.RetrieveRequest):
+        return 1, len(message.allow_entity_ids.ids) + len(message.deny_entity_ids)
+    return 1, len(message.titles) if isinstance(message, pb.ScoreRequest) else 0
+
+
+# Where many messages may be in one: a message of nothing takes two bytes on the wire, 200 in memory.
+_ITEMS = {pb.BatchRetrieveRequest: "requests", pb.LinkRequest: "mentions"}
+# Most fields of a request beside its items, those that only a later version knows included.
+_MAX_OTHER_FIELDS = 256
+_MAX_SHIFT = 63
+
+
+def check_fields(raw: bytes, kind: Any, most: int) -> None:
+    """Refuse bytes of a message with far more items than `most` before they are parsed.
+
+    Raises:
+        InputError: there are too many items.
+        ValueError, IndexError: the bytes are no message of this kind.
+    """
+    name = _ITEMS.get(kind)
+    at = 0
+    for _ in range(most + _MAX_OTHER_FIELDS if name else 0):
+        if at >= len(raw):
+            return
+        tag, at = _varint(raw, at)
+        match tag & 7:
+            case 0:
+                _, at = _varint(raw, at)
+            case 1:
+                at += 8
+            case 2:
+                size, at = _varint(raw, at)
+                at += size
+            case 5:
+                at += 4
+            case other:
+                raise ValueError(f"wire type {other}")
+    if name and at < len(raw):
+        raise InputError(name, f"at most {most}, got more")
+
+
+def _varint(raw: bytes, at: int) -> tuple[int, int]:
+    """Return an integer as protobuf writes it, and where it ends."""
+    value = 0
+    for shift in range(0, _MAX_SHIFT + 1, 7):
+        byte = raw[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, at
+    raise ValueError("a varint of more than ten bytes")

@@ -25,6 +25,7 @@ class Kind(StrEnum):
     EXTEND = "extend"  # by `value` bytes of 0xA5
     ZERO = "zero"  # `value` bytes from `at`
     SPLICE = "splice"  # `value` bytes from `at` are replaced by as many from the file's begin
+    PUT = "put"  # the bytes from `at` on are those whose hexadecimal digits are `text`
     SWAP = "swap"  # the file of the same name in the other version
     TEXT = "text"  # the content is `text`
     MISSING = "missing"
@@ -72,6 +73,9 @@ class Damage:
                 return sound[: self.at] + bytes(len(sound[self.at : end])) + sound[end:]
             case Kind.SPLICE:
                 return sound[: self.at] + sound[: len(sound[self.at : end])] + sound[end:]
+            case Kind.PUT:
+                put = bytes.fromhex(self.text)
+                return sound[: self.at] + put + sound[self.at + len(put) :]
             case Kind.SWAP:
                 return other[self.file]
             case Kind.TEXT:
@@ -169,3 +173,45 @@ def every_odd(sound: Mapping[str, bytes], other: Mapping[str, bytes]) -> Iterato
         yield from (Damage(name, kind) for kind in ODD_KINDS)
         if name in other or name == CURRENT:
             yield Damage(name, Kind.SWAP)
+
+
+def put_values(sound: Mapping[str, bytes], number: int, seed: int) -> Iterator[Damage]:
+    """Yield `number` damages that put other values into all files alike, under a manifest that fits.
+
+    A value of 1, 2, 4 or 8 bytes, or a run of up to 64 of them, becomes 0, -1, the largest or smallest
+    number, one more or less, random, or that of another place. Some files are cut, grown or overwritten.
+    """
+    generator = random.Random(seed)
+    rows = [name for name in sound if "/" in name]
+    names = [name for name in sound if name not in (MANIFEST, *rows)]
+    for i in range(number):
+        name = [*names, generator.choice(rows)][i % (len(names) + 1)]
+        if generator.randrange(8) == 0:
+            yield from sampled({name: sound[name]}, 1, generator.getrandbits(32), refit=True)
+            continue
+        data, width = sound[name], generator.choice([1, 2, 4, 4, 4, 8])
+        at = generator.randrange(len(data)) // width * width
+        count = generator.choice([1, 1, 1, 2, 8, 64])
+        places = range(at, at + width * count, width)
+        put = b"".join(_other(data, place, width, generator) for place in places)
+        yield Damage(name, Kind.PUT, at, text=put[: len(data) - at].hex(), refit=True)
+
+
+def _other(data: bytes, at: int, width: int, generator: random.Random) -> bytes:
+    """Return what stands in the place of a little-endian value of some bytes."""
+    value, bits = int.from_bytes(data[at : at + width], "little"), 8 * width
+    elsewhere = generator.randrange(max(len(data) - width, 1)) // width * width
+    changed = generator.choice(
+        [
+            0,
+            -1,
+            1 << (bits - 1),
+            (1 << (bits - 1)) - 1,
+            value + 1,
+            value - 1,
+            generator.getrandbits(bits),
+            generator.getrandbits(generator.randrange(1, bits)),
+            int.from_bytes(data[elsewhere : elsewhere + width], "little"),
+        ]
+    )
+    return (changed % (1 << bits)).to_bytes(width, "little")

@@ -65,11 +65,14 @@ class FakeRetriever:
             raise InputError("mention", "must not be empty")
         return replace(options, query=f"{mention.left}[{mention.mention}]{mention.right}", prompt="mention")
 
-    def prepare_answer(self, request: AnswerRequest) -> int:
+    def find_schema(self, request: AnswerRequest) -> None:
+        pass
+
+    def compile_schema(self, request: AnswerRequest) -> object:
         self.threads.add(threading.current_thread().name)
         if request.schema == "{":
             raise InputError("schema", "no JSON")
-        return self.prompt_tokens(request)
+        return request.schema
 
     def warm_up_steps(self) -> Iterator[Callable[[], object]]:
         yield self._warm_up

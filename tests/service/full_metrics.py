@@ -11,6 +11,7 @@ from genret.service.configuration.server_config import BatchLimits, QueueLimits
 from genret.service.observability.metrics import Metrics, ServerState
 from genret.service.serving.batching import DeviceQueues
 from genret.service.serving.readiness import Readiness
+from genret.service.serving.schema_compiler import SchemaCompiler
 from genret.service.serving.served import IndexTable
 from tests.service.fake_retriever import FakeRetriever, served
 
@@ -31,7 +32,7 @@ async def full_metrics() -> tuple[Metrics, DeviceQueues]:
     table.put(served(FakeRetriever()))
     lanes = DeviceQueues(BatchLimits(), QueueLimits())
     lanes.of("cpu")
-    metrics.registry.register(ServerState("1.2.3", Readiness([]), lanes, table))
+    metrics.registry.register(ServerState("1.2.3", Readiness([]), lanes, table, SchemaCompiler()))
     for metric in vars(metrics).values():
         if isinstance(metric, Counter | Gauge | Histogram) and metric._labelnames:
             metric.labels(*("x" for _ in metric._labelnames))

@@ -165,8 +165,8 @@ def held_for_requests(server: Any) -> list[str]:
             "patient tokens": lane.fair_queue._tokens,
         }
         held += [f"{number} {what} on {lane.device}" for what, number in counts.items() if number]
-    compiling = server.methods._num_compiling
-    held += [f"{compiling} compiling"] if compiling else []
+    schemas = {"compiling": server.compiler.num_running, "waiting to compile": server.compiler.num_waiting}
+    held += [f"{number} {what}" for what, number in schemas.items() if number]
     held += [f"{len(server.methods.streams)} streams"] if len(server.methods.streams) else []
     for family in server.metrics.in_flight.collect():
         held += [f"{s.value} in flight of {s.labels['method']}" for s in family.samples if s.value]

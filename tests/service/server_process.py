@@ -70,6 +70,11 @@ class ServerProcess:
         found = re.search(r"ready on (\S+): ", self.said("ready on "))
         return found[1]
 
+    @property
+    def pid(self) -> int:
+        """The number of the process."""
+        return self._process.pid
+
     def send(self, number: signal.Signals) -> None:
         """Send it a signal."""
         self._process.send_signal(number)

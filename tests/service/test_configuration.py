@@ -589,6 +589,7 @@ def configurations(draw: st.DrawFn) -> ServerConfig:
         SchemaSpec(name, draw(PATH)) for name in draw(st.lists(PRINTABLE, max_size=2, unique=True))
     )
     plain["insecure"] = True
+    plain["allowed_hosts"] = draw(st.sampled_from([None, "*", "a.example, *.b.example"]))
     sections["tracing"]["endpoint"] = draw(st.sampled_from([None, "http://[::1]:4317", "https://a.example"]))
     plain["port"], sections["http"]["port"], sections["metrics"]["port"] = draw(ports())
     sections["log"]["requests"] |= sections["log"]["queries"]

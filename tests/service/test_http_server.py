@@ -20,7 +20,12 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
-from genret.service.configuration.server_config import HttpConfig, MetricsConfig, TlsConfig
+from genret.service.configuration.server_config import (
+    ConnectionLimits,
+    HttpConfig,
+    MetricsConfig,
+    TlsConfig,
+)
 from genret.service.errors import BindError
 from genret.service.gateway import http_calls as calls
 from genret.service.gateway import http_server
@@ -154,15 +159,17 @@ async def test_bodies_that_do_not_come_are_not_waited_for(monkeypatch: pytest.Mo
         assert b"the body did not arrive within" in reply
 
 
-async def test_more_connections_than_the_most_are_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_server, "_MAX_CONNECTIONS", 3)
-    async with connected() as (_, server, client):
+async def test_for_a_connection_too_many_the_one_idle_for_longest_is_closed() -> None:
+    async with connected(connections=ConnectionLimits(max_per_address=3)) as (_, server, client):
         assert (await client.get("/livez")).status_code == 200
-        async with raw_connection(server.port), raw_connection(server.port):
+        async with raw_connection(server.port) as (oldest, _), raw_connection(server.port) as (newer, _):
             await until(lambda: num_connections(server) == 3)
-            assert (await client.get("/livez")).status_code == 503
-        await until(lambda: num_connections(server) <= 1)
-        assert (await client.get("/livez")).status_code == 200
+            assert (await client.get("/livez")).status_code == 200
+            async with httpx.AsyncClient(base_url=f"http://{server.address}", timeout=60) as another:
+                assert (await another.get("/livez")).status_code == 200
+                assert await rest(oldest) == b""
+                assert not newer.at_eof()
+                assert num_connections(server) == 3
 
 
 async def test_noise_behind_a_reply_ends_the_connection_and_nothing_else(

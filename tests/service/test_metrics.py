@@ -34,6 +34,7 @@ from genret.service.observability.metrics import Metrics, ServerState, geometric
 from genret.service.observability.observations import QueueObservations
 from genret.service.serving.batching import DeviceExecutor, DeviceQueues, QueuedResult
 from genret.service.serving.readiness import Readiness, State
+from genret.service.serving.schema_compiler import SchemaCompiler
 from genret.service.serving.served import IndexTable
 from tests.service.fake_retriever import FakeRetriever, served, version
 from tests.service.running_server import failure, running, until
@@ -66,7 +67,7 @@ async def watched(
     lanes = DeviceQueues(
         BatchLimits(), QueueLimits(**queue), lambda device: QueueObservations(metrics, device)
     )
-    metrics.registry.register(ServerState("1.2.3", readiness, lanes, table))
+    metrics.registry.register(ServerState("1.2.3", readiness, lanes, table, SchemaCompiler()))
     try:
         yield metrics, lanes, readiness
     finally:

@@ -20,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from genret.retrieval.errors import InputError
+from genret.service.call import CallScope, current_client, enter
 from genret.service.configuration.server_config import (
     AuthConfig,
     HttpConfig,
@@ -33,7 +34,13 @@ from genret.service.gateway import http_server
 from genret.service.main import cli
 from genret.service.pb.genret.v1 import index_service_pb2, retrieval_service_pb2
 from genret.service.security import bearer_tokens as tokens_module
-from genret.service.security.authority import Authority, refuse_cross_site, refuse_foreign_host
+from genret.service.security.authority import (
+    Authority,
+    Principal,
+    enter_as,
+    refuse_cross_site,
+    refuse_foreign_host,
+)
 from genret.service.security.bearer_tokens import (
     MAX_CHARACTERS,
     MAX_LIVE,
@@ -544,3 +551,12 @@ def test_a_bad_file_is_told_by_line_and_without_its_tokens(tmp_path: Path) -> No
     assert "tokens, line 2: a token must have 16 to 512 characters" in result.stderr
     assert "a-token-that" not in result.output
     assert "tooshort" not in result.output
+
+
+async def test_a_client_is_its_token_or_else_its_address() -> None:
+    enter(CallScope("id", "Answer", peer="10.0.0.7"))
+    assert current_client() == "10.0.0.7"
+    enter_as(Principal(Scope.READ))
+    assert current_client() == "10.0.0.7"
+    enter_as(Principal(Scope.READ, "0123abcd"))
+    assert current_client() == "0123abcd"

@@ -18,7 +18,7 @@ The whitespace read at a place of a container is one int, part of the position's
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from typing import Any, Protocol
+from typing import Protocol
 
 from genret.decoding.grammar.compile_options import GrammarOptions
 from genret.decoding.grammar.leaves.leaf import Leaf
@@ -71,7 +71,7 @@ class Whitespace:
 
 Pushes = tuple[tuple["ThreadPosition", tuple["ThreadPosition", ...]], ...]
 
-_UNREAD = object()
+UNREAD = object()
 
 
 class ValueKind(Protocol):
@@ -101,16 +101,11 @@ class ThreadPosition:
         key_label: Label of the key whose value comes next in an object; -1 elsewhere.
         blanks: Whitespace read at the place.
         label: Label of the text so far if it is a whole leaf, else -1.
-        out: Bytes that may be allowed, ascending; None if they are too many to list.
     """
 
     __slots__ = (
-        "_after", "_readings", "blanks", "id", "key_label", "kind", "label", "out", "phase", "progress",
+        "_after", "_out", "_readings", "blanks", "id", "key_label", "kind", "label", "phase", "progress",
     )  # fmt: skip
-
-    out: tuple[int, ...] | None
-    _readings: dict[int, ThreadPosition | Pushes | int | None]
-    _after: dict[int, ThreadPosition]
 
     def __init__(
         self,
@@ -129,21 +124,21 @@ class ThreadPosition:
         self.key_label = key_label
         self.blanks = blanks
         self.label = label
+        self._out: object = UNREAD
+        self._readings: dict[int, ThreadPosition | Pushes | int | None] = {}
+        self._after: dict[int, ThreadPosition] = {}
 
-    # Called for empty slots only: every later reading is a plain attribute, and most positions need none.
-    def __getattr__(self, name: str) -> Any:
-        if name == "out":
-            out = self.out = self.kind.out_bytes(self)
-            return out
-        if name in ("_readings", "_after"):
-            setattr(self, name, {})
-            return getattr(self, name)
-        raise AttributeError(name)
+    @property
+    def out(self) -> tuple[int, ...] | None:
+        """Bytes that may be allowed, ascending; None if they are too many to list."""
+        if self._out is UNREAD:
+            self._out = self.kind.out_bytes(self)
+        return self._out  # type: ignore[return-value]
 
     def read(self, byte: int) -> ThreadPosition | Pushes | int | None:
         """Read one byte."""
-        reading = self._readings.get(byte, _UNREAD)
-        if reading is _UNREAD:
+        reading = self._readings.get(byte, UNREAD)
+        if reading is UNREAD:
             reading = self._readings[byte] = self.kind.read(self, byte)
         return reading  # type: ignore[return-value]
 

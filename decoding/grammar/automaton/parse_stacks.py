@@ -13,10 +13,10 @@ decides which of them goes on; otherwise they are one position with all parents.
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import Any, final
+from typing import final
 
 from genret.decoding.grammar.automaton.containers import DONE, DocumentKind, ValueKinds
-from genret.decoding.grammar.automaton.nodes import ScalarKind, ThreadPosition
+from genret.decoding.grammar.automaton.nodes import UNREAD, ScalarKind, ThreadPosition
 from genret.decoding.grammar.shapes import ValueNode
 
 Survivors = tuple[tuple[int, int], ...]
@@ -69,18 +69,16 @@ class StackSegment:
         is_done: Whether the document has ended.
         leaf: Kind of the only position, if it is in a leaf; None otherwise.
         ended: Values that end here without another byte; () for none.
-        out: Bytes that may be allowed, ascending; None if some position has too many to list.
     """
 
-    __slots__ = ("_completions", "_segments", "ended", "entries", "is_done", "leaf", "out", "steps")
-
-    out: tuple[int, ...] | None
-    steps: dict[int, StackSegment | Push | Pop | None]
-    _completions: dict[Survivors, StackSegment]
+    __slots__ = ("_completions", "_out", "_segments", "ended", "entries", "is_done", "leaf", "steps")
 
     def __init__(self, entries: tuple[Entry, ...], segments: StackSegments) -> None:
         self.entries = entries
+        self.steps: dict[int, StackSegment | Push | Pop | None] = {}
+        self._completions: dict[Survivors, StackSegment] = {}
         self._segments = segments
+        self._out: object = UNREAD
         node, parents = entries[0]
         kind = node.kind
         self.ended: Survivors = ()
@@ -95,23 +93,19 @@ class StackSegment:
         ended = {(parent, node.label) for node, parents in entries if node.label >= 0 for parent in parents}
         self.ended = tuple(sorted(ended))
 
-    # Called for empty slots only: every later reading is a plain attribute.
-    def __getattr__(self, name: str) -> Any:
-        if name == "out":
-            out = self.out = self._find_out()
-            return out
-        if name in ("steps", "_completions"):
-            setattr(self, name, {})
-            return getattr(self, name)
-        raise AttributeError(name)
+    @property
+    def out(self) -> tuple[int, ...] | None:
+        """Bytes that may be allowed, ascending; None if some position has too many to list."""
+        if self._out is UNREAD:
+            self._out = self._find_out()
+        return self._out  # type: ignore[return-value]
 
     def step(self, byte: int) -> StackSegment | Push | Pop | None:
         """Read one byte; None: no position lets it through."""
-        try:
-            return self.steps[byte]
-        except KeyError:
-            step = self.steps[byte] = self._segments.find_step(self, byte)
-            return step
+        steps = self.steps
+        if byte not in steps:
+            steps[byte] = self._segments.find_step(self, byte)
+        return steps[byte]
 
     def complete(self, survivors: Survivors) -> StackSegment:
         """The segment behind the value inside."""

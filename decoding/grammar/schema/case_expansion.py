@@ -89,7 +89,6 @@ class _Gathered:
         types = int(JsonType.ANY)
         for condition in self._of(TypeIs):
             types &= int(condition.types)
-        arrays, objects = self._arrays(), self._objects()
         numbers = texts = None
         holes = self._of(TextFromSlot)[:1] if types & STRING else []
         if types & NUMBER:
@@ -105,8 +104,8 @@ class _Gathered:
             numbers,
             texts,
             tuple(holes),
-            arrays if types & ARRAY else (),
-            objects if types & OBJECT else (),
+            self._arrays() if types & ARRAY else (),
+            self._objects() if types & OBJECT else (),
         )
 
     def _arrays(self) -> tuple[ArrayCase, ...]:

@@ -302,7 +302,8 @@ def test_a_long_chain_that_ends_in_a_loop_is_quick(monkeypatch: pytest.MonkeyPat
     rows.append([(97, 97, length), (98, 98, length + 1)])
     rows.append([(98, 98, length)])
     labels = [-1] * length + [0, 0]
-    monkeypatch.setattr("genret.decoding.grammar.compile_options.time", SimpleNamespace(monotonic=look))
+    clocks = SimpleNamespace(monotonic=look, thread_time=lambda: 0.0)
+    monkeypatch.setattr("genret.decoding.grammar.compile_options.time", clocks)
     with compile_budget(CompileLimits()):
         small, _ = canonical(rows, labels)
     assert looks < 60
