@@ -32,7 +32,9 @@ def warm_cache_command() -> None:
     """
     named = os.environ.get(_VARIABLE)
     if not named:
-        raise click.UsageError(f"{_VARIABLE}: expected the folder that shall hold the compiled loops, got none")
+        raise click.UsageError(
+            f"{_VARIABLE}: expected the folder that shall hold the compiled loops, got none"
+        )
     if find_spec("numba") is None:
         raise GenretError("there are no loops to compile: install generative-retrieval[numba]")
     folder = Path(named)

@@ -68,7 +68,7 @@ def test_other_kernels_are_refused_by_name():
 
 def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
+        [sys.executable, "-P", "-W", "error", "-c", code],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,

@@ -1,4 +1,4 @@
-"""The files of deploy/ fit the server they deploy: options, settings, paths, ports, versions and times to stop."""
+"""The files of deploy/ fit the server they deploy: options, settings, paths, ports, versions, times."""
 
 from __future__ import annotations
 
@@ -199,7 +199,9 @@ def test_the_lock_is_what_the_server_and_its_extras_need_but_torch() -> None:
     wanted = [line for extra in extras for line in project["optional-dependencies"][extra]]
     required([*project["dependencies"], *wanted], set(), needed)
     unlocked = {line for line in (DEPLOY / "cuda-only.txt").read_text().splitlines() if line[0] != "#"}
-    of_cuda = {name for name in needed if name.startswith("nvidia-")} | unlocked  # where torch is a CUDA build
+    of_cuda = {
+        name for name in needed if name.startswith("nvidia-")
+    } | unlocked  # where torch is a CUDA build
     assert needed - of_cuda == {*pins("deploy/requirements.lock"), "torch"}
 
 
@@ -365,7 +367,11 @@ def test_all_ways_to_deploy_agree_with_the_server_and_each_other(kubernetes_conf
     }
     assert set(stop_s.values()) == {60}, stop_s
     assert f"127.0.0.1:{settings.port}" in readme
-    started = [shlex.split(*unit()["Service"]["ExecStart"])[1:], yaml.safe_load(*of("CMD")), container()["args"]]
+    started = [
+        shlex.split(*unit()["Service"]["ExecStart"])[1:],
+        yaml.safe_load(*of("CMD")),
+        container()["args"],
+    ]
     assert started == [["serve", "--config", "/etc/genret/genret.toml"]] * 3
     check = dict(re.findall(r"--(interval|timeout)=(\d+)s", of("HEALTHCHECK")[0]))
     command_s = float(yaml.safe_load(of("HEALTHCHECK")[0].partition("CMD ")[2])[-1])

@@ -31,7 +31,9 @@ def test_a_folder_must_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(FOLDER, raising=False)
     result = CliRunner().invoke(cli, ["warm-cache"])
     assert result.exit_code == 2
-    assert "NUMBA_CACHE_DIR: expected the folder that shall hold the compiled loops, got none" in result.stderr
+    assert (
+        "NUMBA_CACHE_DIR: expected the folder that shall hold the compiled loops, got none" in result.stderr
+    )
 
 
 def test_without_numba_there_is_nothing_to_compile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
