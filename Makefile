@@ -18,7 +18,7 @@ WORKERS ?= $(shell n=$$(nproc); echo $$((n > 8 ? 8 : n)))
 PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 PACKAGES := genret/__init__.py genret/__main__.py retrieval index_builder decoding service
-.PHONY: help setup demo check quick test test-all test-slow lint format types imports buf wheel bench stubs clean
+.PHONY: help setup demo check quick test test-all test-slow lint format types imports buf wheel bench stubs lock manifests clean
 
 help:  ## Say what can be made.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 14
@@ -81,6 +81,19 @@ bench: $(STAMP)  ## Run the benchmarks; needs the data named by GENRET_SHARED_DA
 
 stubs: $(STAMP)  ## Regenerate service/pb from proto/.
 	@$(BIN)/python -m genret.service.pb.regenerate
+
+# The lock is one for all Linux machines and Pythons. torch is not in it: deploy/README.md says why.
+LOCK := $(BIN)/uv pip compile --quiet --no-config --constraint constraints.txt --python-version 3.11 \
+	--python-platform linux --generate-hashes --no-annotate \
+	--custom-compile-command "make lock"
+lock: $(STAMP)  ## Renew the versions and hashes that the image installs, deploy/*.lock.
+	@$(PIP) uv
+	@$(LOCK) pyproject.toml --extra numba --extra otel --extra vectors --excludes deploy/cuda-only.txt \
+		--no-emit-package torch --output-file deploy/requirements.lock
+	@echo hatchling | $(LOCK) - --output-file deploy/build.lock
+
+manifests:  ## Renew deploy/kubernetes.yaml from the Helm chart (needs npm).
+	@.ci/helm template genret deploy/helm/genret > deploy/kubernetes.yaml
 
 clean:  ## Remove the environment and what was built.
 	@rm -rf $(VENV) .genret dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

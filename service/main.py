@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "init-model": ("service.commands.init_model", "Write genret.json for a checkpoint."),
     "doctor": ("retrieval.doctor_command", "Check that a model is decoded exactly, layer by layer."),
     "serve": ("service.commands.serve", "Serve indexes over gRPC and HTTP."),
+    "warm-cache": ("service.commands.warm_cache", "Compile the loops ahead, for an image."),
     "deploy-ray": ("service.commands.deploy_ray", "Serve by replicas on a Ray cluster."),
     "ask": ("service.commands.query", "Ask an index, without a server."),
     "query": ("service.commands.query", "Ask a running server."),

@@ -91,6 +91,7 @@ THOROUGH = (
     "e2e/test_server_signals.py",
     "e2e/test_slow_schemas.py",
     "e2e/test_tune_command.py",
+    "e2e/test_warm_cache.py",
     "faults/",
     "fuzz/",
     "index_builder/test_build_evidence.py",

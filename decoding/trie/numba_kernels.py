@@ -23,7 +23,6 @@ A state under none of the filters raises ValueError.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 
 import numba
@@ -34,7 +33,7 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from genret.decoding.constraints import Children, PaddedChildren
-from genret.decoding.numba_compiling import compiled, keep_nothing, pointer
+from genret.decoding.numba_compiling import compiled, pointer
 from genret.decoding.trie.trie_kernels import (
     POSITION_BITS,
     POSITION_MASK,
@@ -42,8 +41,6 @@ from genret.decoding.trie.trie_kernels import (
     TrieKernels,
     TrieTables,
 )
-
-logger = logging.getLogger(__name__)
 
 _LONG = np.dtype(np.int64)  # NumPy would convert the type at every call
 Longs = npt.NDArray[np.int64]
@@ -406,15 +403,6 @@ class NumbaKernels:
 
     def warm_up(self) -> None:
         """Compile for this type of tokens, or load compiled code, so that no request pays for it."""
-        try:
-            self._ask_nothing()
-        except Exception as error:
-            # Cached code may be cut short, another user's or on a full disk, each with its own error.
-            keep_nothing()
-            self._ask_nothing()
-            logger.warning("compiled loops are neither found nor kept for the next process: %r", error)
-
-    def _ask_nothing(self) -> None:
         nothing = torch.empty(0, dtype=torch.int64)
         self.children(nothing)
         self.padded_children(nothing, 1)

@@ -68,7 +68,7 @@ def test_other_kernels_are_refused_by_name():
 
 def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
+        [sys.executable, "-P", "-W", "error", "-c", code],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
@@ -134,6 +134,31 @@ IndexDataCacheFile.save = full
     answer = run(LOGGED + fault + ASK, NUMBA_CACHE_DIR=str(tmp_path))
     assert (answer.returncode, answer.stdout.strip()) == (0, "numba"), answer.stderr
     assert "No space left on device" in answer.stderr
+
+
+READ_ONLY = """
+import errno, tempfile
+from numba.core.caching import IndexDataCacheFile
+def refused(*arguments, **options):
+    raise OSError(errno.EROFS, "Read-only file system")
+tempfile.TemporaryFile = IndexDataCacheFile.save = refused  # by the first numba tries a folder
+"""
+
+
+@needs_numba
+def test_loops_compiled_ahead_are_found_by_the_content_of_their_file_where_nothing_can_be_written(
+    installed, tmp_path
+):
+    places = {"PYTHONPATH": str(installed), "NUMBA_CACHE_DIR": str(tmp_path / "ahead")}
+    assert run(ASK, **places).stdout.strip() == "numba"
+    loops = installed / "genret/decoding/trie/numba_kernels.py"
+    os.utime(loops, (0, 0))  # an image may leave no times
+    answer = run(LOGGED + READ_ONLY + ASK, **places)
+    assert (answer.returncode, answer.stdout.strip(), answer.stderr) == (0, "numba", "")
+    loops.write_text(loops.read_text() + "# another content\n")
+    answer = run(LOGGED + READ_ONLY + ASK, **places)
+    assert (answer.returncode, answer.stdout.strip()) == (0, "numba"), answer.stderr
+    assert "Read-only file system" in answer.stderr  # compiled anew
 
 
 @pytest.fixture(scope="module")

@@ -64,7 +64,7 @@ ONE, OTHER = (f'genret_index_info{{name="p",digest="{digest}"}}' for digest in "
         ("GenretNotReady", 8, {"genret_ready{}": "0x60"}),
         ("GenretRefusing", 30, {REFUSED: "0+6x60", ANSWERED: "0+100x60"}),
         ("GenretVersionsDiffer", 40, {ONE: "1x60", OTHER: "1x60"}),
-        ("GenretMemoryHigh", 30, {"process_resident_memory_bytes{}": "13e9x60"}),
+        ("GenretMemoryHigh", 30, {"process_resident_memory_bytes{}": "3.6e9x60"}),
     ],
 )
 def test_what_goes_on_for_a_while_is_told(

@@ -1,18 +1,22 @@
-"""The files of deploy/ fit the server they deploy: options, settings, paths, ports and times to stop."""
+"""The files of deploy/ fit the server they deploy: options, settings, paths, ports, versions, times."""
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 import shutil
 import subprocess
 import tomllib
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from click.testing import CliRunner
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from genret.service.configuration.resolve import resolve
 from genret.service.configuration.server_config import ServerConfig
@@ -150,8 +154,99 @@ def test_what_the_wheel_is_made_of_is_copied() -> None:
     needed = {*wheel["packages"], *(source.partition("/")[0] for source in wheel["force-include"])}
     needed |= {project["project"]["readme"], *project["project"]["license-files"]}
     assert needed <= set(copied())
-    (extras,) = (rest.partition("=")[2] for rest in of("ARG") if rest.startswith("EXTRAS="))
-    assert set(extras.split(",")) <= set(project["project"]["optional-dependencies"])
+
+
+def pins(name: str) -> dict[str, str]:
+    """Return the versions in a file of pip's, by name; hashes and comments are left out."""
+    found = re.findall(r"^([a-z0-9-]+)==([^ \n]+)", (ROOT / name).read_text(), re.MULTILINE)
+    assert len(dict(found)) == len(found)
+    return dict(found)
+
+
+LOCKS = ("deploy/requirements.lock", "deploy/build.lock")
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_a_lock_agrees_with_the_constraints_and_has_a_hash_for_everything(name: str) -> None:
+    locked = pins(name)
+    assert locked.items() <= pins("constraints.txt").items(), "make lock"
+    text = re.sub(r"^#.*\n", "", (ROOT / name).read_text(), flags=re.MULTILINE)
+    lines = text.replace("\\\n", " ").splitlines()
+    assert len(lines) == len(locked)  # no options, no addresses
+    for line in lines:
+        assert re.fullmatch(r"[a-z0-9-]+==[^ ]+( +--hash=sha256:[0-9a-f]{64})+", line), line
+
+
+def required(requirements: list[str], extras: set[str], known: set[str]) -> None:
+    """Add to `known` the names that requirements need here, as the installed packages say."""
+    for requirement in map(Requirement, requirements):
+        marker = requirement.marker
+        if marker is not None and not any(marker.evaluate({"extra": extra}) for extra in extras | {""}):
+            continue
+        name = canonicalize_name(requirement.name)
+        if name not in known:
+            known.add(name)
+            required(distribution(name).requires or [], set(requirement.extras), known)
+
+
+def test_the_lock_is_what_the_server_and_its_extras_need_but_torch() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    command = re.search(r"pyproject\.toml( --extra [a-z-]+)+", (ROOT / "Makefile").read_text())
+    assert command is not None
+    extras = set(re.findall(r"--extra ([a-z-]+)", command[0]))
+    assert extras == {"numba", "otel", "vectors"}
+    needed: set[str] = set()
+    wanted = [line for extra in extras for line in project["optional-dependencies"][extra]]
+    required([*project["dependencies"], *wanted], set(), needed)
+    unlocked = {line for line in (DEPLOY / "cuda-only.txt").read_text().splitlines() if line[0] != "#"}
+    of_cuda = {
+        name for name in needed if name.startswith("nvidia-")
+    } | unlocked  # where torch is a CUDA build
+    assert needed - of_cuda == {*pins("deploy/requirements.lock"), "torch"}
+
+
+def test_what_is_installed_into_the_image_is_held_against_hashes() -> None:
+    installs = re.findall(r"pip (?:--python \S+ )?install ([^&]+)", " ".join(of("RUN")))
+    hashed = [re.findall(r"--requirement (\S+)", one) for one in installs if "--require-hashes" in one]
+    assert hashed == [[Path(name).name] for name in LOCKS]
+    # torch by a digest of its own, and then the wheel that was made of the sources.
+    assert [one.split()[-1] for one in installs if "--require-hashes" not in one] == [
+        "torch/torch-*.whl",
+        "wheel/*.whl",
+    ]
+    assert f"torch=={pins('constraints.txt')['torch']}" in (DEPLOY / "README.md").read_text()
+
+
+DIGEST = "0" * 64
+
+
+@pytest.mark.parametrize(
+    ("release", "image", "torch", "refused"),
+    [
+        ("", "python:3.12-slim", "", None),
+        ("1", f"python:3.12-slim@sha256:{DIGEST}", DIGEST, None),
+        ("1", "python:3.12-slim", DIGEST, "BASE_IMAGE"),
+        ("1", f"python:3.12-slim@sha256:{DIGEST}", "", "TORCH_SHA256"),
+    ],
+)
+def test_a_release_leaves_nothing_open(release: str, image: str, torch: str, refused: str | None) -> None:
+    (check,) = (rest for rest in of("RUN") if "RELEASE" in rest)
+    given = {"RELEASE": release, "BASE_IMAGE": image, "TORCH_SHA256": torch}
+    arguments = {rest.partition("=")[0] for rest in of("ARG")}
+    assert set(given) <= arguments
+    ran = subprocess.run(["sh", "-c", check], env=given, capture_output=True, text=True, timeout=60)
+    assert ran.returncode == (0 if refused is None else 1), ran.stderr
+    assert ran.stderr.startswith(refused or "")
+    assert of("FROM") == ["${BASE_IMAGE} AS build", "${BASE_IMAGE}"]
+
+
+def test_the_compiled_loops_are_made_for_the_server_that_looks_for_them() -> None:
+    (made,) = (rest for rest in of("RUN") if rest.endswith("genret warm-cache"))
+    variables = dict(re.findall(r"(NUMBA_\w+)=(\S+)", made))
+    assert variables == dict(re.findall(r"(NUMBA_\w+)=(\S+)", " ".join(of("ENV"))))
+    assert variables["NUMBA_CPU_NAME"] == "generic"
+    assert "--from=build /opt/genret /opt/genret" in of("COPY")
+    assert variables["NUMBA_CACHE_DIR"].startswith("/opt/genret/")
 
 
 def test_the_image_runs_a_server_as_nobody_in_particular() -> None:
@@ -174,7 +269,7 @@ def container() -> dict[str, Any]:
 
 
 def test_the_manifests_are_named_and_of_their_kinds() -> None:
-    assert [one["kind"] for one in MANIFESTS] == ["ConfigMap", "Deployment", "Service", "PodDisruptionBudget"]
+    assert {one["kind"] for one in MANIFESTS} == {"ConfigMap", "Deployment", "Service", "PodDisruptionBudget"}
     assert {one["metadata"]["name"] for one in MANIFESTS} == {"genret"}
 
 
@@ -219,8 +314,65 @@ def test_the_pod_has_no_privileges(kubernetes_config: ServerConfig) -> None:
 
 def test_labels_select_the_pods() -> None:
     labels = manifest("Deployment")["spec"]["template"]["metadata"]["labels"]
+    assert labels["app.kubernetes.io/name"] == "genret"
     assert manifest("Deployment")["spec"]["selector"]["matchLabels"] == labels
     assert manifest("Service")["spec"]["selector"] == labels
     assert manifest("PodDisruptionBudget")["spec"]["selector"]["matchLabels"] == labels
     (port,) = manifest("Service")["spec"]["ports"]
     assert port["targetPort"] in {port["name"] for port in container()["ports"]}
+
+
+def alert(name: str) -> dict[str, Any]:
+    rules = yaml.safe_load((DEPLOY / "alerts.yaml").read_text())["groups"][0]["rules"]
+    (found,) = (rule for rule in rules if rule["alert"] == name)
+    return dict(found)
+
+
+def bound(name: str) -> float:
+    """Return the number that an alert compares with, a product of numbers."""
+    factors = alert(name)["expr"].rpartition(">")[2].split("*")
+    return math.prod(map(float, factors))
+
+
+def test_alerts_tell_before_the_limits_of_the_manifests_end_it(kubernetes_config: ServerConfig) -> None:
+    limit = re.fullmatch(r"(\d+)Gi", container()["resources"]["limits"]["memory"])
+    assert limit is not None
+    memory = int(limit[1]) << 30
+    assert 0.5 * memory < bound("GenretMemoryHigh") < 0.9 * memory
+    # A start that takes too long is ended and begins anew, and with it the time of the alert.
+    startup = container()["startupProbe"]
+    start_s = startup["periodSeconds"] * startup["failureThreshold"]
+    not_ready_s = 60 * int(alert("GenretNotReady")["for"].removesuffix("m"))
+    assert kubernetes_config.lame_duck_seconds + kubernetes_config.drain_seconds < not_ready_s < start_s
+    # Slower calls than these are cut off.
+    slow_s = bound("GenretSlow")
+    assert kubernetes_config.queue.max_wait_seconds < slow_s < kubernetes_config.max_request_seconds
+
+
+def test_all_ways_to_deploy_agree_with_the_server_and_each_other(kubernetes_config: ServerConfig) -> None:
+    settings = load(DEPLOY / "genret.toml")
+    default = ServerConfig(settings.indexes)
+    for config in (settings, kubernetes_config):
+        assert (config.port, config.drain_seconds) == (default.port, default.drain_seconds)
+        assert config.lame_duck_seconds > 0
+        assert config.log.format == "json"
+    exposed = {int(port) for port in of("EXPOSE")[0].split()}
+    assert exposed == {settings.port, settings.http.port, settings.metrics.port}
+    assert kubernetes_config.metrics.port == settings.metrics.port
+    readme = (DEPLOY / "README.md").read_text()
+    stop_s = {
+        "unit": int(*unit()["Service"]["TimeoutStopSec"]),
+        "docker": int(re.findall(r"--stop-timeout (\d+)", readme)[0]),
+        "pod": manifest("Deployment")["spec"]["template"]["spec"]["terminationGracePeriodSeconds"],
+    }
+    assert set(stop_s.values()) == {60}, stop_s
+    assert f"127.0.0.1:{settings.port}" in readme
+    started = [
+        shlex.split(*unit()["Service"]["ExecStart"])[1:],
+        yaml.safe_load(*of("CMD")),
+        container()["args"],
+    ]
+    assert started == [["serve", "--config", "/etc/genret/genret.toml"]] * 3
+    check = dict(re.findall(r"--(interval|timeout)=(\d+)s", of("HEALTHCHECK")[0]))
+    command_s = float(yaml.safe_load(of("HEALTHCHECK")[0].partition("CMD ")[2])[-1])
+    assert command_s < int(check["timeout"]) < int(check["interval"])

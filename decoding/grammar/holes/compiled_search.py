@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from genret.decoding.grammar.holes.text_places import ESCAPED_BYTES, SPELLINGS, WRITTEN, TextRange
 from genret.decoding.grammar.leaves.leaf import FEW_TOKENS, TokenWalk
-from genret.decoding.grammar.leaves.numba_walk import marked, started
+from genret.decoding.grammar.leaves.numba_walk import marked
 from genret.decoding.numba_compiling import compiled, pointer
 from genret.decoding.sorted_texts import SortedTexts
 
@@ -306,7 +306,8 @@ class CompiledSearch:
         self._depth = trie.max_depth
         self._num_words = vocabulary.num_words
         texts, place = SortedTexts.of([b"a"]), TextRange(0, 1, 0, 0)
-        started(lambda: (self.narrow(texts, place, 0), self.walk(texts, place, (0,))))
+        self.narrow(texts, place, 0)
+        self.walk(texts, place, (0,))
 
     @property
     def num_bytes(self) -> int:

@@ -8,7 +8,6 @@ schema; each is paid beside a forward of the model.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -18,12 +17,10 @@ import numpy.typing as npt
 from genret.decoding.grammar.leaves.leaf import FEW_TOKENS, TokenWalk
 from genret.decoding.grammar.leaves.table_walk import Ints, TransitionTable
 from genret.decoding.grammar.regular.byte_dfa import ByteDfa
-from genret.decoding.numba_compiling import compiled, keep_nothing
+from genret.decoding.numba_compiling import compiled
 
 if TYPE_CHECKING:
     from genret.decoding.grammar.vocabulary import Vocabulary
-
-logger = logging.getLogger(__name__)
 
 Flags = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint32]
@@ -157,17 +154,6 @@ def walk(
 _ROOM = 1024
 
 
-def started(ask: Callable[[], object]) -> None:
-    """Call compiled loops for the first time, so that they are compiled or read from numba's cache."""
-    try:
-        ask()
-    except Exception as error:
-        # Kept code may be cut short, another user's or on a full disk, each an error of its own kind.
-        keep_nothing()
-        ask()
-        logger.warning("compiled loops are neither found nor kept for the next process: %r", error)
-
-
 def marked(num_words: int, loop: Callable[[Words, Ints], tuple[int, int]]) -> TokenWalk:
     """The result of a loop that fills in a mask and a list as `walk` does, and returns the numbers found."""
     mask = np.zeros(num_words, dtype=np.uint32)
@@ -203,7 +189,8 @@ class CompiledWalk:
         self._no_mask = np.zeros(0, dtype=np.uint32)
         self._num_words = vocabulary.num_words
         nothing = TransitionTable.of_automaton(ByteDfa.literals([]))
-        started(lambda: (self(nothing, 0, (0,)), self.trace(nothing, 0, (0,), (-1, -1))))
+        self(nothing, 0, (0,))
+        self.trace(nothing, 0, (0,), (-1, -1))
 
     @property
     def num_bytes(self) -> int:

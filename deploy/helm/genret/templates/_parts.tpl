@@ -1,0 +1,46 @@
+{{- define "genret.labels" -}}
+app.kubernetes.io/name: genret
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "genret.settings" -}}
+[indexes.{{ .Values.index.name | quote }}]
+path = "/srv/genret/indexes/{{ .Values.index.path }}"
+{{ with .Values.model }}
+{{- if .checkpoint }}
+[models.default]
+checkpoint = "{{ if .claim }}/srv/genret/models/{{ end }}{{ .checkpoint }}"
+{{ end }}
+{{- end }}
+[server]
+host = "0.0.0.0"
+port = 50051
+# With a certificate calls are encrypted whatever this says. It is for metrics, which are not, and which the kubelet
+# and Prometheus fetch over the network of the cluster.
+insecure = true
+{{ if .Values.tls.secret }}
+[tls]
+certificate = "/etc/genret-tls/tls.crt"
+key = "/etc/genret-tls/tls.key"
+{{ end }}
+{{- if .Values.tokens.secret }}
+[auth]
+token_file = "/etc/genret-tokens/tokens"
+{{ end }}
+[metrics]
+host = "0.0.0.0"
+port = 9464
+
+[log]
+level = "info"
+format = "json"
+requests = true
+
+[shutdown]
+# The time from readiness off until no balancer sends requests here any more: no preStop hook is needed.
+lame_duck_seconds = {{ .Values.shutdown.lameDuckSeconds }}
+drain_seconds = {{ .Values.shutdown.drainSeconds }}
+{{ with .Values.settings }}
+{{ . }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,64 @@
+"""`genret warm-cache`: compiles ahead what a server compiles when it first starts, for an image.
+
+It opens an index of twenty titles of the sample, as a server does, and tries of every width of tokens.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import redirect_stdout
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+
+import click
+
+from genret.retrieval.defaults import sample_catalogue, small_model_dir
+from genret.retrieval.errors import GenretError
+
+_VARIABLE = "NUMBA_CACHE_DIR"  # numba's own; its loops read it when they are imported
+_TITLES = 20
+_VOCABULARIES = (1 << 8, 1 << 16, 1 << 17)  # tokens of 8, 16 and 32 bits
+
+
+@click.command("warm-cache")
+def warm_cache_command() -> None:
+    """Compile the loops (extra numba) into the folder NUMBA_CACHE_DIR, for servers to come.
+
+    They find them there if genret lies in the same place, with the same versions of numba and Python, and if
+    the processor has the same name and features: with NUMBA_CPU_NAME=generic, here and there, any of the
+    architecture does. The folder may be read-only for them.
+    """
+    named = os.environ.get(_VARIABLE)
+    if not named:
+        raise click.UsageError(
+            f"{_VARIABLE}: expected the folder that shall hold the compiled loops, got none"
+        )
+    if find_spec("numba") is None:
+        raise GenretError("there are no loops to compile: install generative-retrieval[numba]")
+    folder = Path(named)
+    with tempfile.TemporaryDirectory(prefix="genret-warm-cache-") as name:
+        _use_all_loops(Path(name))
+    kept = sorted(folder.rglob("*.nbc"))
+    if not kept:
+        raise GenretError(f"{folder}: no compiled loop could be kept there; the log says why")
+    click.echo(f"{len(kept)} compiled loops in {folder}, {sum(file.stat().st_size for file in kept):,} bytes")
+
+
+def _use_all_loops(folder: Path) -> None:
+    """Warm up whatever a server warms up; `folder` is for files needed on the way. Raises GenretError."""
+    from genret.decoding.trie.title_trie import TitleTrie
+    from genret.index_builder.cli import build_command
+    from genret.retrieval.retriever import Retriever
+
+    titles, index = folder / "titles.tsv", folder / "titles.index"
+    with sample_catalogue().open(encoding="utf-8") as catalogue:
+        titles.write_text("".join(islice(catalogue, 1 + _TITLES)), encoding="utf-8")
+    model = str(small_model_dir())
+    with (folder / "told").open("w") as told, redirect_stdout(told):
+        arguments = [str(titles), "--out", str(index), "--tokenizer", model]
+        build_command.main(arguments, prog_name="genret build", standalone_mode=False)
+    Retriever.open(index, model, device="cpu").warm_up()
+    for size in _VOCABULARIES:
+        TitleTrie.from_rows([(1, 0)], size, kernels="numba")

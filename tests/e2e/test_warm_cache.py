@@ -1,0 +1,71 @@
+"""`genret warm-cache`: what it compiles is all that a server looks for, and what it refuses."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from genret.service.main import cli
+from tests.service.server_process import ENVIRONMENT, GENRET, ServerProcess
+from tests.trie_oracles import needs_numba
+
+FOLDER, GENERIC = "NUMBA_CACHE_DIR", {"NUMBA_CPU_NAME": "generic"}
+
+
+def warm(folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**ENVIRONMENT, **GENERIC, FOLDER: str(folder)}
+    return subprocess.run(
+        [*GENRET, "warm-cache"], capture_output=True, text=True, timeout=300, env=environment, check=False
+    )
+
+
+def stamps(folder: Path) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_folder_must_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(FOLDER, raising=False)
+    result = CliRunner().invoke(cli, ["warm-cache"])
+    assert result.exit_code == 2
+    assert (
+        "NUMBA_CACHE_DIR: expected the folder that shall hold the compiled loops, got none" in result.stderr
+    )
+
+
+def test_without_numba_there_is_nothing_to_compile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    monkeypatch.setattr("genret.service.commands.warm_cache.find_spec", lambda name: None)
+    result = CliRunner().invoke(cli, ["warm-cache"])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "install generative-retrieval[numba]" in result.stderr
+
+
+@needs_numba
+@pytest.mark.slow
+def test_a_folder_that_cannot_be_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    result = warm(tmp_path / "file")
+    assert result.returncode == 1
+    assert f"{tmp_path / 'file'}: no compiled loop could be kept there" in result.stderr
+
+
+@needs_numba
+@pytest.mark.slow
+def test_a_server_compiles_nothing_more(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny_index: Path, checkpoint: Path
+) -> None:
+    ran = warm(tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    kept = stamps(tmp_path)
+    assert f"{sum(path.suffix == '.nbc' for path in kept)} compiled loops in {tmp_path}" in ran.stdout
+    for name, value in {FOLDER: str(tmp_path), **GENERIC}.items():
+        monkeypatch.setenv(name, value)
+    with ServerProcess(str(tiny_index), "--model", str(checkpoint)) as server:
+        server.address()
+        server.send(signal.SIGTERM)
+        assert server.exit_code() == 0
+    assert stamps(tmp_path) == kept
