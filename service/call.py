@@ -12,12 +12,22 @@ import uuid
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Protocol
 
 from genret.decoding.cancellation import CancelToken
+from genret.retrieval.errors import InputError
 
 REQUEST_ID_KEY = "x-request-id"
+PRIORITY_KEY = "x-request-priority"
 _CLIENT_ID = re.compile(r"[A-Za-z0-9._:/-]{1,128}")
+
+
+class Priority(Enum):
+    """How urgent a call is beside others, see `fair_shares`."""
+
+    INTERACTIVE = "interactive"
+    BULK = "bulk"
 
 
 def sane_request_id(sent: str) -> str:
@@ -66,7 +76,8 @@ class CallSpan(Protocol):
 class CallScope:
     """State of a call while it runs.
 
-    `method` is its label in metrics, `peer` the client's address without port. `index` and `version` are
+    `method` is its label in metrics, `peer` the client's address without port, `priority` what the client has
+    sent, unchecked. `index` and `version` are
     empty before an answer, or with several indexes. `begun` and `answered` (when the last answer came from a
     device) are `time.monotonic()`, seconds; `num_answers` counts answers from devices.
     """
@@ -74,6 +85,7 @@ class CallScope:
     request_id: str
     method: str
     peer: str = ""
+    priority: str = ""
     index: str = ""
     version: str = ""
     begun: float = field(default_factory=time.monotonic)
@@ -87,12 +99,27 @@ _CURRENT: ContextVar[CallScope | None] = ContextVar("genret_call", default=None)
 
 # Fingerprint of the caller's token, empty without one; set with the principal by `security`.
 TOKEN: ContextVar[str] = ContextVar("genret_token", default="")
+# The most urgent priority that the caller's token allows.
+MOST_URGENT: ContextVar[Priority] = ContextVar("genret_most_urgent", default=Priority.INTERACTIVE)
 
 
 def current_client() -> str:
     """Return who makes the running call, for fair shares: its token, or else its address."""
     scope = _CURRENT.get()
     return TOKEN.get() or ("" if scope is None else scope.peer)
+
+
+def current_priority() -> Priority:
+    """Return the priority of the running call: what it asks for, but for tokens that are bulk.
+
+    Raises:
+        InputError: the client has sent no priority's name.
+    """
+    scope = _CURRENT.get()
+    sent = ("" if scope is None else scope.priority) or MOST_URGENT.get().value
+    if sent not in {priority.value for priority in Priority}:
+        raise InputError(PRIORITY_KEY, f"must be interactive or bulk, got {sent[:100]!r}")
+    return Priority.BULK if MOST_URGENT.get() is Priority.BULK else Priority(sent)
 
 
 def enter(scope: CallScope) -> None:

@@ -25,7 +25,7 @@ from genret.retrieval.answers.answer_types import AnswerRequest, AnswerResult, P
 from genret.retrieval.errors import InputError
 from genret.retrieval.score_types import ScoreRequest, ScoreResult
 from genret.retrieval.types import RetrievalResult, RetrieveRequest
-from genret.service.call import Call, client_address, current_client
+from genret.service.call import Call, Priority, client_address, current_client, current_priority
 from genret.service.client.reply import IndexInfo
 from genret.service.configuration.server_config import ServerConfig
 from genret.service.errors import NotReadyError
@@ -34,7 +34,7 @@ from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 from genret.service.serving.admission import Patience, estimate_tokens
 from genret.service.serving.batching import DeviceQueues
 from genret.service.serving.device_threads import contained
-from genret.service.serving.fair_shares import Caller
+from genret.service.serving.fair_shares import BULK_WEIGHT, Caller
 from genret.service.serving.readiness import IdleWait, Readiness
 from genret.service.serving.reload import Reloader
 from genret.service.serving.request_bytes import RequestBytes
@@ -109,7 +109,9 @@ ANSWER = Query(
 
 
 def caller_of(call: Call) -> Caller:
-    """Return who asks, for fair shares: the client, and its call."""
+    """Return who asks, for fair shares: the client, and its call; InputError for an unknown priority."""
+    if current_priority() is Priority.BULK:
+        return Caller(f"{current_client()} bulk", call.request_id, BULK_WEIGHT)
     return Caller(current_client(), call.request_id)
 
 
@@ -146,6 +148,7 @@ class Methods:
         there is room for the next one.
         """
         self._readiness.check()
+        current_priority()  # an unknown one is refused
         if method.is_stream or method.service is not _RETRIEVAL:
             return await method.run(self, request, call, *write)
         with self.request_bytes.hold(client_address(), held_bytes(request)):

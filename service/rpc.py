@@ -21,7 +21,15 @@ import grpc
 from google.protobuf.message_factory import GetMessageClass
 
 from genret.retrieval.errors import GenretError, InputError
-from genret.service.call import REQUEST_ID_KEY, Call, CallScope, current_scope, enter, sane_request_id
+from genret.service.call import (
+    PRIORITY_KEY,
+    REQUEST_ID_KEY,
+    Call,
+    CallScope,
+    current_scope,
+    enter,
+    sane_request_id,
+)
 from genret.service.configuration.server_config import LogConfig
 from genret.service.errors import (
     MalformedMessageError,
@@ -142,7 +150,8 @@ class ObservationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc] 
         path = str(handler_call_details.method)
         # The client must not choose the label: unknown methods share one.
         name = path.rpartition("/")[2] if path in METHOD_SCOPES else UNKNOWN_METHOD
-        scope = CallScope(sane_request_id(sent_request_id(metadata)), name)
+        priority = headers.get(PRIORITY_KEY, "")
+        scope = CallScope(sane_request_id(sent_request_id(metadata)), name, priority=priority)
         enter(scope)  # in the task of the call, for the interceptors behind and the method
         full_method = path.removeprefix("/") if name != UNKNOWN_METHOD else UNKNOWN_METHOD
         try:

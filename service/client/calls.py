@@ -22,7 +22,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from genret.retrieval.answers.answer_types import AnswerRequest
 from genret.retrieval.errors import InputError
 from genret.retrieval.types import Mention, MethodOptions, RequestOptions, RetrieveRequest, with_options
-from genret.service.call import REQUEST_ID_KEY, sane_request_id
+from genret.service.call import PRIORITY_KEY, REQUEST_ID_KEY, Priority, sane_request_id
 from genret.service.client.client_options import CallOptions, ClientOptions, OptionChanges
 from genret.service.client.reply import AnswerReply, IndexInfo, ReloadReply, Reply, ScoreReply
 from genret.service.errors import MESSAGE_TOO_LARGE, CallError
@@ -160,7 +160,9 @@ class Client:
         """Return the metadata of a call."""
         token = self.options.token
         authorization = () if token is None else (("authorization", f"Bearer {token}"),)
-        return (*self.options.metadata, (REQUEST_ID_KEY, request_id), *authorization)
+        named = self.options.priority
+        priority = () if named == Priority.INTERACTIVE.value else ((PRIORITY_KEY, named),)
+        return (*self.options.metadata, (REQUEST_ID_KEY, request_id), *priority, *authorization)
 
     @_call
     def retrieve(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from genret.retrieval.errors import InputError
-from genret.service.call import REQUEST_ID_KEY
+from genret.service.call import PRIORITY_KEY, REQUEST_ID_KEY, Priority
 from genret.service.configuration.server_config import check_address, is_loopback
 
 # A reply to 256 queries with 1,000 candidates each passes gRPC's default of 4 MiB by far.
@@ -17,7 +17,7 @@ _MAX_REPLY_BYTES = 256 * 2**20
 # Servers of gRPC close connections that are pinged more often than they allow; ours allows this.
 MIN_KEEPALIVE_S = 10.0
 _METADATA_NAME = re.compile(r"[a-z0-9._-]+")
-_OWN_METADATA = ("authorization", REQUEST_ID_KEY)
+_OWN_METADATA = ("authorization", REQUEST_ID_KEY, PRIORITY_KEY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,7 @@ class ClientOptions:
         tls_server_name: Name that the server's certificate must have, if not that of the address.
         token: Bearer token that is sent with every call.
         insecure: Whether the token may be sent in plaintext beyond loopback.
+        priority: `interactive` or `bulk`; calls of the second kind give way to others.
         gzip: Whether to compress requests; only servers with `limits.accept_gzip` take them.
         keepalive_s: Silence after which the connection is pinged, seconds, at least 10; None: never.
         max_reply_bytes: Largest reply accepted, bytes.
@@ -51,6 +52,7 @@ class ClientOptions:
     tls_server_name: str | None = None
     token: str | None = field(default=None, repr=False)
     insecure: bool = False
+    priority: str = Priority.INTERACTIVE.value
     gzip: bool = False
     keepalive_s: float | None = None
     max_reply_bytes: int = _MAX_REPLY_BYTES
@@ -67,6 +69,8 @@ class ClientOptions:
             raise InputError("tls_server_name", "must not be empty")
         if self.token is not None and not _is_token(self.token):
             raise InputError("token", "must be printable ASCII without blanks, and not empty")
+        if self.priority not in {priority.value for priority in Priority}:
+            raise InputError("priority", f"must be interactive or bulk, got {self.priority!r}")
         keepalive = self.keepalive_s
         if keepalive is not None and not (math.isfinite(keepalive) and keepalive >= MIN_KEEPALIVE_S):
             raise InputError(

@@ -15,6 +15,7 @@ import click
 from genret.retrieval.command_options import shown_option, together
 from genret.retrieval.errors import InputError
 from genret.retrieval.interruption import surely_interrupted
+from genret.service.call import Priority
 from genret.service.client.client_options import ClientOptions
 from genret.service.commands import usage_error
 from genret.service.configuration.server_config import DEFAULT_HOST, DEFAULT_PORT, check_address, join_address
@@ -146,6 +147,12 @@ _OPTIONS = (
     ),
     shown_option("--insecure", is_flag=True, help="Send the token unencrypted to other machines."),
     shown_option(
+        "--priority",
+        type=click.Choice([priority.value for priority in Priority]),
+        default=Priority.INTERACTIVE.value,
+        help="Calls of priority bulk give way to others.",
+    ),
+    shown_option(
         "--metadata",
         multiple=True,
         metavar="NAME=VALUE",
@@ -154,7 +161,7 @@ _OPTIONS = (
     ),
 )
 # Options that ClientOptions has under the same names.
-_TAKEN = ("tls", "tls_ca", "tls_key", "tls_server_name", "insecure")
+_TAKEN = ("tls", "tls_ca", "tls_key", "tls_server_name", "insecure", "priority")
 
 
 def _name_and_value(text: str) -> tuple[str, str]:

@@ -8,6 +8,7 @@ import click
 
 from genret.retrieval.command_options import shown_option
 from genret.retrieval.errors import InputError
+from genret.service.call import Priority
 from genret.service.security.bearer_tokens import Scope, line_of, new_token, read_token_file
 
 
@@ -23,23 +24,33 @@ def token_command() -> None:
     default=Scope.READ.value,
     help="What it allows: read answers and indexes, or admin, which may reload indexes as well.",
 )
-def new_command(scope: str) -> None:
+@shown_option(
+    "--priority",
+    type=click.Choice([priority.value for priority in Priority]),
+    default=Priority.INTERACTIVE.value,
+    help="The best priority of its calls: bulk gives way to others, whatever a call asks for.",
+)
+def new_command(scope: str, priority: str) -> None:
     """Print a fresh token, and below it the line that makes it live in a server's token file.
 
     The token is for its user and is not stored anywhere. The line holds its SHA-256 only.
     """
     token = new_token()
     click.echo(token)
-    click.echo(line_of(Scope(scope), token))
+    click.echo(line_of(Scope(scope), token, Priority(priority)))
 
 
 @token_command.command("check")
 @click.argument("file", type=click.Path(path_type=Path))
 def check_command(file: Path) -> None:
-    """Say which tokens of FILE are live, by scope and fingerprint; fail if a server would refuse it."""
+    """Say which tokens of FILE are live; fail if a server would refuse it.
+
+    A line says scope, priority if it is bulk, and fingerprint.
+    """
     try:
         tokens = read_token_file(file).tokens
     except InputError as error:
         raise click.ClickException(error.message) from error
     for token in tokens:
-        click.echo(f"{token.scope.value} {token.fingerprint}")
+        bulk = "bulk " if token.priority is Priority.BULK else ""
+        click.echo(f"{token.scope.value} {bulk}{token.fingerprint}")

@@ -20,7 +20,7 @@ from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from genret.retrieval.errors import InputError
-from genret.service.call import REQUEST_ID_KEY, Call, CallScope, client_address, enter
+from genret.service.call import PRIORITY_KEY, REQUEST_ID_KEY, Call, CallScope, client_address, enter
 from genret.service.errors import MalformedMessageError, NotReadyError
 from genret.service.gateway.http_calls import (
     JSON_TYPE,
@@ -122,7 +122,8 @@ class Gate:
         """Observe a call until the end of the block."""
         call = begin_call(request, self.max_seconds if endpoint.row.is_limited else math.inf)
         peer = request.client.host if request.client is not None else ""
-        scope = CallScope(call.request_id, endpoint.method, peer)
+        priority = request.headers.get(PRIORITY_KEY, "")
+        scope = CallScope(call.request_id, endpoint.method, peer, priority)
         enter(scope)
         full_method = endpoint.row.full_name.removeprefix("/")
         with self.observer.observe(scope, full_method, dict(request.headers), "http") as observed:

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from genret.service.call import TOKEN
+from genret.service.call import MOST_URGENT, TOKEN, Priority
 from genret.service.configuration.server_config import AuthConfig, ServerConfig, is_loopback
 from genret.service.errors import PermissionDeniedError, UnauthenticatedError
 from genret.service.security.bearer_tokens import MAX_CHARACTERS, Scope, watch_token_file
@@ -26,10 +26,11 @@ _SCHEME = "bearer"
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """A caller: its scope, and an id for logs without a secret, empty for a caller without a token."""
+    """A caller: its scope, an id for logs without a secret, empty without a token, and its best priority."""
 
     scope: Scope
     fingerprint: str = ""
+    priority: Priority = Priority.INTERACTIVE
 
 
 # The caller, in the task that serves the call; None before it is known.
@@ -40,6 +41,7 @@ def enter_as(principal: Principal) -> None:
     """Set the caller of the running task, for the rest of the task."""
     PRINCIPAL.set(principal)
     TOKEN.set(principal.fingerprint)
+    MOST_URGENT.set(principal.priority)
 
 
 class Authority:
@@ -102,7 +104,7 @@ class Authority:
             raise PermissionDeniedError(
                 f"this needs a token of scope {scope.value}; the one shown has scope {token.scope.value}"
             )
-        return Principal(token.scope, token.fingerprint)
+        return Principal(token.scope, token.fingerprint, token.priority)
 
     def reload(self) -> bool:
         """Read the token file now; return whether it is usable. If not, the earlier tokens stay live."""

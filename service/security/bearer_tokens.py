@@ -15,6 +15,7 @@ from enum import Enum
 from pathlib import Path
 
 from genret.retrieval.errors import InputError
+from genret.service.call import Priority
 from genret.service.security.watched_files import WatchedFiles, read_file, warn_if_exposed
 
 
@@ -53,7 +54,7 @@ METHOD_SCOPES: dict[str, Scope | None] = {
 FIELD = "auth.token_file"
 MIN_CHARACTERS = 16
 MAX_CHARACTERS = 512
-MAX_LIVE = 2  # of one scope: the one in use and the one that takes its place
+MAX_LIVE = 1000  # each is compared with the one that is shown
 _DIGEST_PREFIX = "sha256:"
 _DIGEST = re.compile(r"[0-9a-fA-F]{64}")
 _RANDOM_BYTES = 32
@@ -62,10 +63,11 @@ _LOOK_EVERY_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A live token: its scope and its SHA-256. The token itself is not held."""
+    """A live token: its scope, its SHA-256 and the best priority of its calls. It is not held itself."""
 
     scope: Scope
     digest: bytes
+    priority: Priority = Priority.INTERACTIVE
 
     @property
     def fingerprint(self) -> str:
@@ -99,13 +101,16 @@ def new_token() -> str:
     return secrets.token_urlsafe(_RANDOM_BYTES)
 
 
-def line_of(scope: Scope, token: str) -> str:
+def line_of(scope: Scope, token: str, priority: Priority = Priority.INTERACTIVE) -> str:
     """Return the line of a token file that makes `token` live, without the token itself."""
-    return f"{scope.value} {_DIGEST_PREFIX}{digest_of(token).hex()}"
+    named = "" if priority is Priority.INTERACTIVE else f" {priority.value}"
+    return f"{scope.value}{named} {_DIGEST_PREFIX}{digest_of(token).hex()}"
 
 
 def read_token_file(path: Path) -> TokenSet:
-    """Read a file of lines `SCOPE TOKEN` or `SCOPE sha256:HEX`; `#` begins a comment line.
+    """Read a file of lines `SCOPE [PRIORITY] TOKEN`; `#` begins a comment line.
+
+    In place of a token `sha256:HEX` may stand.
 
     Raises:
         InputError: names the file and the line, and never shows its text.
@@ -144,16 +149,20 @@ def watch_token_file(path: Path) -> WatchedFiles[TokenSet]:
 
 
 def _parse_line(line: str) -> Token:
-    fields = line.split()
+    scope, *fields = line.split()
     names = " or ".join(scope.value for scope in Scope)
     # The text may be a token without a scope: it is not repeated.
-    if fields[0] not in {scope.value for scope in Scope}:
+    if scope not in {scope.value for scope in Scope}:
         raise ValueError(f"expected a scope first ({names}), then its token")
-    if len(fields) != 2:
+    priority = Priority.INTERACTIVE
+    if len(fields) == 2 and fields[0] in {priority.value for priority in Priority}:
+        priority = Priority(fields.pop(0))
+    if len(fields) != 1:
         raise ValueError(
-            f"expected one token after the scope, without blanks; {len(fields) - 1} fields are there"
+            "expected one token after the scope, without blanks, or a priority (interactive, bulk) and a "
+            f"token; {len(fields)} fields are there"
         )
-    return Token(Scope(fields[0]), _parse_digest(fields[1]))
+    return Token(Scope(scope), _parse_digest(fields[0]), priority)
 
 
 def _parse_digest(text: str) -> bytes:
@@ -178,8 +187,5 @@ def _check_beside(token: Token, numbers: dict[Token, int]) -> None:
     for other, number in numbers.items():
         if other.digest == token.digest:
             raise ValueError(f"the same token as in line {number}")
-    if sum(other.scope is token.scope for other in numbers) == MAX_LIVE:
-        raise ValueError(
-            f"a third token of scope {token.scope.value}; two may be live, the one in use and the one that "
-            "takes its place: remove the one that is no longer used"
-        )
+    if len(numbers) == MAX_LIVE:
+        raise ValueError(f"expected at most {MAX_LIVE:,} tokens: remove those that are no longer used")

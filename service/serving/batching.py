@@ -194,7 +194,7 @@ class Batcher:
         self._let_in(share, cancel, caller, patience)
         future: asyncio.Future[QueuedResult] = self._loop.create_future()
         with self._lock:
-            client = self._shares.client(caller.client)
+            client = self._shares.client(caller.client, caller.weight)
             call = client.call(caller.call)
             job = _Job(
                 batch_call,

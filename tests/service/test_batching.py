@@ -23,6 +23,7 @@ from genret.decoding.errors import DeadlineExceededError
 from genret.decoding.side_by_side import current_call
 from genret.retrieval.errors import InputError
 from genret.retrieval.types import RetrievalResult, RetrieveRequest
+from genret.service.call import PRIORITY_KEY
 from genret.service.configuration.server_config import BatchLimits, QueueLimits
 from genret.service.errors import NotReadyError, OverloadedError
 from genret.service.methods import StreamRoom
@@ -34,7 +35,7 @@ from genret.service.serving.batching import (
     keep_freed_memory,
 )
 from genret.service.serving.device_threads import DeviceExecutor, DeviceThread, contained
-from genret.service.serving.fair_shares import Caller
+from genret.service.serving.fair_shares import BULK_WEIGHT, Caller, FairShares
 from tests.service.fake_retriever import FakeRetriever
 from tests.service.running_server import failure, running, until
 from tests.service.turned_clock import TurnedClock
@@ -435,3 +436,42 @@ async def test_a_single_call_does_not_wait_behind_what_its_own_client_streams() 
         order = [query for batch in fake.batches for query in batch]
         assert set(order[:3]) == {"s0", "one", "o"}, "a stream, a single call, and another client in turn"
         assert [query for query in order if query.startswith("s")] == [f"s{i}" for i in range(6)]
+
+
+async def test_bulk_calls_give_way_and_do_not_starve() -> None:
+    shares: FairShares[str] = FairShares()
+    urgent, bulk = shares.client("me"), shares.client("me bulk", BULK_WEIGHT)
+    for client, name in ((urgent, "urgent"), (bulk, "bulk")):
+        for number in range(100):
+            shares.add(client, client.call("call"), f"{name} {number}")
+    order = []
+    for _ in range(90):
+        found = shares.next()
+        assert found is not None
+        client, call = found
+        order.append(call.waiting[0].split()[0])
+        shares.remove(client, call, call.waiting[0])
+        client.charge(1.0)
+        call.charge(1.0)
+    assert order.count("bulk") == 10
+    assert all("bulk" not in pair or pair != pair[::-1] for pair in zip(order, order[1:], strict=False))
+
+
+async def test_the_priority_of_a_call_is_read_off_its_metadata() -> None:
+    shares: list[float] = []
+    asked = pb.RetrieveRequest(query="hamlet")
+    async with running(FakeRetriever()) as api:
+        batcher = api.server.lanes.of("cpu").batcher
+        ask = batcher.submit
+
+        async def watched(*arguments: Any) -> QueuedResult:
+            shares.append(arguments[4].weight)
+            return await ask(*arguments)
+
+        batcher.submit = watched  # type: ignore[method-assign]
+        for metadata in ((), ((PRIORITY_KEY, "bulk"),), ((PRIORITY_KEY, "interactive"),)):
+            await api.stub.Retrieve(asked, metadata=metadata, timeout=60)
+        with pytest.raises(grpc.aio.AioRpcError, match="must be interactive or bulk, got 'soon'") as caught:
+            await api.stub.Retrieve(asked, metadata=((PRIORITY_KEY, "soon"),), timeout=60)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert shares == [1.0, BULK_WEIGHT, 1.0]
