@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from typing import Any
 
 import grpc
@@ -454,7 +455,7 @@ async def test_bulk_calls_give_way_and_do_not_starve() -> None:
         client.charge(1.0)
         call.charge(1.0)
     assert order.count("bulk") == 10
-    assert all("bulk" not in pair or pair != pair[::-1] for pair in zip(order, order[1:], strict=False))
+    assert all("bulk" not in pair or pair != pair[::-1] for pair in pairwise(order))
 
 
 async def test_the_priority_of_a_call_is_read_off_its_metadata() -> None:
