@@ -157,6 +157,9 @@ class Methods:
     async def single(self, message: Any, call: Call, query: Query, patience: Patience = Patience.NONE) -> Any:
         """Convert a message and ask the index that it names, whose version stays open meanwhile."""
         with self._indexes.use(message.index) as served:
+            if patience is Patience.NONE:
+                # Before it is read and tokenised: under overload most of the server's time would go there.
+                self._lanes.of(served.description.device).batcher.check_room(caller_of(call))
             return await self._ask(query, served, query.read(message, served), message, call, patience)
 
     async def _ask(

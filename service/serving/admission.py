@@ -110,6 +110,13 @@ class Admission:
         Raises:
             OverloadedError: a limit would be passed, or the deadline cannot be met.
         """
+        self.check(caller, tokens, deadline, patience)
+        self._count(caller, 1, tokens, patience)
+
+    def check(
+        self, caller: Caller, tokens: int, deadline: float = math.inf, patience: Patience = Patience.NONE
+    ) -> None:
+        """Raise what `admit` would raise."""
         wait_s, left_s = self.expected_wait_s(caller, tokens), deadline - time.monotonic()
         if patience is Patience.NONE:
             held = self._too_much(caller.client, tokens, wait_s)
@@ -119,7 +126,6 @@ class Admission:
             held = f"the deadline is in {left_s:.2f} s and the work ahead takes about {wait_s:.2f} s"
         if held is not None:
             raise OverloadedError("QUEUE_FULL", f"the queue is full: {held}", self.retry_after_s(caller))
-        self._count(caller, 1, tokens, patience)
 
     def release(self, caller: Caller, tokens: int, patience: Patience = Patience.NONE) -> None:
         """Give back what `admit` took."""

@@ -235,6 +235,14 @@ class Batcher:
         )
         return answer
 
+    def check_room(self, caller: Caller) -> None:
+        """Refuse, by OverloadedError, a request that wants an answer now if even the smallest would be."""
+        try:
+            self._admission.check(caller, 1)
+        except OverloadedError:
+            self._observer.rejected("queue_full")
+            raise
+
     async def close(self) -> None:
         """Fail what waits, ask what runs to stop, and wait for it. Idempotent."""
         self._closed = True
