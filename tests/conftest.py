@@ -87,6 +87,7 @@ THOROUGH = (
     "e2e/test_grpc_commands.py",
     "e2e/test_large_requests.py",
     "e2e/test_page_examples.py",
+    "e2e/test_nobody_is_stalled.py",
     "e2e/test_request_cancellation.py",
     "e2e/test_server_signals.py",
     "e2e/test_slow_schemas.py",
