@@ -93,6 +93,7 @@ class DeviceThread:
         self._running: set[Work] = set()
         self._may_have_work = threading.Event()
         self._is_closed = False
+        self._had_call = False  # whether a call was the last that began
         self._thread = threading.Thread(target=self._loop, name=f"genret-{device}_0", daemon=True)
         self._thread.start()
 
@@ -143,13 +144,24 @@ class DeviceThread:
                 self._may_have_work.wait()
 
     def _take(self) -> Work | None:
+        """Return what begins next; behind a call what `next_work` has, so that calls in a row hold nobody up."""
+        if self._had_call:
+            work = self._next_work(self._scheduler.is_idle)
+            self._had_call = False
+            if work is not None:
+                return work
+        work = self._take_call()
+        self._had_call = work is not None
+        return work or self._next_work(self._scheduler.is_idle)
+
+    def _take_call(self) -> Work | None:
         for work in self._calls:
             if work.behind is self._running:  # given by `run_after_all`: those of this moment
                 work.behind = set(self._running)
             if not work.behind & self._running:
                 self._calls.remove(work)
                 return work
-        return self._next_work(self._scheduler.is_idle)
+        return None
 
     def _start(self, work: Work) -> None:
         self._running.add(work)

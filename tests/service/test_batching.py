@@ -11,8 +11,10 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -35,8 +37,8 @@ from genret.service.serving.batching import (
     QueuedResult,
     keep_freed_memory,
 )
-from genret.service.serving.device_threads import DeviceExecutor, DeviceThread, contained
-from genret.service.serving.fair_shares import BULK_WEIGHT, Caller, FairShares
+from genret.service.serving.device_threads import DeviceExecutor, DeviceThread, Work, contained
+from genret.service.serving.fair_shares import BULK_WEIGHT, Caller, FairShares, TimeShare
 from tests.service.fake_retriever import FakeRetriever
 from tests.service.running_server import failure, running, until
 from tests.service.turned_clock import TurnedClock
@@ -476,3 +478,31 @@ async def test_the_priority_of_a_call_is_read_off_its_metadata() -> None:
             await api.stub.Retrieve(asked, metadata=((PRIORITY_KEY, "soon"),), timeout=60)
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert shares == [1.0, BULK_WEIGHT, 1.0]
+
+
+async def test_calls_in_a_row_let_what_waits_begin_between_them() -> None:
+    begun: list[str] = []
+    waiting: deque[str] = deque()
+
+    def next_work(is_idle: bool) -> Work | None:
+        return (
+            Work(partial(begun.append, waiting.popleft()), TimeShare(), lambda end: None) if waiting else None
+        )
+
+    thread = DeviceThread("cpu", 0.1, next_work)
+    first, held = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        begun.append("call 1")
+        first.set()
+        held.wait(60)
+
+    calls = [asyncio.ensure_future(thread.run(hold))]
+    await until(first.is_set)
+    calls += [asyncio.ensure_future(thread.run(begun.append, f"call {number}")) for number in (2, 3)]
+    await asyncio.sleep(0)
+    waiting.extend(("request 1", "request 2"))
+    held.set()
+    await asyncio.gather(*calls)
+    await asyncio.to_thread(thread.close)
+    assert begun == ["call 1", "request 1", "call 2", "request 2", "call 3"]
