@@ -144,7 +144,7 @@ class DeviceThread:
                 self._may_have_work.wait()
 
     def _take(self) -> Work | None:
-        """Return what begins next: behind a call what `next_work` has, which calls in a row do not hold up."""
+        """Return what begins next: behind a call what `next_work` has, so that calls in a row stop nobody."""
         if self._had_call:
             work = self._next_work(self._scheduler.is_idle)
             self._had_call = False
