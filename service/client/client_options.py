@@ -129,6 +129,7 @@ class OptionChanges(TypedDict, total=False):
     tls_server_name: str | None
     token: str | None
     insecure: bool
+    priority: str
     gzip: bool
     keepalive_s: float | None
     max_reply_bytes: int
