@@ -52,6 +52,8 @@ _LOG = logging.getLogger(__name__)
 # A client that gives up at its deadline says so a little before the server's own clock.
 _DEADLINE_SLACK_S = 0.05
 _TOKEN_S = 1e-6
+# Groups of one client that run side by side.
+_MOST_GROUPS = 3
 
 
 _NOBODY = Caller()
@@ -81,6 +83,7 @@ class _Job:
     call_share: CallShare[_Job]
     overdue: asyncio.Timeout | None = None
     begun: float | None = None
+    group: list[_Job] | None = None
     claim_s: float = 0.0
 
     @property
@@ -357,6 +360,7 @@ class Batcher:
                 job.cancel.deadline = min(deadline, now + job.max_seconds)
             self._running[id(job)] = job
             group.append(job)
+            job.group = group
         self._shares.tidy()
         if group:
             self._last_size = len(group)
@@ -370,6 +374,8 @@ class Batcher:
         """
         fold = 1.0 if job.call_share.num_running else 1.5 if job.client_share.num_running else 2.0
         running = len(self._running)
+        if not group and fold < 2 and self._num_groups(job.client_share) >= _MOST_GROUPS:
+            return False  # those that come meanwhile are one group then, which costs less than many
         if not group and fold == 1 and running > self._limits.max_size // 2 and self._is_long(running):
             return False  # a few now, and a few when the others end: small groups cost more
         tokens = sum(min(one.tokens, self._limits.max_tokens) for one in self._running.values())
@@ -379,6 +385,9 @@ class Batcher:
         return running < fold * self._limits.max_size and (
             tokens + min(job.tokens, self._limits.max_tokens) <= fold * self._limits.max_tokens
         )
+
+    def _num_groups(self, client: ClientShare[_Job]) -> int:
+        return len({id(job.group) for job in self._running.values() if job.client_share is client})
 
     def _is_long(self, running: int) -> bool:
         """Whether more wait than may begin now."""
