@@ -20,6 +20,8 @@ from genret.retrieval.errors import InputError
 
 REQUEST_ID_KEY = "x-request-id"
 PRIORITY_KEY = "x-request-priority"
+# A client that gives up at its deadline says so a little before the server's own clock.
+DEADLINE_SLACK_S = 0.05
 _CLIENT_ID = re.compile(r"[A-Za-z0-9._:/-]{1,128}")
 
 

@@ -22,6 +22,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from genret.retrieval.errors import GenretError, InputError
 from genret.service.call import (
+    DEADLINE_SLACK_S,
     PRIORITY_KEY,
     REQUEST_ID_KEY,
     Call,
@@ -119,10 +120,6 @@ async def refuse(context: Any, error: Exception, request_id: str) -> NoReturn:
         # The client has gone, as at its deadline, and gRPC is about to cancel the call.
         raise asyncio.CancelledError from None
     raise AssertionError("abort returned")
-
-
-# A client that gives up at its deadline says so a little before the server's own clock.
-_DEADLINE_SLACK_S = 0.05
 
 
 class ObservationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is untyped
@@ -248,7 +245,7 @@ async def _ended(running: Awaitable[Any], context: Any, call: ObservedCall) -> A
         response = await running
     except asyncio.CancelledError:
         remaining = context.time_remaining()
-        late = remaining is not None and remaining <= _DEADLINE_SLACK_S
+        late = remaining is not None and remaining <= DEADLINE_SLACK_S
         call.code = (grpc.StatusCode.DEADLINE_EXCEEDED if late else grpc.StatusCode.CANCELLED).name
         raise
     except grpc.aio.AbortError:

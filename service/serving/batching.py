@@ -32,6 +32,7 @@ from genret.decoding.errors import DeadlineExceededError, DecodingCancelledError
 from genret.decoding.side_by_side import Ending, SharedForwardError, undivided
 from genret.retrieval.answers.answer_types import AnswerRequest
 from genret.retrieval.types import RetrieveRequest
+from genret.service.call import DEADLINE_SLACK_S
 from genret.service.configuration.server_config import BatchLimits, QueueLimits
 from genret.service.errors import NotReadyError, OverloadedError
 from genret.service.serving.admission import Admission, Patience, done_tokens
@@ -49,8 +50,6 @@ from genret.service.serving.served import (
 )
 
 _LOG = logging.getLogger(__name__)
-# A client that gives up at its deadline says so a little before the server's own clock.
-_DEADLINE_SLACK_S = 0.05
 _TOKEN_S = 1e-6
 # Groups of one client that run side by side.
 _MOST_GROUPS = 3
@@ -83,7 +82,6 @@ class _Job:
     call_share: CallShare[_Job]
     overdue: asyncio.Timeout | None = None
     begun: float | None = None
-    group: list[_Job] | None = None
     claim_s: float = 0.0
 
     @property
@@ -115,7 +113,7 @@ class _Group:
 
     @property
     def turn(self) -> tuple[float, float]:
-        """What the client and the call have had that have had least."""
+        """The least time that one of its clients has had, and then its call."""
         return min((job.client_share.had, job.call_share.had) for job in self.jobs)
 
     def charge(self, seconds: float) -> None:
@@ -160,7 +158,7 @@ class Batcher:
     def num_waiting(self) -> int:
         """Requests that have not begun."""
         with self._lock:
-            return len(self._shares.waiting())
+            return self._shares.num_waiting
 
     async def submit(
         self,
@@ -296,7 +294,7 @@ class Batcher:
     def _report_given_up(self, job: _Job) -> None:
         """Report a request whose client stopped waiting, at its deadline or before."""
         deadline, stage = job.cancel.deadline, job.stage
-        if deadline is not None and time.monotonic() >= deadline - _DEADLINE_SLACK_S:
+        if deadline is not None and time.monotonic() >= deadline - DEADLINE_SLACK_S:
             self._observer.deadline_exceeded(stage)
         else:
             self._observer.cancelled(stage)
@@ -360,8 +358,9 @@ class Batcher:
                 job.cancel.deadline = min(deadline, now + job.max_seconds)
             self._running[id(job)] = job
             group.append(job)
-            job.group = group
         self._shares.tidy()
+        for client in {job.client_share for job in group}:
+            client.num_groups += 1
         if group:
             self._last_size = len(group)
         return _Group(group) if group else None
@@ -374,7 +373,7 @@ class Batcher:
         """
         fold = 1.0 if job.call_share.num_running else 1.5 if job.client_share.num_running else 2.0
         running = len(self._running)
-        if not group and fold < 2 and self._num_groups(job.client_share) >= _MOST_GROUPS:
+        if not group and fold < 2 and job.client_share.num_groups >= _MOST_GROUPS:
             return False  # those that come meanwhile are one group then, which costs less than many
         if not group and fold == 1 and running > self._limits.max_size // 2 and self._is_long(running):
             return False  # a few now, and a few when the others end: small groups cost more
@@ -386,12 +385,9 @@ class Batcher:
             tokens + min(job.tokens, self._limits.max_tokens) <= fold * self._limits.max_tokens
         )
 
-    def _num_groups(self, client: ClientShare[_Job]) -> int:
-        return len({id(job.group) for job in self._running.values() if job.client_share is client})
-
     def _is_long(self, running: int) -> bool:
         """Whether more wait than may begin now."""
-        return len(self._shares.waiting()) > self._limits.max_size - running
+        return self._shares.num_waiting > self._limits.max_size - running
 
     def _answer(self, jobs: Sequence[_Job]) -> Sequence[Outcome | Exception]:
         """Run a group; if it fails as a whole, run its requests one by one so that only the culprit fails."""
@@ -422,6 +418,8 @@ class Batcher:
                 job.client_share.settle(job.claim_s)
                 job.call_share.settle(job.claim_s)
                 del self._running[id(job)]
+            for client in {job.client_share for job in group.jobs}:
+                client.num_groups -= 1
             self._shares.tidy()
         outcomes = ended.value if ended.value is not None else [_as_exception(ended.error)] * len(group.jobs)
         self._loop.call_soon_threadsafe(self._finish, group, outcomes)

@@ -90,7 +90,7 @@ class ClientShare(TimeShare, Generic[J]):
     calls: dict[str, CallShare[J]] = field(default_factory=dict)
     num_waiting: int = 0
     num_running: int = 0
-    tokens: int = 0  # Work that is not finished
+    num_groups: int = 0  # of requests that run together
 
     @property
     def is_idle(self) -> bool:
@@ -121,6 +121,11 @@ class FairShares(Generic[J]):
             found.claimed = 0.0
             self._busy[name] = found
         return found
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait."""
+        return sum(client.num_waiting for client in self._busy.values())
 
     def waiting(self) -> list[J]:
         """Return the requests that wait."""

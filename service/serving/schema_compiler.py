@@ -27,6 +27,7 @@ from typing import Any
 
 from genret.decoding.errors import DeadlineExceededError, DecodingCancelledError
 from genret.decoding.grammar.compile_options import pausing
+from genret.service.call import DEADLINE_SLACK_S
 from genret.service.errors import NotReadyError, OverloadedError
 from genret.service.serving.device_threads import contained
 from genret.service.serving.served import SILENT, QueueObserver
@@ -40,8 +41,6 @@ MAX_WAITING_BYTES = 32 * 2**20
 _BUSY_PARTS = 8
 # The collector of cycles runs after so long, though schemas are being compiled all the time.
 _LONGEST_PAUSE_S = 30.0
-# A client that gives up at its deadline says so a little before the server's own clock.
-_DEADLINE_SLACK_S = 0.05
 
 
 @dataclass(slots=True, eq=False)
@@ -129,7 +128,7 @@ class SchemaCompiler:
             observer.rejected("shutting_down")
             raise
         except asyncio.CancelledError:
-            is_late = time.monotonic() >= deadline - _DEADLINE_SLACK_S
+            is_late = time.monotonic() >= deadline - DEADLINE_SLACK_S
             (observer.deadline_exceeded if is_late else observer.cancelled)("queue")
             raise
         except TimeoutError:
