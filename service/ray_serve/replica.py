@@ -24,7 +24,7 @@ from genret.service.observability.logs import configure as configure_logs
 from genret.service.observability.tracing import start as start_tracing
 from genret.service.ray_serve.deployment import REFUSAL
 from genret.service.ray_serve.proxied_services import MethodRegistry
-from genret.service.serving.batching import keep_freed_memory
+from genret.service.serving.heap import keep_freed_memory
 from genret.service.serving.models import IndexOpener
 from genret.service.serving.readiness import State
 from genret.service.serving.server import SWITCH_INTERVAL_S, Server

@@ -9,21 +9,17 @@ An idle device waits for company only if the last group had several requests: th
 ones at about the same time. It waits until as many have come, `max_delay_ms` at most; a single client never
 waits.
 
-A `DeviceQueue` is a device with its thread, its queue and its limits. The memory that a group frees is kept
-in the process's heap for the next one.
+A `DeviceQueue` is a device with its thread, its queue and its limits.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ctypes
-import gc
 import logging
 import math
-import os
 import threading
 import time
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -334,16 +330,10 @@ class Batcher:
     def _take(self, now: float) -> _Group | None:
         """Take the next group off the queue: of one kind, in the order of shares, as far as there is room."""
         group: list[_Job] = []
-        passed_over: set[CallShare[_Job]] = set()
         kind: Hashable = None
-        while len(group) < self._limits.max_size:
-            found = self._shares.next(passed_over)
-            if found is None:
-                break
-            client, call = found
+        for client, call in self._shares.turns():
             job = next((one for one in call.waiting if not group or one.kind == kind), None)
             if job is None or not self._has_room(job, group):
-                passed_over.add(call)
                 continue
             kind = job.kind if not group else kind
             self._shares.remove(client, call, job)
@@ -358,6 +348,8 @@ class Batcher:
                 job.cancel.deadline = min(deadline, now + job.max_seconds)
             self._running[id(job)] = job
             group.append(job)
+            if len(group) == self._limits.max_size:
+                break
         self._shares.tidy()
         for client in {job.client_share for job in group}:
             client.num_groups += 1
@@ -539,30 +531,3 @@ class DeviceQueues:
         """Fail waiting requests, stop running ones, end the threads. Idempotent."""
         for lane in self.all():
             await lane.batcher.close()
-
-
-# A batch of 32 takes and frees some 40 MB. By default glibc gives them back to the system and gets them again
-# as pages that must be zeroed, which is 4 % of a batch's time on a CPU.
-_OPTIONS = {
-    -1: 128 * 2**20,  # M_TRIM_THRESHOLD: bytes kept at the end of each thread's arena
-    -2: 64 * 2**20,  # M_TOP_PAD: bytes by which an arena grows
-    -3: 32 * 2**20,  # M_MMAP_THRESHOLD: larger allocations are not kept; glibc's own maximum
-}
-# An operator who sets one of these decides instead.
-_VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
-
-
-def keep_freed_memory(environ: Mapping[str, str] = os.environ) -> bool:
-    """Have glibc keep some freed memory, unless the environment configures it; return whether it will."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None or any(name in environ for name in _VARIABLES):
-        return False
-    return all(mallopt(option, value) for option, value in _OPTIONS.items())
-
-
-def give_back_memory() -> None:
-    """Free unreachable objects and give kept memory back to the system, after work that took much once."""
-    gc.collect()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)

@@ -11,8 +11,9 @@ Who was idle has saved up nothing: it begins where the least of those who are bu
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 from typing import Generic, TypeVar
 
 J = TypeVar("J")
@@ -142,16 +143,31 @@ class FairShares(Generic[J]):
         call.waiting.remove(job)
         client.num_waiting -= 1
 
-    def next(self, passed_over: Collection[CallShare[J]] = ()) -> tuple[ClientShare[J], CallShare[J]] | None:
-        """Return the call whose first request is next, and its client; None if only `passed_over` wait."""
-        best: tuple[tuple[float, float], ClientShare[J], CallShare[J]] | None = None
-        for client in self._busy.values():
-            for call in client.calls.values() if client.num_waiting else ():
-                if call.waiting and call not in passed_over:
-                    order = client.reach, call.reach
-                    if best is None or order < best[0]:
-                        best = order, client, call
-        return None if best is None else best[1:]
+    def turns(self) -> Iterator[tuple[ClientShare[J], CallShare[J]]]:
+        """Yield the call whose first request is next, and its client; again, while requests of it are taken.
+
+        A call of which nothing was taken is passed over. Shares may be claimed and charged meanwhile.
+        """
+        calls = [
+            (client, call)
+            for client in self._busy.values()
+            if client.num_waiting
+            for call in client.calls.values()
+            if call.waiting
+        ]
+        order = [(client.reach, call.reach, number) for number, (client, call) in enumerate(calls)]
+        heapify(order)
+        while order:
+            *reach, number = heappop(order)
+            client, call = calls[number]
+            now = client.reach, call.reach
+            if now == tuple(reach):
+                num_waiting = len(call.waiting)
+                yield client, call
+                if not call.waiting or len(call.waiting) == num_waiting:
+                    continue
+                now = client.reach, call.reach
+            heappush(order, (*now, number))
 
     def tidy(self) -> None:
         """Forget calls that are over, and set clients without work aside."""

@@ -13,8 +13,9 @@ from genret.retrieval.errors import GenretError
 from genret.service.client.reply import IndexInfo
 from genret.service.configuration.server_config import IndexSpec
 from genret.service.errors import NotReadyError
-from genret.service.serving.batching import DeviceQueues, give_back_memory
+from genret.service.serving.batching import DeviceQueues
 from genret.service.serving.device_threads import DeviceExecutor, DeviceThread
+from genret.service.serving.heap import give_back_memory
 from genret.service.serving.schema_compiler import SchemaCompiler
 from genret.service.serving.served import IndexTable, Opener, ServedIndex
 

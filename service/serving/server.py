@@ -30,7 +30,7 @@ from genret.service.reflection import add_reflection
 from genret.service.rpc import AuthenticationInterceptor, ObservationInterceptor, handlers
 from genret.service.security.authority import Authority, HostNames
 from genret.service.security.tls import server_credentials
-from genret.service.serving.batching import DeviceQueues, give_back_memory, keep_freed_memory
+from genret.service.serving.batching import DeviceQueues
 from genret.service.serving.connections import (
     ConnectionGuard,
     OpenCalls,
@@ -40,6 +40,7 @@ from genret.service.serving.connections import (
     raise_descriptor_limit,
 )
 from genret.service.serving.device_threads import DeviceExecutor
+from genret.service.serving.heap import give_back_memory, keep_freed_memory
 from genret.service.serving.readiness import Readiness, State
 from genret.service.serving.reload import Reloader
 from genret.service.serving.schema_compiler import SchemaCompiler

@@ -20,6 +20,8 @@ from typing import Any
 
 import grpc
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from genret.decoding.cancellation import CancelToken
 from genret.decoding.errors import DeadlineExceededError
@@ -32,13 +34,17 @@ from genret.service.errors import NotReadyError, OverloadedError
 from genret.service.methods import StreamRoom
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 from genret.service.serving.admission import Admission, Patience
-from genret.service.serving.batching import (
-    Batcher,
-    QueuedResult,
-    keep_freed_memory,
-)
+from genret.service.serving.batching import Batcher, QueuedResult
 from genret.service.serving.device_threads import DeviceExecutor, DeviceThread, Work, contained
-from genret.service.serving.fair_shares import BULK_WEIGHT, Caller, FairShares, TimeShare
+from genret.service.serving.fair_shares import (
+    BULK_WEIGHT,
+    Caller,
+    CallShare,
+    ClientShare,
+    FairShares,
+    TimeShare,
+)
+from genret.service.serving.heap import keep_freed_memory
 from tests.service.fake_retriever import FakeRetriever
 from tests.service.running_server import failure, running, until
 from tests.service.turned_clock import TurnedClock
@@ -278,7 +284,7 @@ async def test_panic_of_a_tokenizer_ends_the_call_or_its_item_alone(query: str) 
 GLIBC = hasattr(ctypes.CDLL(None), "mallopt")
 PAGES = """
 import json, resource, threading
-from genret.service.serving.batching import give_back_memory, keep_freed_memory
+from genret.service.serving.heap import give_back_memory, keep_freed_memory
 
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -449,15 +455,46 @@ async def test_bulk_calls_give_way_and_do_not_starve() -> None:
             shares.add(client, client.call("call"), f"{name} {number}")
     order = []
     for _ in range(90):
-        found = shares.next()
-        assert found is not None
-        client, call = found
+        client, call = next(shares.turns())
         order.append(call.waiting[0].split()[0])
         shares.remove(client, call, call.waiting[0])
         client.charge(1.0)
         call.charge(1.0)
     assert order.count("bulk") == 10
     assert all("bulk" not in pair or pair != pair[::-1] for pair in pairwise(order))
+
+
+def least(shares: list[tuple[ClientShare[int], CallShare[int]]]) -> tuple[ClientShare[int], CallShare[int]]:
+    """The call that is next, by a look at all of them."""
+    return min(shares, key=lambda pair: (pair[0].reach, pair[1].reach))
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 4)), max_size=40), st.data())
+def test_turns_come_in_the_order_of_shares_whatever_is_taken_and_charged(
+    asked: list[tuple[int, int, int]], data: st.DataObject
+) -> None:
+    shares: FairShares[int] = FairShares()
+    calls: list[tuple[ClientShare[int], CallShare[int]]] = []
+    for who, what, had in asked:
+        client = shares.client(str(who))
+        call = client.call(str(what))
+        shares.add(client, call, len(calls))
+        client.charge(had)
+        if (client, call) not in calls:
+            calls.append((client, call))
+    turns = shares.turns()
+    while calls:
+        expected, found = least(calls), next(turns)
+        assert [share.reach for share in found] == [share.reach for share in expected]
+        client, call = found
+        if data.draw(st.booleans()):
+            shares.remove(client, call, call.waiting[-1])
+            client.claim(data.draw(st.integers(0, 3)))
+            call.charge(data.draw(st.integers(0, 3)))
+            if call.waiting:
+                continue
+        calls.remove(found)
+    assert next(turns, None) is None
 
 
 async def test_the_priority_of_a_call_is_read_off_its_metadata() -> None:
