@@ -9,12 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import minimize
-from scipy.special import expit
 
 from genret.retrieval.errors import InputError
 from genret.retrieval.evidence.evidence import FEATURE_NUMBER, FEATURES, Evidence
@@ -36,7 +34,6 @@ from genret.retrieval.ranking.rankings import (
 MIN_QUERIES = 20
 # Ridge penalties on the weights, of features with a spread of 1.
 _RIDGE, _NOTHING_RIDGE = 1e-3, 3e-3
-_MINIMIZER: dict[str, Any] = {"jac": True, "method": "L-BFGS-B", "options": {"maxiter": 500}}
 # Fits leave out past queries equal to the one asked, so they cannot weigh such queries. This weight makes an
 # entity that was meant each time before some fifty times as likely as others.
 SAME_WEIGHT = 4.0
@@ -117,9 +114,55 @@ def _fit_weights(examples: Sequence[RankedExample]) -> FloatArray:
         slope = scaled.T @ ((of_all - of_right) * shares[query]) + 2 * _RIDGE * weights
         return value, slope
 
-    bounds = [(None, None) if number in _FREE else (0.0, None) for number in used]
-    weights[used] = minimize(loss, np.zeros(len(used)), bounds=bounds, **_MINIMIZER).x / spread[used]
+    floor = np.array([-np.inf if number in _FREE else 0.0 for number in used])
+    weights[used] = minimize(loss, np.zeros(len(used)), floor=floor) / spread[used]
     return weights
+
+
+# A smooth function: its value and its slope at a point.
+Smooth = Callable[[FloatArray], tuple[float, FloatArray]]
+
+
+def minimize(loss: Smooth, start: FloatArray, *, floor: FloatArray | None = None) -> FloatArray:
+    """Return where a smooth function is least, by BFGS projected onto lower bounds (Bertsekas 1982).
+
+    Args:
+        loss: The function; what it has as its only minimum is found if it is convex.
+        start: Where the search begins. Shape: (n,)
+        floor: Lower bounds, -inf for none; None bounds nothing. Shape: (n,)
+    """
+    floor = np.full(len(start), -np.inf) if floor is None else floor
+    at, fresh = np.maximum(start, floor), True
+    value, slope = loss(at)
+    curve = np.eye(len(at))  # estimate of the second derivatives
+    for _ in range(500):
+        free = (at > floor) | (slope < 0)
+        if np.abs(slope[free]).max(initial=0.0) < 1e-7:
+            break
+        step = np.zeros(len(at))
+        step[free] = -np.linalg.solve(curve[np.ix_(free, free)], slope[free])
+        step[(at <= floor) & (step < 0)] = 0.0
+        length = 1.0
+        while length > 1e-10:
+            there = np.maximum(at + length * step, floor)
+            value_there, slope_there = loss(there)
+            if value_there < value + 1e-4 * min(float(slope @ (there - at)), 0.0):
+                break
+            length /= 2
+        else:
+            if fresh:  # not even straight down: floats tell no lower value
+                break
+            curve, fresh = np.eye(len(at)), True
+            continue
+        moved, change = there - at, slope_there - slope
+        if (bend := float(moved @ change)) > 1e-12 * float(moved @ moved):
+            if fresh:
+                curve *= float(change @ change) / bend
+            pulled = curve @ moved
+            curve += np.outer(change, change) / bend - np.outer(pulled, pulled) / float(moved @ pulled)
+            fresh = False
+        at, value, slope = there, value_there, slope_there
+    return at
 
 
 def _log_sums(
@@ -166,11 +209,12 @@ def _fit_nothing(examples: Sequence[RankedExample], weights: FloatArray) -> Floa
         value = float(counts @ np.logaddexp(0, -signs * odds)) + _NOTHING_RIDGE * float(
             weights[1:] @ weights[1:]
         )
-        slope = scaled.T @ (counts * (expit(odds) - nothing)) + 2 * _NOTHING_RIDGE * np.append(0, weights[1:])
+        expected = np.exp(-np.logaddexp(0, -odds))
+        slope = scaled.T @ (counts * (expected - nothing)) + 2 * _NOTHING_RIDGE * np.append(0, weights[1:])
         return value, slope
 
     fitted: FloatArray = np.zeros(len(NOTHING_FEATURES))
-    fitted[used] = minimize(loss, np.zeros(len(used)), **_MINIMIZER).x / spread[used]
+    fitted[used] = minimize(loss, np.zeros(len(used))) / spread[used]
     fitted[0] -= float((middle * fitted)[1:].sum())
     return fitted
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import rankdata
 
 from genret.retrieval.checkpoints import folder_fingerprint
 from genret.retrieval.errors import InputError, SourceError
@@ -245,7 +244,8 @@ def _area(high: FloatArray, low: FloatArray) -> float:
     """Return how often a value of `high` is above one of `low`, ties counting half; NaN without any."""
     if not len(high) or not len(low):
         return math.nan
-    ranks = rankdata(np.concatenate([high, low]))[: len(high)]
+    _, place, counts = np.unique(np.concatenate([high, low]), return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[place[: len(high)]]
     return float((ranks.sum() - len(high) * (len(high) + 1) / 2) / (len(high) * len(low)))
 
 

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.e2e.pages import ROOT, code, rows, section, text_of
 
 ROOMS = ("decoding", "retrieval", "index_builder", "service")
 STUBS = ROOT / "service" / "pb"
 PAGES = [str(p.relative_to(ROOT)) for p in (*ROOT.glob("docs/*.md"), ROOT / "CHANGELOG.md")]
-PAGES += ["README.md", "CONTRIBUTING.md"]
+PAGES += ["README.md", "CONTRIBUTING.md", "SECURITY.md"]
 LISTS = ("Add a metric", "Add a source format", "Add a model family", "Add a request option")
 
 
@@ -177,6 +179,21 @@ def test_moved_modules_are_where_the_changelog_says() -> None:
         assert path.exists(), now
         for name in code(what):
             assert not name.isidentifier() or name in defined(path), f"{now} has no {name}"
+
+
+def test_the_citation_is_of_this_project() -> None:
+    cited = yaml.safe_load(text_of("CITATION.cff"))
+    project = tomllib.loads(text_of("pyproject.toml"))["project"]
+    assert (cited["version"], cited["license"]) == (project["version"], project["license"])
+    assert cited["authors"] == project["authors"]
+    assert f"## {cited['version']} - {cited['date-released']}\n" in text_of("CHANGELOG.md")
+
+
+def test_every_extra_has_its_size() -> None:
+    extras = tomllib.loads(text_of("pyproject.toml"))["project"]["optional-dependencies"]
+    table = rows(section("docs/install.md", "Extras"))
+    assert [code(name)[0] for name, *_ in table] == list(extras)
+    assert all(re.fullmatch(r"\d+ MB", size) for _, size, _ in table)
 
 
 @pytest.mark.parametrize("page", PAGES)

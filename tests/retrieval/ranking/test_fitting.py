@@ -12,8 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats
 from scipy.optimize import check_grad
+from scipy.optimize import minimize as scipy_minimize
 
 from genret.retrieval.errors import InputError, SourceError
 from genret.retrieval.evidence.evidence import FEATURE_NUMBER, FEATURES, Evidence
@@ -26,11 +29,12 @@ from genret.retrieval.ranking.fitting import (
     Labelled,
     RankedExample,
     fit,
+    minimize,
     outcome_of,
     quality_of,
 )
 from genret.retrieval.ranking.made_queries import NAME_RECIPES, SOURCES, MadeQuery, make_queries
-from genret.retrieval.ranking.rankings import DEFAULT_RANKING, MODEL_LOGPROB, Provenance
+from genret.retrieval.ranking.rankings import DEFAULT_RANKING, MODEL_LOGPROB, FloatArray, Provenance
 from genret.retrieval.ranking.tuned_ranking import ALL, METRICS, QuerySet, Tuned, read_query_sets, tune
 from genret.retrieval.sources.source_files import digest_file
 from tests.evidence_fixtures import NoProgress, build_catalogue, evidence_of, made_up_texts
@@ -55,6 +59,30 @@ def test_slopes_are_those_of_finite_differences(monkeypatch: pytest.MonkeyPatch,
             at = rng.normal(0, 1, len(start))
             wrong = check_grad(lambda w: loss(w)[0], lambda w: loss(w)[1], at)  # noqa: B023
             assert wrong < 1e-5 * max(1.0, float(np.abs(loss(at)[1]).max()))
+
+
+@given(seed=st.integers(0, 2**32 - 1), size=st.integers(1, 12), num_bounded=st.integers(0, 12))
+def test_minima_are_those_that_scipy_finds(seed: int, size: int, num_bounded: int) -> None:
+    """Logistic losses with a ridge, features of very different sizes, a part of the weights bounded."""
+    rng = np.random.default_rng(seed)
+    table = rng.normal(0, 1, (40, size)) * 10.0 ** rng.uniform(-1, 1, size)
+    signs = rng.choice([-1.0, 1.0], 40)
+    floor = np.where(np.arange(size) < num_bounded, rng.choice([0.0, -1.0, 0.5], size), -np.inf)
+
+    def loss(weights: FloatArray) -> tuple[float, FloatArray]:
+        margin = signs * (table @ weights)
+        slope = -(table.T @ (signs * np.exp(-np.logaddexp(0, margin)))) / len(table)
+        value = float(np.logaddexp(0, -margin).mean() + 1e-2 * weights @ weights)
+        return value, slope + 2e-2 * weights
+
+    found = minimize(loss, np.zeros(size), floor=floor)
+    assert (found >= floor).all()
+    best = scipy_minimize(
+        loss, np.zeros(size), jac=True, method="L-BFGS-B", bounds=[(low, None) for low in floor],
+        options={"maxiter": 10_000, "maxfun": 100_000, "ftol": 1e-15, "gtol": 1e-9},
+    )  # fmt: skip
+    assert loss(found)[0] <= best.fun + 1e-10
+    np.testing.assert_allclose(found, best.x, atol=1e-3)
 
 
 @pytest.mark.statistical
