@@ -338,7 +338,7 @@ class BuildOptions:
         mapping, default = self.mapping, ColumnMapping()
         named = {
             name: getattr(mapping, name)
-            for name in ("title", "entity_id", "aliases", "alias_separator")
+            for name in ("title", "entity_id", "aliases", "alias_separator", "delimiter")
             if getattr(mapping, name) != getattr(default, name)
         }
         shaping: dict[str, Any] = {

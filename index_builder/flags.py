@@ -25,7 +25,7 @@ from genret.index_builder.past_queries import QueryFile
 from genret.retrieval.errors import InputError
 from genret.retrieval.index.layout import ALIASES, ENTITY_ID, TITLE
 from genret.retrieval.index.reader import DESCRIPTION
-from genret.retrieval.sources.columns import ALIAS_SEPARATOR, ColumnMapping, ColumnType
+from genret.retrieval.sources.columns import ALIAS_SEPARATOR, ColumnMapping, ColumnType, is_delimiter
 from genret.retrieval.sources.row_readers import SOURCE_FORMATS, SourceFormat
 from genret.retrieval.vectors.embedder import VectorMethod, check_device_name
 from genret.retrieval.vectors.faiss_index import KIND_NAMES
@@ -62,6 +62,18 @@ def typed_column(text: str) -> tuple[str, ColumnType]:
     return column, ColumnType(kind)
 
 
+def delimiter(text: str) -> str:
+    r"""Return the character between the fields of a CSV file; \t is a tab.
+
+    Raises:
+        click.BadParameter: the text cannot stand there.
+    """
+    character = "\t" if text == "\\t" else text
+    if not is_delimiter(character):
+        raise click.BadParameter(f"expected one character such as ; or \\t, no letter or quote, got {text!r}")
+    return character
+
+
 def source_flags(prefix: str) -> Callable[[_F], Callable[..., Any]]:
     """Return a decorator that adds the options to a command, which gets them as `options`.
 
@@ -78,9 +90,19 @@ def source_flags(prefix: str) -> Callable[[_F], Callable[..., Any]]:
             "source_format",
             type=click.Choice(SOURCE_FORMATS),
             default="auto",
-            help="tsv: a header with `title`, optionally `entity_id` and `aliases`; further columns "
-            "are metadata. jsonl: one object per line. parquet: a table. lines: one title per line. "
-            "auto: what each file looks like. All may be compressed with gzip or Zstandard.",
+            help="csv: a header with `title`, optionally `entity_id` and `aliases`; further columns "
+            "are metadata; fields may be quoted. tsv: the same with tabs, without quoting. jsonl: one "
+            "object per line. parquet: a table. lines: one title per line. auto: what each file looks "
+            "like. All may be compressed with gzip or Zstandard.",
+        ),
+        option(
+            "--delimiter",
+            type=delimiter,
+            metavar="CHARACTER",
+            default=None,
+            show_default="what the first lines of each file show, among , ; | and tab",
+            help="Between the fields of CSV files, such as ; or \\t for a tab. With it, --format auto takes "
+            "text for CSV.",
         ),
         option("--title-column", metavar="COLUMN", default=TITLE, help="Column of titles."),
         option(
@@ -155,6 +177,7 @@ def source_flags(prefix: str) -> Callable[[_F], Callable[..., Any]]:
 
 def _options(
     source_format: SourceFormat,
+    delimiter: str | None,
     title_column: str,
     id_column: str,
     aliases_column: str,
@@ -167,6 +190,8 @@ def _options(
     unescape_html: bool,
     memory_limit: int,
 ) -> BuildOptions:
+    if delimiter is not None and source_format not in ("auto", "csv"):
+        raise click.UsageError(f"--delimiter goes with --format csv or auto, got {source_format}")
     columns = [column for column, _ in types]
     twice = next((column for column in columns if columns.count(column) > 1), None)
     if twice is not None:
@@ -181,6 +206,7 @@ def _options(
         metadata=() if no_metadata else tuple(metadata) or None,
         types=dict(types),
         weight=weight_column,
+        delimiter=delimiter,
     )
     return BuildOptions(Path(), source_format, mapping, alias_file, unescape_html, memory_limit=memory_limit)
 

@@ -45,7 +45,7 @@ _SCHEMA = pa.schema([("entity", pa.int32()), ("query", pa.large_string()), ("cou
 class QueryFile:
     """A file of past queries, on the command line FILE or FILE#SPLIT.
 
-    The file is TSV with a header, JSON Lines or Parquet, plain or compressed, with the columns `query` and
+    The file is CSV or TSV, JSON Lines or Parquet, plain or compressed, with the columns `query` and
     `entity_id` or `title`, and possibly `count` and `split`, in any case. With a split, only lines whose
     `split` has this value count.
     """
@@ -256,8 +256,8 @@ def _batches(file: QueryFile, number: int, rejects: Rejects) -> Iterator[tuple[b
     lines: list[_Line] = []
     try:
         for chunk in reader.chunks(0):
-            rows = chunk.cut(0, chunk.num_rows)
-            lines += filter(None, parsed_rows(rows, chunk.first_line, parse, rejects, number))
+            rows = chunk.numbered(0, chunk.num_rows)
+            lines += filter(None, parsed_rows(rows, parse, rejects, number))
             if len(lines) >= _BATCH:
                 yield columns.by_id, lines
                 lines = []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
+import io
 import json
 from collections.abc import Sequence
 from functools import partial
@@ -20,7 +22,8 @@ lenient = partial(
     settings, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 COMPRESSIONS = ("", ".gz", ".zst")
-FORMATS = ("tsv", "jsonl", "parquet")
+FORMATS = ("csv", "tsv", "jsonl", "parquet")
+DELIMITED = ("csv", "tsv")  # with a header in line 1
 
 # entity_id, title, aliases, metadata cells
 Entity = tuple[str, str, tuple[str, ...], tuple[str | None, ...]]
@@ -38,6 +41,14 @@ def tsv(entities: Sequence[Entity], metadata: Sequence[str]) -> bytes:
     lines = ["\t".join(("entity_id", "title", "aliases", *metadata))]
     lines += ["\t".join((i, t, "|".join(a), *(cell or "" for cell in m))) for i, t, a, m in entities]
     return ("\n".join(lines) + "\n").encode()
+
+
+def comma_separated(entities: Sequence[Entity], metadata: Sequence[str]) -> bytes:
+    text = io.StringIO()
+    rows = csv.writer(text)
+    rows.writerow(("entity_id", "title", "aliases", *metadata))
+    rows.writerows((i, t, "|".join(a), *m) for i, t, a, m in entities)
+    return text.getvalue().encode()
 
 
 def jsonl(entities: Sequence[Entity], metadata: Sequence[str]) -> bytes:
@@ -64,7 +75,8 @@ def write_catalogue(
     folder: Path, name: str, entities: Sequence[Entity], metadata: Sequence[str], compression: str = ""
 ) -> Path:
     """Write entities in the format of the suffix of `name`."""
-    writer = {".tsv": tsv, ".jsonl": jsonl, ".parquet": parquet}[Path(name).suffix]
+    writers = {".csv": comma_separated, ".tsv": tsv, ".jsonl": jsonl, ".parquet": parquet}
+    writer = writers[Path(name).suffix]
     file = folder / (name + compression)
     file.write_bytes(compressed(writer(entities, metadata), compression))
     return file

@@ -44,9 +44,9 @@ def key_hash(key: str) -> int:
 class AliasFile:
     """Aliases of a second file, in memory: some 32 bytes beside the two texts for each alias.
 
-    The file is regular: TSV with a header, JSON Lines or Parquet, plain or compressed, with the columns
-    `alias` and `entity_id` or `title` (in any case). The text policy is that of catalogues. Far more than
-    `max_bad_rows` bad rows end reading at once.
+    The file is regular: CSV or TSV, JSON Lines or Parquet, plain or compressed, with the columns `alias` and
+    `entity_id` or `title` (in any case). The text policy is that of catalogues. Far more than `max_bad_rows`
+    bad rows end reading at once.
 
     Attributes:
         name: Name of the file in messages.
@@ -159,8 +159,8 @@ class AliasFile:
             return line, self._key_of(row[key]), self._forms_of(row[alias])
 
         for chunk in chunks:
-            rows = chunk.cut(0, chunk.num_rows)
-            for line, entity, forms in parsed_rows(rows, chunk.first_line, parse, self._rejects):
+            rows = chunk.numbered(0, chunk.num_rows)
+            for line, entity, forms in parsed_rows(rows, parse, self._rejects):
                 for form in forms:
                     yield line, entity, form
 

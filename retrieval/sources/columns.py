@@ -24,6 +24,11 @@ ALIAS_SEPARATOR = "|"
 LEAVE_OUT = "leave the column out: --metadata names those to keep, --no-metadata keeps none"
 
 
+def is_delimiter(text: str) -> bool:
+    """Whether a text can stand between the cells of a CSV file."""
+    return len(text) == 1 and not (text.isalnum() or text in "\"' \r\n")
+
+
 @dataclass(frozen=True, slots=True)
 class ColumnMapping:
     """The meaning of a source's columns. Names are matched exactly, else without regard to case.
@@ -43,6 +48,7 @@ class ColumnMapping:
     # Column of weights, which say how often people mean each entity, and are metadata too; or None
     weight: str | None = None
     weight_may_miss: bool = False  # whether all files may lack that column
+    delimiter: str | None = None  # character between the cells of a CSV file; None: found out for each
 
     @property
     def kept(self) -> tuple[str, ...] | None:
@@ -55,6 +61,12 @@ class ColumnMapping:
         for name in ("title", "entity_id", "aliases", "alias_separator", "weight"):
             if getattr(self, name) == "":
                 raise InputError(name, "must not be empty")
+        if self.delimiter is not None and not is_delimiter(self.delimiter):
+            raise InputError(
+                "delimiter",
+                "expected one character, no letter, digit, quote, space or line end, such as ; or a tab, got "
+                f"{self.delimiter!r}",
+            )
         used = [self.title, self.entity_id, self.aliases]
         if len(set(used)) < len(used):
             raise InputError("columns", f"title, entity_id and aliases must be three columns, got {used}")

@@ -51,7 +51,9 @@ class RejectReason(StrEnum):
     BAD_UTF8 = "not valid UTF-8"
     CONTROL_CHARACTER = "control character"
     TOO_MANY_FIELDS = "too many tabs"
+    TOO_MANY_CELLS = "too many fields"  # of a CSV file
     TOO_FEW_FIELDS = "too few fields"
+    BAD_CSV = "bad CSV"
     NO_TOKENS = "title with no tokens"
     OVER_LONG = "over-long title"
     UNSTABLE_BOUNDARY = "title merges with the prompt"
@@ -73,7 +75,7 @@ class RejectReason(StrEnum):
 class Reject:
     """One bad row."""
 
-    line: int  # line number, or row number in a Parquet file, from 1
+    line: int  # line number, the first one of a CSV record, or row number in a Parquet file, from 1
     reason: RejectReason  # reason of the refusal
     detail: str  # details, or ""
     text: str  # the row or the title, shortened
@@ -203,17 +205,34 @@ class RowChunk:
     is_text: bool = True  # whether every cell is a str
     # Lines still to be split at tabs, which the text policy would not change; in place of rows
     lines: Sequence[str] | None = None
+    # Line numbers of all rows, and of what follows the last; None if every row is one line
+    starts: Sequence[int] | None = None
+    is_clean: bool = False  # whether all rows are cells of text that the text policy would not change
 
     @property
     def num_rows(self) -> int:
         """Number of rows or lines."""
         return len(self.rows if self.lines is None else self.lines)
 
+    def line(self, row: int) -> int:
+        """Return the number of the line in which a row begins; behind the last row, of the next line."""
+        return self.first_line + row if self.starts is None else self.starts[row]
+
     def cut(self, begin: int, end: int) -> Sequence[Sequence[Cell] | BadRow]:
         """Return the cells of rows begin … end - 1."""
         if self.lines is None:
             return self.rows[begin:end]
         return [line.split("\t") for line in self.lines[begin:end]]
+
+    def numbered(self, begin: int, end: int) -> Iterator[tuple[int, Sequence[Cell] | BadRow]]:
+        """Yield line numbers and cells of rows begin … end - 1."""
+        return zip(self.numbers(begin, end), self.cut(begin, end), strict=True)
+
+    def numbers(self, begin: int, end: int) -> Sequence[int]:
+        """Return the line numbers of rows begin … end - 1."""
+        if self.starts is not None:
+            return self.starts[begin:end]
+        return range(self.first_line + begin, self.first_line + end)
 
 
 def json_kind(value: object) -> str:
@@ -290,12 +309,12 @@ class RecordMaker:
 
     def make(self, chunk: RowChunk, begin: int, end: int, rejects: Rejects) -> list[Record]:
         """Make records of rows begin … end - 1 of a chunk; bad rows go to `rejects`."""
-        if chunk.lines is not None and self._can_be_quick:
-            records = self._quick_records(chunk.lines[begin:end], chunk.first_line + begin)
+        if (chunk.is_clean or chunk.lines is not None) and self._can_be_quick:
+            records = self._quick_records(chunk, begin, end)
             if records is not None:
                 return records
         parse = self._text_record if chunk.is_text else self._typed_record
-        return list(parsed_rows(chunk.cut(begin, end), chunk.first_line + begin, parse, rejects, self._file))
+        return list(parsed_rows(chunk.numbered(begin, end), parse, rejects, self._file))
 
     def take_report(self) -> NormalizationReport:
         """Return the report on all rows since the last call."""
@@ -316,9 +335,9 @@ class RecordMaker:
             )
         ]
 
-    def _quick_records(self, lines: Sequence[str], first: int) -> list[Record] | None:
-        """Make records of flawless lines, column by column; None if one is not flawless."""
-        rows = list(map(str.split, lines, repeat("\t")))
+    def _quick_records(self, chunk: RowChunk, begin: int, end: int) -> list[Record] | None:
+        """Make records of flawless rows, column by column; None if one is not flawless."""
+        rows: Sequence[Sequence[str]] = chunk.cut(begin, end)  # type: ignore[assignment]
         layout = self._layout
         if set(map(len, rows)) != {layout.count}:
             return None
@@ -335,7 +354,7 @@ class RecordMaker:
         metadata: Iterable[tuple[str | None, ...]] = repeat(())
         if layout.metadata:
             metadata = zip(*(_nullable(columns, place, len(rows)) for place in layout.metadata), strict=True)
-        fields = zip(repeat(self._file), range(first, first + len(rows)), ids, titles, aliases, metadata)
+        fields = zip(repeat(self._file), chunk.numbers(begin, end), ids, titles, aliases, metadata)
         # As Record(*fields) does, without a call from Python for each.
         return list(map(tuple.__new__, repeat(Record), fields))
 
@@ -441,7 +460,7 @@ def _is_composed(text: str) -> bool:
     return not text.isascii() and normalize(text) != " ".join(text.split())
 
 
-_LINE_SPACE = str.maketrans("\t\n\r", "   ")
+LINE_SPACE = str.maketrans("\t\n\r", "   ")
 
 
 class Refusal(Exception):  # noqa: N818 - it never leaves the package: it carries a bad row's reason to the row
@@ -457,17 +476,16 @@ _T = TypeVar("_T")
 
 
 def parsed_rows(
-    rows: Iterable[Sequence[Cell] | BadRow],
-    first: int,
+    rows: Iterable[tuple[int, Sequence[Cell] | BadRow]],
     parse: Callable[[int, Sequence[Cell]], _T],
     rejects: Rejects,
     file: int = 0,
 ) -> Iterator[_T]:
     """Yield what `parse` makes of line number and cells of every good row; bad rows of `file` are rejects.
 
-    The first row has the line number `first`. `parse` raises a `Refusal` for a bad row.
+    `parse` raises a `Refusal` for a bad row.
     """
-    for line, row in enumerate(rows, first):
+    for line, row in rows:
         if isinstance(row, BadRow):
             rejects.add(line, row.reason, row.text, row.detail, file)
             continue
@@ -493,7 +511,7 @@ def value_text(value: str | bytes) -> str:
             raise Refusal(RejectReason.BAD_UTF8, f"byte {error.start + 1} of a value") from None
     if value.isprintable():
         return value
-    value = value.translate(_LINE_SPACE)
+    value = value.translate(LINE_SPACE)
     if (control := find_control(value)) is not None:
         raise Refusal(RejectReason.CONTROL_CHARACTER, control)
     if (surrogate := find_surrogate(value)) is not None:

@@ -1,4 +1,4 @@
-"""Reads rows of TSV, JSON Lines, Parquet and lines of text, without interpreting their columns.
+"""Reads rows of CSV, TSV, JSON Lines, Parquet and lines of text, without interpreting their columns.
 
 `open_rows` recognises the format by the first bytes, with the suffix as a hint, unless the user names it. TSV
 has no quoting: quotes are part of a title.
@@ -6,12 +6,16 @@ has no quoting: quotes are part of a title.
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import os
+from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, NoReturn, Protocol, get_args
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NoReturn, Protocol, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,19 +23,32 @@ import pyarrow.parquet as pq
 
 from genret.retrieval.errors import InputError, SourceError
 from genret.retrieval.index.layout import TITLE
-from genret.retrieval.normalize import find_control, is_normalized_block, normalize
+from genret.retrieval.normalize import find_control, find_surrogate, is_normalized_block, normalize
 from genret.retrieval.sources.columns import LEAVE_OUT, check_header
-from genret.retrieval.sources.records import BadRow, Cell, RejectReason, RowChunk, json_kind
-from genret.retrieval.sources.source_files import BOM, PARQUET_MAGIC, ByteStream, first_line, line_blocks
+from genret.retrieval.sources.records import LINE_SPACE, BadRow, Cell, RejectReason, RowChunk, json_kind
+from genret.retrieval.sources.source_files import (
+    BOM,
+    MAX_LINE_BYTES,
+    PARQUET_MAGIC,
+    ByteStream,
+    first_line,
+    line_blocks,
+)
 
-SourceFormat = Literal["auto", "tsv", "jsonl", "parquet", "lines"]
+if TYPE_CHECKING:
+    from _csv import Reader
+
+SourceFormat = Literal["auto", "csv", "tsv", "jsonl", "parquet", "lines"]
 SOURCE_FORMATS: tuple[str, ...] = get_args(SourceFormat)
 _COMPRESSION_SUFFIXES = (".gz", ".zst", ".zstd")
 _JSON_SUFFIXES = (".jsonl", ".ndjson")
 
 
 def open_rows(
-    path: str | Path, source_format: SourceFormat, header_names: tuple[str, ...] = (TITLE,)
+    path: str | Path,
+    source_format: SourceFormat,
+    header_names: tuple[str, ...] = (TITLE,),
+    delimiter: str | None = None,
 ) -> RowReader:
     """Open a file and find out its format and columns.
 
@@ -39,13 +56,17 @@ def open_rows(
         path: File; "-" for standard input.
         source_format: Format; "auto" looks at the content.
         header_names: Names, one of which (in any case) makes a first line a header for "auto".
+        delimiter: Character between the cells of a CSV file; with it "auto" takes text for CSV. None: found
+            out.
 
     Raises:
-        InputError: there is no such format.
+        InputError: there is no such format, or it has no delimiter.
         SourceError: the file cannot be used.
     """
     if source_format not in SOURCE_FORMATS:
         raise InputError("format", f"expected one of {', '.join(SOURCE_FORMATS)}, got {source_format!r}")
+    if delimiter is not None and source_format not in ("auto", "csv"):
+        raise InputError("delimiter", f"goes with the format csv or auto, got {source_format}")
     stream = ByteStream(path)
     try:
         if is_parquet(stream):
@@ -57,7 +78,7 @@ def open_rows(
         first = first_line(stream)
         if source_format == "jsonl" or (source_format == "auto" and _is_json(first, path, stream.name)):
             return JsonLinesReader(stream)
-        return _delimited(stream, first, source_format, path, header_names)
+        return _delimited(stream, first, source_format, path, header_names, delimiter)
     except BaseException:
         stream.close()
         raise
@@ -85,23 +106,25 @@ def _delimited(
     source_format: SourceFormat,
     path: str | Path,
     header_names: tuple[str, ...],
-) -> DelimitedReader:
+    delimiter: str | None,
+) -> DelimitedReader | CsvReader:
     if source_format == "lines":
         return DelimitedReader(stream, (TITLE,), header_lines=0)
     cells = [normalize(cell) for cell in first.decode("utf-8", errors="replace").split("\t")]
     wanted = [normalize(name).casefold() for name in header_names]
     is_header = any(cell.casefold() in wanted for cell in cells)
+    is_named = source_format == "auto" and inner_suffix(path) == ".csv"
+    if source_format == "csv" or is_named or delimiter is not None:
+        return CsvReader(stream, _csv_form(stream, wanted, delimiter))
     if source_format == "auto" and not is_header:
+        form = _csv_form(stream, wanted, None)
+        if form.is_likely:
+            return CsvReader(stream, form)
         if len(cells) > 1:
             named = " or ".join(map(repr, header_names))
             raise SourceError(
                 f"{stream.name}: line 1 has tabs, but none of its fields is {named}; expected a header, the "
                 "names of the columns, above the rows"
-            )
-        if inner_suffix(path) == ".csv":
-            raise SourceError(
-                f"{stream.name}: comma-separated files are not read; expected tabs, or --format lines if "
-                "every line is one title"
             )
         return DelimitedReader(stream, (TITLE,), header_lines=0)
     return DelimitedReader(stream, check_header(cells, f"{stream.name}, line 1"), header_lines=1)
@@ -218,6 +241,227 @@ def _odd_row(raw: bytes) -> list[str] | BadRow:
         return _row(raw.removesuffix(b"\r").decode())
     except UnicodeDecodeError as error:
         return BadRow(RejectReason.BAD_UTF8, f"byte {error.start + 1}", raw)
+
+
+_DELIMITERS = (",", ";", "|", "\t")
+_CSV_HEAD_BYTES = 1 << 16
+_CSV_HEAD_RECORDS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class _CsvForm:
+    """How a CSV file seems to be written, by its first records."""
+
+    delimiter: str
+    quote: str
+    header: tuple[str, ...] = ()  # normalised names of the columns; empty if there is no first record
+    header_lines: int = 0
+    is_titled: bool = False  # whether a column has one of the names that are looked for
+    agreement: float = 0.0  # share of the first records with as many fields as the header
+
+    @property
+    def is_likely(self) -> bool:
+        """Whether this is a table in which titles are found."""
+        return self.is_titled and len(self.header) > 1 and self.agreement > 0.5
+
+    @property
+    def rank(self) -> tuple[bool, bool, bool, float, int]:
+        """Key of the likeliest form among several; an unreadable header goes before one without titles."""
+        is_table = len(self.header) > 1 and self.agreement > 0.5
+        return self.is_titled, not self.header, is_table, self.agreement, len(self.header)
+
+
+def _csv_form(stream: ByteStream, wanted: Sequence[str], delimiter: str | None) -> _CsvForm:
+    """Return the likeliest form of a CSV file; nothing is consumed. `wanted`: folded names of the titles."""
+    head = stream.peek(_CSV_HEAD_BYTES)
+    lines = [line + "\n" for line in head.removeprefix(BOM).decode("utf-8", errors="replace").split("\n")]
+    if len(head) >= _CSV_HEAD_BYTES and len(lines) > 1:
+        lines.pop()  # a line that is cut off
+    elif lines[-1] == "\n":
+        lines.pop()
+    quote = "'" if lines[0].startswith("'") else '"'
+    candidates = _DELIMITERS if delimiter is None else (delimiter,)
+    forms = [_csv_form_by(lines, candidate, quote, wanted) for candidate in candidates]
+    return max(forms, key=lambda form: form.rank)
+
+
+def _csv_form_by(lines: Sequence[str], delimiter: str, quote: str, wanted: Sequence[str]) -> _CsvForm:
+    reader = _csv_reader(iter(lines), delimiter, quote)
+    try:
+        header = tuple(map(normalize, next(reader)))
+    except csv.Error:
+        return _CsvForm(delimiter, quote)
+    header_lines, same, count = reader.line_num, 0, 0
+    while count < _CSV_HEAD_RECORDS:
+        try:
+            same += len(next(reader)) == len(header)
+        except StopIteration:
+            break
+        except csv.Error:  # a record of another form, or one that goes on behind the head
+            if reader.line_num == len(lines):
+                break
+        count += 1
+    is_titled = any(name.casefold() in wanted for name in header)
+    return _CsvForm(delimiter, quote, header, header_lines, is_titled, same / count if count else 1.0)
+
+
+def _csv_reader(lines: Iterator[str], delimiter: str, quote: str) -> Reader:
+    # The limit is the process's and only ever raised. `_QuotedLines` keeps records to what a line may be.
+    csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE_BYTES))
+    return csv.reader(lines, delimiter=delimiter, quotechar=quote, skipinitialspace=True, strict=True)
+
+
+class _QuotedLines:
+    """Feeds lines of blocks to Python's `csv.reader`, which takes as many as a record has."""
+
+    def __init__(self, blocks: Iterator[tuple[int, bytes]], name: str) -> None:
+        self._blocks = blocks
+        self._name = name
+        self._lines: deque[str] = deque()
+        self.record: list[str] = []  # lines of the record that is being read
+        self.next_line = 0  # number of the next line
+        self.is_cut_off = False  # whether the file ends within a record
+
+    def put(self, first: int, text: str) -> None:
+        """Add the lines of a block."""
+        self.next_line = first
+        self._lines.extend([line + "\n" for line in text.split("\n")])
+
+    def begin(self) -> int:
+        """Begin another record; return the number of its line."""
+        self.record, self._held = [], 0
+        return self.next_line
+
+    def __bool__(self) -> bool:
+        return bool(self._lines)
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        if not self._lines:
+            block = next(self._blocks, None)
+            if block is None:
+                self.is_cut_off = True
+                raise StopIteration
+            self.put(block[0], _csv_text(block[1]))
+        line = self._lines.popleft()
+        self.record.append(line)
+        self._held += len(line)
+        if self._held > MAX_LINE_BYTES:
+            begin = self.next_line - len(self.record) + 1
+            raise SourceError(
+                f"{self._name}: line {begin}: the record that begins here is longer than {MAX_LINE_BYTES} "
+                "characters; is a quote not closed?"
+            )
+        self.next_line += 1
+        return line
+
+
+def _csv_text(block: bytes) -> str:
+    """Return lines as text; bytes that are not UTF-8 become surrogates, which make their rows bad."""
+    return block.decode("utf-8", errors="surrogateescape")
+
+
+class CsvReader(_TextReader):
+    """Reads records of RFC 4180, which may span lines; see `RowReader`. The line of a record is its first.
+
+    Spaces before a quote that opens a field are skipped; no file that keeps to the RFC has them.
+
+    Raises:
+        SourceError: the file has no header.
+    """
+
+    def __init__(self, stream: ByteStream, form: _CsvForm) -> None:
+        if not form.header:
+            raise SourceError(
+                f"{stream.name}: line 1 begins no header of a CSV file; expected the names of the columns, "
+                f"with every quote closed within {_CSV_HEAD_BYTES} bytes"
+            )
+        names = check_header(form.header, f"{stream.name}, line 1")
+        super().__init__(stream, names, form.header_lines)
+        self._delimiter = form.delimiter
+        self._quote = form.quote
+
+    def restrict(self, used: Sequence[int], ignore_others: bool, lists: Sequence[int]) -> None:
+        """Do nothing: rows are split whole."""
+
+    def chunks(self, skip: int) -> Iterator[RowChunk]:
+        """Yield the rows behind the first `skip` lines, which end with a record."""
+        blocks = line_blocks(self._stream, max(skip, self.header_lines))
+        lines = _QuotedLines(blocks, self._stream.name)
+        reader = _csv_reader(lines, self._delimiter, self._quote)
+        for first, block in blocks:
+            text = _csv_text(block)
+            if self._quote not in text:
+                yield from self._unquoted(first, text)
+                continue
+            lines.put(first, text)
+            while lines:
+                rows: list[list[str] | BadRow] = []
+                starts: list[int] = []
+                while lines and len(rows) < _SMALL_BLOCK:
+                    starts.append(lines.begin())
+                    rows.append(self._record(reader, lines))
+                yield self._chunk(rows, [*starts, lines.next_line])
+
+    def _unquoted(self, first: int, text: str) -> Iterator[RowChunk]:
+        """Split lines without quotes, each of which is a record."""
+        lines = iter(text.replace("\r\n", "\n").split("\n"))
+        while some := list(islice(lines, _SMALL_BLOCK)):
+            rows = list(map(self._unquoted_row, some))
+            yield self._chunk(rows, range(first, first + len(rows) + 1))
+            first += len(rows)
+
+    def _unquoted_row(self, line: str) -> list[str] | BadRow:
+        line = line.rstrip("\r")  # as csv does: some writers end lines in \r\r\n
+        if "\r" in line:
+            return BadRow(RejectReason.CONTROL_CHARACTER, "U+000D", line)
+        return self._fitting(line.split(self._delimiter), line)
+
+    def _record(self, reader: Reader, lines: _QuotedLines) -> list[str] | BadRow:
+        try:
+            row = next(reader)
+        except csv.Error as error:
+            if lines.is_cut_off:
+                begin = lines.next_line - len(lines.record)
+                raise SourceError(
+                    f"{self._stream.name}: line {begin}: the record that begins here has a quote that is not "
+                    "closed by the end of the file"
+                ) from None
+            text = "".join(lines.record).rstrip("\r\n")
+            if str(error).startswith("new-line character"):  # as in lines without quotes
+                return BadRow(RejectReason.CONTROL_CHARACTER, "U+000D", text)
+            return BadRow(RejectReason.BAD_CSV, f"text behind a closing quote: {error}", text)
+        return self._fitting(row or [""], "".join(lines.record))
+
+    def _fitting(self, row: list[str], text: str) -> list[str] | BadRow:
+        if len(row) <= len(self.names):
+            return row
+        count = f"expected {len(self.names)} fields, got {len(row)}"
+        detail = f"{count}; a field with {self._delimiter!r} needs quotes"
+        return BadRow(RejectReason.TOO_MANY_CELLS, detail, text.rstrip("\r\n"))
+
+    def _chunk(self, rows: Sequence[list[str] | BadRow], starts: Sequence[int]) -> RowChunk:
+        cells = "\n".join(chain.from_iterable(row for row in rows if not isinstance(row, BadRow)))
+        # A tab or a line end within a cell would be taken for the end of one.
+        is_whole = starts[-1] - starts[0] == len(rows) and "\t" not in cells
+        if is_whole and is_normalized_block(cells) and not any(isinstance(row, BadRow) for row in rows):
+            return RowChunk(starts[0], rows, starts=starts, is_clean=True)
+        checked = [row if isinstance(row, BadRow) else self._checked(row) for row in rows]
+        return RowChunk(starts[0], checked, starts=starts)
+
+    def _checked(self, row: list[str]) -> list[str] | BadRow:
+        text = self._delimiter.join(row)
+        if text.isprintable():
+            return row
+        if find_surrogate(text) is not None:
+            place = next(i for i, cell in enumerate(row) if find_surrogate(cell) is not None)
+            detail = f"column {self.names[place]!r}"
+            return BadRow(RejectReason.BAD_UTF8, detail, text.encode("utf-8", errors="surrogateescape"))
+        if (control := find_control(text.translate(LINE_SPACE))) is not None:
+            return BadRow(RejectReason.CONTROL_CHARACTER, control, text)
+        return row
 
 
 _HEAD_BYTES = 4 << 20

@@ -112,7 +112,7 @@ class TitleSource:
                     kinds = zip(batch.kinds, maker.take_kinds(records, chunk.is_text), strict=True)
                     batch.kinds = tuple(old | new for old, new in kinds)
                     batch.normalization += maker.take_report()
-                    batch.position = Position(file, chunk.first_line + end - 1, self.records_read)
+                    batch.position = Position(file, chunk.line(end) - 1, self.records_read)
                     begin = end
                     if len(batch.records) == size:
                         yield batch
@@ -159,12 +159,15 @@ class TitleSource:
 
     def _first_look(self, path: str | Path) -> RowReader:
         """Find out the columns of a file. It is opened again for reading: there may be many files."""
-        reader = open_rows(path, self._format, (self._mapping.title,))
+        reader = self._open(path)
         if is_read_once(path):
             self._kept[str(path)] = reader
         else:
             reader.close()
         return reader
+
+    def _open(self, path: str | Path) -> RowReader:
+        return open_rows(path, self._format, (self._mapping.title,), self._mapping.delimiter)
 
     def _restrict(self, reader: RowReader, layout: Layout) -> None:
         lists = () if layout.aliases is None else (layout.aliases,)
@@ -173,7 +176,7 @@ class TitleSource:
     def _chunks(self, file: int) -> Iterator[tuple[RecordMaker, RowChunk]]:
         path, layout = self._paths[file], self._layouts[file]
         kept = self._kept.get(str(path))
-        reader = kept or open_rows(path, self._format, (self._mapping.title,))
+        reader = kept or self._open(path)
         self._bytes_before = sum(state.bytes for state in self._states[:file] if state is not None)
         self._reader = reader
         try:

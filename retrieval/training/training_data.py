@@ -59,7 +59,7 @@ def read_catalogue(
     later.
 
     Args:
-        file: TSV, JSON Lines, Parquet or lines.
+        file: CSV, TSV, JSON Lines, Parquet or lines.
         max_bad_rows: Most bad rows that are left out; more are an error.
         report: Receives the report of the bad rows that were left out.
 

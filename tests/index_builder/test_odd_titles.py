@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import random
 import unicodedata
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from pathlib import Path
 
 import pyarrow as pa
@@ -47,6 +49,13 @@ def write_tsv(file: Path, titles: list[str]) -> None:
     file.write_bytes(f"entity_id\ttitle\n{rows}".encode())
 
 
+def write_csv(file: Path, titles: list[str]) -> None:
+    with file.open("w", encoding="utf-8", newline="") as text:
+        rows = csv.writer(text)
+        rows.writerow(["entity_id", "title"])
+        rows.writerows([f"T{n}", title] for n, title in enumerate(titles))
+
+
 def write_jsonl(file: Path, titles: list[str]) -> None:
     rows = [json.dumps({"entity_id": f"T{n}", "title": title}) for n, title in enumerate(titles)]
     file.write_text("\n".join(rows) + "\n")
@@ -59,10 +68,11 @@ def write_parquet(file: Path, titles: list[str]) -> None:
 WRITERS: dict[str, Callable[[Path, list[str]], None]] = {
     "lines": write_lines,
     "tsv": write_tsv,
+    "csv": write_csv,
     "jsonl": write_jsonl,
     "parquet": write_parquet,
 }
-TYPED = ("jsonl", "parquet")  # any string can stand in them; tabs and line ends in it are white space
+TYPED = ("csv", "jsonl", "parquet")  # any string can stand in them; tabs and line ends in it are white space
 
 
 def clean(text: str) -> str:
@@ -107,11 +117,12 @@ def build(
     return build_index(source, load_tokenizer(name), options)
 
 
-def read_rejects(file: Path, first_line: int) -> dict[int, str]:
-    """Return the reason of every refused title, by its number."""
+def read_rejects(file: Path, first_lines: Sequence[int]) -> dict[int, str]:
+    """Return the reason of every refused title, by its number; `first_lines` is where each begins."""
+    numbers = {line: number for number, line in enumerate(first_lines)}
     rows = [row.split("\t") for row in file.read_text(encoding="utf-8").splitlines()]
     line, reason = rows[0].index("line"), rows[0].index("reason")
-    refused = {int(row[line]) - first_line: row[reason] for row in rows[1:]}
+    refused = {numbers[int(row[line])]: row[reason] for row in rows[1:]}
     assert len(refused) == len(rows) - 1, "a title was refused twice"
     return refused
 
@@ -137,7 +148,9 @@ def test_odd_titles_come_back_or_are_refused_by_name(tmp_path: Path, name: str, 
             repeated += 1
         else:
             kept[f"T{n}" if has_ids else title] = title
-    refused = read_rejects(tmp_path / "rejects.tsv", first_line=2 if source_format == "tsv" else 1)
+    ends = [title.count("\n") + 1 if source_format == "csv" else 1 for title in titles]
+    first_lines = accumulate(ends, initial=2 if source_format in ("csv", "tsv") else 1)
+    refused = read_rejects(tmp_path / "rejects.tsv", list(first_lines))
     assert refused == expected
     assert (RejectReason.UNKNOWN_TOKEN in refused.values()) == (name in LOSSY)
 

@@ -39,12 +39,13 @@ def written(folder: Path, name: str, rows: Sequence[dict[str, object]]) -> Path:
     elif name.endswith(".jsonl"):
         file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     else:
-        lines = ["\t".join(rows[0]), *("\t".join(str(cell) for cell in row.values()) for row in rows)]
+        tab = "," if name.endswith(".csv") else "\t"
+        lines = [tab.join(rows[0]), *(tab.join(str(cell) for cell in row.values()) for row in rows)]
         write_titles(file, lines)
     return file
 
 
-@pytest.mark.parametrize("name", ["q.tsv", "q.jsonl", "q.parquet"])
+@pytest.mark.parametrize("name", ["q.tsv", "q.csv", "q.jsonl", "q.parquet"])
 def test_every_format_is_read(tmp_path: Path, name: str) -> None:
     rows: list[dict[str, object]] = [
         {"Query": "Some  river", "entity_id": "1", "count": 2, "split": "train", "more": "x"},
@@ -105,7 +106,7 @@ def test_bad_lines_are_told_with_their_file_and_line_and_may_be_allowed(tmp_path
         (["query\tname", "a\t1"], None, r"needs the column 'query' and one of 'entity_id' and 'title'"),
         (["query\tentity_id", "a\t1"], "dev", "the split 'dev' is asked for, but there is no column 'split'"),
         (["query\tquery\tentity_id", "a\tb\t1"], None, "query"),
-        (["query,entity_id", "a,1"], None, "comma-separated|column"),
+        (["question,entity_id", "a,1"], None, r"needs the column 'query' .*'question', 'entity_id'"),
     ],
 )
 def test_files_that_are_no_queries_are_refused_before_anything_is_read(

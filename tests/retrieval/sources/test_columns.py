@@ -132,6 +132,10 @@ def test_a_cell_that_does_not_fit_a_declared_type_is_a_bad_row(tmp_path: Path) -
     [
         ({"title": ""}, "title: must not be empty"),
         ({"alias_separator": ""}, "alias_separator: must not be empty"),
+        ({"delimiter": ""}, "delimiter: expected one character"),
+        ({"delimiter": ",,"}, "delimiter: expected one character"),
+        ({"delimiter": "x"}, "delimiter: expected one character"),
+        ({"delimiter": '"'}, "delimiter: expected one character"),
         ({"title": "x", "entity_id": "x"}, "must be three columns"),
         ({"metadata": ("a", "a")}, "'a' is named more than once"),
         ({"types": {"a": "date"}}, "expected string, int, float, bool, got 'date'"),
@@ -153,15 +157,15 @@ def test_lists_of_files_that_cannot_be_read(files: list[str], message: str) -> N
 
 def test_an_unknown_format(tmp_path: Path) -> None:
     with pytest.raises(
-        InputError, match="format: expected one of auto, tsv, jsonl, parquet, lines, got 'csv'"
+        InputError, match="format: expected one of auto, csv, tsv, jsonl, parquet, lines, got 'xml'"
     ):
-        open_source(write(tmp_path, "a\n"), source_format="csv")  # type: ignore[arg-type]
+        open_source(write(tmp_path, "a\n"), source_format="xml")  # type: ignore[arg-type]
 
 
-def test_comma_separated_files_are_not_taken_for_titles(tmp_path: Path) -> None:
+def test_comma_separated_files_may_be_taken_for_lines(tmp_path: Path) -> None:
     file = write(tmp_path, "id,title\n1,a\n", "c.csv")
-    with pytest.raises(SourceError, match="comma-separated files are not read"):
-        open_source(file)
+    with open_source(file) as source:
+        assert [record.title for record in read_all(source)[0]] == ["a"]
     with open_source(file, source_format="lines") as source:
         assert [record.title for record in read_all(source)[0]] == ["id,title", "1,a"]
 

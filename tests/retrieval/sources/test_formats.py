@@ -25,6 +25,7 @@ from genret.retrieval.sources.records import Position, Record
 from genret.retrieval.sources.title_source import open_source
 from tests.catalogue_files import (
     COMPRESSIONS,
+    DELIMITED,
     FORMATS,
     Entity,
     all_kinds,
@@ -71,7 +72,7 @@ def test_every_format_and_compression_gives_the_same_records(
                 assert source.bytes_read == source.num_bytes == file.stat().st_size
                 assert source.entries()[0].name == file.name
             assert not rejects.rows
-            assert records == expected(entities, 2 if source_format == "tsv" else 1)
+            assert records == expected(entities, 2 if source_format in DELIMITED else 1)
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
@@ -95,7 +96,11 @@ def test_standard_input_is_like_a_file(
 
 def spoil(file: Path, source_format: str) -> None:
     """Put bad rows between the good ones of a text file."""
-    bad = {"tsv": b"q\tA\x07\t\t\t\n\nq\n", "jsonl": b"[]\n\n{\n"}.get(source_format)
+    bad = {
+        "csv": b'q,A\x07,,,\n\n"q\n",1,2\n"a"b\n"1","2\n\n3",,,,\n',
+        "tsv": b"q\tA\x07\t\t\t\n\nq\n",
+        "jsonl": b"[]\n\n{\n",
+    }.get(source_format)
     if bad is not None:
         lines = file.read_bytes().split(b"\n")
         file.write_bytes(b"\n".join(lines[:2]) + b"\n" + bad + b"\n".join(lines[2:]) + bad)
