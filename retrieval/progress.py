@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
 
@@ -84,6 +85,15 @@ class ProgressDisplay:
         else:
             self._stream.write(f"{self._prefix}{text}\n")
             self._stream.flush()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave the terminal to a question in the block."""
+        if self.is_live:
+            self._bars.stop()
+        yield
+        if self.is_live:
+            self._bars.start()
 
     def __enter__(self) -> Self:
         if self.is_live:

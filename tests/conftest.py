@@ -106,6 +106,7 @@ THOROUGH = (
     "retrieval/test_entity_probabilities.py",
     "retrieval/test_scored_once.py",
     "retrieval/training/test_training_lora.py",
+    "retrieval/training/test_training_plan.py",
     "retrieval/vectors/test_vector_kinds.py",
     "service/ray_serve/",
 )

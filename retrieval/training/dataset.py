@@ -25,7 +25,7 @@ from genret.retrieval.text import Rendering, TextTokenizer
 from genret.retrieval.training.examples import Example, ExampleGenerator, LinkedText, document_schema
 
 IGNORED_LABEL = -100  # the convention of transformers' losses
-_BATCHES_PER_BLOCK = 16
+BATCHES_PER_BLOCK = 16  # batches whose examples are made together
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,9 @@ class EncodedExample:
 
     prompt_ids: tuple[int, ...]
     title_ids: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.prompt_ids) + len(self.title_ids)
 
 
 class ExampleEncoder:
@@ -150,11 +153,17 @@ class ExampleDataset(Dataset[EncodedExample]):
         return self._length
 
     def __getitem__(self, index: int) -> EncodedExample:
-        size = self._batch_size * _BATCHES_PER_BLOCK
+        size = self._batch_size * BATCHES_PER_BLOCK
         block, offset = divmod(index, size)
         if self._block[0] != block:
             self._block = (block, self._generate(block, size))
         return self._block[1][offset]
+
+    def timed_block(self, step: int, clock: Callable[[], float]) -> tuple[list[EncodedExample], float]:
+        """Return the block of a step (from 0), and the seconds that it took to make; it is kept."""
+        begun_s = clock()
+        self[step * self._batch_size]
+        return self._block[1], clock() - begun_s
 
     def _generate(self, block: int, size: int) -> list[EncodedExample]:
         random = Random(f"{self._seed}/{block}")

@@ -22,9 +22,11 @@ from torch.nn import functional
 from transformers import DistilBertConfig, DistilBertModel
 
 from genret.retrieval.errors import InputError
+from genret.retrieval.progress import StepProgress
 from genret.retrieval.text import TextTokenizer
 from genret.retrieval.training.dataset import EncodedExample
 from genret.retrieval.training.examples import BESIDE_TEXTS, Example, ExampleGenerator, ExampleOptions
+from genret.retrieval.training.forecast import RunForecast
 from genret.retrieval.training.presets import PAD, save_tokenizer, train_tokenizer
 from genret.retrieval.training.quality import Hits, count_hits, nearest_rankings
 from genret.retrieval.training.trainer import BudgetTrainer, train_model
@@ -39,9 +41,11 @@ from genret.retrieval.training.training_run import (
     SAVE_DTYPES,
     TrainingPlan,
     asked_sets,
+    begun_forecast,
     check_out,
-    planned,
     run_budget,
+    sample,
+    texts_by_kind,
     training_texts,
     write_metrics,
 )
@@ -148,8 +152,10 @@ class ContrastiveTrainer(BudgetTrainer):
         return (loss, None) if return_outputs else loss
 
 
-def run_encoder_training(plan: TrainingPlan, report: Callable[[str], None]) -> dict[str, Any]:
-    """Train an encoder as planned, write its folder and return its metrics.
+def run_encoder_training(
+    plan: TrainingPlan, progress: StepProgress, approve: Callable[[RunForecast], None]
+) -> dict[str, Any]:
+    """Train an encoder as planned, write its folder and return its metrics; arguments as of `run_training`.
 
     Raises:
         SourceError: a file cannot be used.
@@ -158,26 +164,21 @@ def run_encoder_training(plan: TrainingPlan, report: Callable[[str], None]) -> d
         MissingExtraError: the teacher needs a library that is not installed.
         TrainingInterrupted: the user stopped the run; `out/checkpoints` holds what to go on from.
     """
-    report(f"reading {plan.catalogue}")
-    entities = read_catalogue(plan.catalogue, plan.max_bad_rows, report)
+    progress.phase(f"reading {plan.catalogue}")
+    entities = read_catalogue(plan.catalogue, plan.max_bad_rows, progress.note)
     queries = read_queries(plan.queries, entities) if plan.queries else []
     teacher = None if plan.teacher is None else _open_teacher(plan.teacher)
     check_out(plan)
     torch.manual_seed(plan.trainer.seed)
     texts = training_texts(entities, queries)
-    report(f"{len(entities):,} entities; learning a tokenizer")
+    progress.phase("learning a tokenizer")
     # Lower case without accents halves the spellings to be learnt.
     plain = [normalizers.NFD(), normalizers.StripAccents(), normalizers.Lowercase()]
     tokenizer = train_tokenizer(texts, plan.vocab_size or VOCAB_SIZE, normalizers.Sequence(plain))
     model = build_encoder(tokenizer)
     asked = training_queries(queries)
-    report(
-        f"encoder: {model.num_parameters() / 1e6:.2f} M parameters, vocabulary {model.config.vocab_size}; "
-        f"{len(entities)} entities, {len(asked)} training queries"
-    )
     save_tokenizer(tokenizer, plan.out)
     budget = run_budget(plan, len(texts))
-    report(planned(plan, budget, len(texts)))
     drawn = ExampleOptions(first=BESIDE_TEXTS, later=BESIDE_TEXTS, texts=True)
     sets = asked_sets(plan, entities, queries)
 
@@ -189,14 +190,16 @@ def run_encoder_training(plan: TrainingPlan, report: Callable[[str], None]) -> d
             rankings = iter(nearest_rankings(embedder, entities, everything, more) if everything else [])
             for name, part in some.items():
                 found[name] = count_hits([next(rankings) for _ in part], part)
-                report(f"{name}  {found[name]}")
+                progress.note(f"{name}, nearest texts  {found[name]}")
         return found
+
+    sampled, some = sample(plan, entities, queries)
 
     def evaluate() -> None:
         with TemporaryDirectory() as folder:
             save_tokenizer(tokenizer, Path(folder))
             _save(model, Path(folder), plan.save_dtype)
-            measure(Path(folder), {name: part for name, part in sets.items() if name == "dev"})
+            measure(Path(folder), {sampled: some})
 
     steps = train_model(
         ContrastiveTrainer,
@@ -207,10 +210,14 @@ def run_encoder_training(plan: TrainingPlan, report: Callable[[str], None]) -> d
         work_folder=plan.out / "checkpoints",
         budget=budget,
         options=plan.trainer,
-        report=report,
+        progress=progress,
         evaluate=evaluate,
+        forecast=begun_forecast(plan, model, texts_by_kind(entities, queries, [])),
+        approve=approve,
     )
+    progress.phase("saving")
     _save(model, plan.out, plan.save_dtype)
+    progress.phase("evaluating")
     return write_metrics(plan, budget, steps, model, measure(plan.out, sets), {"teacher": plan.teacher})
 
 

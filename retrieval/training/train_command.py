@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import fields
+import sys
+from contextlib import ExitStack
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -14,8 +17,14 @@ from click.core import ParameterSource
 from genret.retrieval.command_options import described_option as _option
 from genret.retrieval.command_options import prompt_option
 from genret.retrieval.errors import GenretError, InputError, MissingExtraError
-from genret.retrieval.interruption import INTERRUPTED
+from genret.retrieval.interruption import INTERRUPTED, surely_interrupted
+from genret.retrieval.progress import ProgressDisplay, StepProgress
 from genret.retrieval.training.presets import LEAST_VOCAB_SIZE, PRESETS
+
+if TYPE_CHECKING:
+    from rich.progress import ProgressColumn
+
+    from genret.retrieval.training.forecast import RunForecast
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _COUNT = click.IntRange(min=1)
@@ -47,6 +56,32 @@ class _Number(click.FloatRange):
 
 
 _POSITIVE = _Number(min=0, min_open=True)
+
+
+class _PlannedError(Exception):
+    """Ends a run that was only to be planned."""
+
+    def __init__(self, forecast: RunForecast, objection: str | None) -> None:
+        super().__init__()
+        self.forecast = forecast
+        self.objection = objection
+
+    def to_json(self) -> dict[str, Any]:
+        return self.forecast.to_json() | {"objection": self.objection}
+
+
+def _smaller(model: str | None, lora: int | None, preset: str | None, **_: Any) -> str:
+    """Return the options that make a model of these cheaper to train, each with a comma behind it."""
+    if model is not None:
+        return "--preset small, " if lora else "--lora 16 --bf16, --preset small, "
+    return "--preset tiny, " if preset in ("small", "small-seq2seq") else ""
+
+
+def _columns() -> list[ProgressColumn]:
+    from rich.progress import BarColumn, TextColumn
+
+    note = TextColumn("{task.fields[note]}", markup=False)
+    return [TextColumn("{task.description}", markup=False), BarColumn(bar_width=20), note]
 
 
 @click.command("train", context_settings={"show_default": True, "max_content_width": 100})
@@ -194,9 +229,20 @@ _POSITIVE = _Number(min=0, min_open=True)
     "float16",
 )
 @_option("--save-steps", "Steps between two resumable checkpoints; an interrupt writes one too.", _COUNT, 500)
-@_option("--eval-steps", "Steps between two evaluations on the dev queries; 0: only at the end.", _NATURAL, 0)
-@_option("--log-steps", "Steps between two lines of progress.", _COUNT, 50)
-@_option("--resume", "Go on from the last checkpoint under OUT/checkpoints, if there is one.", is_flag=True)
+@_option(
+    "--eval-steps",
+    "Steps between two evaluations on some dev queries (mistyped titles without any); 0: only at the end.",
+    _NATURAL,
+    show_default="after every tenth of the run, in 5 % of its time",
+)
+@_option("--log-steps", "Steps over which the loss that is shown is a mean.", _COUNT, 50)
+@_option("--plan", "Measure a few steps, print the plan of the run, and stop.", is_flag=True)
+@_option("--json json_", "Print the plan as JSON; the metrics of a run always are.", is_flag=True)
+@_option("--max-hours", "Longest run that begins without a question.", _POSITIVE, 24.0)
+@_option("--yes", "Begin whatever the plan says.", is_flag=True)
+@_option(
+    "--restart", "Begin anew where OUT holds an interrupted run, and remove its checkpoints.", is_flag=True
+)
 @_option("--test", "Also measure the test queries after training; they are never trained on.", is_flag=True)
 @click.pass_context
 def train_command(
@@ -207,16 +253,21 @@ def train_command(
     optimizer: str | None,
     threads: int,
     cpu: bool,
+    json_: bool,
+    yes: bool,
+    max_hours: float,
     **options: Any,
 ) -> None:
     """Teach a language model to write the titles of a catalogue, or an encoder to find its entities.
 
-    Fine-tunes --model, or trains --preset or --encoder from scratch. Prints hits@1 and hits@10 on the
-    dev queries, of a language model under the catalogue constraint, and writes them to OUT/metrics.json;
-    progress goes to stderr, the metrics go to stdout as JSON. Ctrl-C ends the step under way and writes a
-    checkpoint to go on from with --resume.
+    Fine-tunes --model, or trains --preset or --encoder from scratch. The first steps are measured; then the
+    plan is printed: length, time on this machine, memory. A run of more than --max-hours, or without enough
+    memory, does not begin, or asks on a terminal. Prints hits@1 and hits@10 on the dev queries, of a language
+    model under the catalogue constraint, and writes them to OUT/metrics.json; progress goes to stderr, the
+    metrics go to stdout as JSON. Ctrl-C ends the step under way and writes a checkpoint; the same command
+    goes on there, also after a crash.
     """
-    encoder, out = options["encoder"], options["out"]
+    encoder, out, is_plan = options["encoder"], options["out"], options.pop("plan")
     _refuse_foreign_options(ctx, encoder)
     try:
         import accelerate  # noqa: F401
@@ -239,6 +290,22 @@ def train_command(
     transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     in_trainer = {f.name: options.pop(f.name) for f in fields(TrainerOptions) if f.name in options}
     usual_rate = 1e-2 if options["model"] is None else 5e-5 if options["lora"] is None else 5e-4
+    display = ProgressDisplay(_columns)
+
+    def approve(forecast: RunForecast) -> None:
+        objection = forecast.objection(max_hours, _smaller(**options))
+        if is_plan:
+            raise _PlannedError(forecast, objection)
+        display.say(forecast.table())
+        if objection is None or yes:
+            return
+        if display.is_live and sys.stdin.isatty():
+            display.say(objection)
+            with display.paused(), surely_interrupted():
+                click.confirm("Begin all the same?", abort=True, err=True)
+            return
+        raise click.ClickException(f"{objection}; --yes begins all the same")
+
     try:
         trainer = TrainerOptions(
             optimizer=optimizer or ("muon" if options["preset"] else "adamw"),
@@ -249,16 +316,25 @@ def train_command(
         )
         plan = TrainingPlan(**options, trainer=trainer)
         run = run_encoder_training if encoder else run_training
-        metrics = run(plan, lambda line: click.echo(line, err=True))
+        with ExitStack() as stack:
+            if is_plan:
+                plan = replace(plan, out=Path(stack.enter_context(TemporaryDirectory())))
+            stack.enter_context(display)
+            metrics = run(plan, StepProgress(display), approve)
+    except _PlannedError as planned:
+        click.echo(json.dumps(planned.to_json(), indent=2) if json_ else planned.forecast.table())
+        if planned.objection is not None and not json_:
+            click.echo(planned.objection)
+        return
     except TrainingInterrupted as error:
-        click.echo(f"{error}; go on with --resume", err=True)
+        click.echo(f"{error}; the same command goes on", err=True)
         raise click.exceptions.Exit(INTERRUPTED) from None
     except KeyboardInterrupt:
         last = last_checkpoint(out / "checkpoints")
         told = (
             "no checkpoint was written yet: start again"
             if last is None
-            else f"the last checkpoint is of step {checkpoint_step(last)}: go on with --resume"
+            else f"the last checkpoint is of step {checkpoint_step(last)}: the same command goes on"
         )
         click.echo(f"interrupted; {told}", err=True)
         raise click.exceptions.Exit(INTERRUPTED) from None

@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -34,10 +34,19 @@ from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainerCallb
 
 from genret.retrieval.errors import InputError
 from genret.retrieval.linking.run_progress import duration
-from genret.retrieval.training.dataset import IGNORED_LABEL, Encode, ExampleDataset
+from genret.retrieval.progress import StepProgress
+from genret.retrieval.training.dataset import BATCHES_PER_BLOCK, IGNORED_LABEL, Encode, ExampleDataset
 from genret.retrieval.training.examples import ExampleGenerator
+from genret.retrieval.training.forecast import (
+    RunForecast,
+    StepMeter,
+    activation_bytes,
+    free_bytes,
+    training_memory,
+)
 
-_SILENT_S = 30.0  # between two lines of progress, where steps are not longer
+_PARTS = 10  # of a run; between two of them it is evaluated, unless the interval is given
+_EVALUATION_SHARE = 0.05  # most of the time that they may take
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +61,13 @@ class TrainerOptions:
     max_grad_norm: float = 1.0  # norm to which gradients are clipped
     seed: int = 17  # seed of dropout and of everything else random in the loop
     save_steps: int = 500  # steps between two checkpoints
-    eval_steps: int = 0  # steps between two calls of the evaluation; 0: none before the end
-    log_steps: int = 50  # steps between two progress lines
+    # Steps between two evaluations; 0: none before the end; None: after every tenth of the run, where
+    # that takes no more than a twentieth of the time
+    eval_steps: int | None = None
+    log_steps: int = 50  # steps over which the loss that is shown is a mean
     # Whether to compute in bfloat16 (weights stay float32, except those that LoRA freezes)
     bf16: bool = False
     use_cpu: bool = False  # whether to stay on the CPU even with an accelerator
-    resume: bool = False  # whether to go on from the last checkpoint, if there is one
 
     def __post_init__(self) -> None:
         if not 0 < self.learning_rate < math.inf:
@@ -67,8 +77,8 @@ class TrainerOptions:
         if not 0 <= self.label_smoothing < 1:
             raise InputError("label_smoothing", f"must be in [0, 1), got {self.label_smoothing}")
         for name, least in (("batch_size", 1), ("save_steps", 1), ("eval_steps", 0), ("log_steps", 1)):
-            if getattr(self, name) < least:
-                raise InputError(name, f"must be >= {least}, got {getattr(self, name)}")
+            if (value := getattr(self, name)) is not None and value < least:
+                raise InputError(name, f"must be >= {least}, got {value}")
 
 
 class BudgetTrainer(Trainer):
@@ -132,53 +142,76 @@ class TitleTrainer(BudgetTrainer):
 
 
 class _Reporter(TrainerCallback):
-    """Reports progress every few steps, and evaluates when it is due.
+    """Shows progress after every step, and evaluates when it is due.
 
-    Until the first line with a loss, steps 1, 2, 4, 8, … have a line without one, so that a slow run soon
-    says how long it will take. Later, so do steps that end half a minute after the last line.
+    The time left goes by the steps of this session alone, and is told once they are measured.
     """
 
     def __init__(
         self,
         budget: Budget,
         options: TrainerOptions,
-        report: Callable[[str], None],
+        progress: StepProgress,
         evaluate: Callable[[], None],
+        meter: StepMeter,
     ) -> None:
         self._budget = budget
         self._options = options
-        self._report = report
+        self._progress = progress
         self._evaluate = evaluate
-        self._first_step = 0
-        self._reported_s = 0.0
+        self._meter = meter
+        self._learnt = ""
+        self._measured: tuple[int, float] | None = None  # step and second from which on time is told
+        self._evaluated = 0  # parts of the run that were over at the last evaluation
+        self._evaluation_s = 0.0  # of all evaluations
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._first_step = state.global_step
-        self._reported_s = self._budget.elapsed_s
+        self._evaluated = self._part(state.global_step)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        if not logs or "loss" not in logs:
-            return
-        learnt = f"loss {logs['loss']:.4f}  rate {logs.get('learning_rate', 0.0):.2e}  "
-        self._report_step(state.global_step, learnt)
+        if logs and "loss" in logs:
+            self._learnt = f", loss {logs['loss']:.4f}"
+            self._show(state.global_step)
 
-    def _report_step(self, step: int, learnt: str) -> None:
+    def _show(self, step: int) -> None:
+        left = self.seconds_left(step)
+        told = "" if left is None else f", {duration(left)} left"
         share = self._budget.progress(step)
-        self._reported_s = elapsed = self._budget.elapsed_s
-        left = elapsed * (1 - share) / share if share else 0.0
-        self._report(
-            f"step {step}  {100 * share:5.1f} %  {learnt}elapsed {duration(elapsed)}  left {duration(left)}"
-        )
+        self._progress.advance(round(1000 * share), f"step {step:,}{self._learnt}{told}")
+
+    def seconds_left(self, step: int) -> float | None:
+        """Return an estimate of the seconds that are left after a step; None before steps are measured."""
+        if not self._meter.is_done:
+            return None
+        if self._measured is None:
+            self._measured = step, self._budget.elapsed_s
+        since, begun_s = self._measured
+        limits = []
+        if step > since:
+            per_step = (self._budget.elapsed_s - begun_s) / (step - since)
+            limits.append((self._budget.max_steps - step) * per_step)
+        if self._budget.minutes is not None:
+            limits.append(max(0.0, 60 * self._budget.minutes - self._budget.elapsed_s))
+        return min(limits, default=None)
+
+    def _is_due(self, step: int) -> bool:
+        every = self._options.eval_steps
+        if every is not None:
+            return every > 0 and step % every == 0
+        due = self._evaluated < self._part(step) < _PARTS
+        return due and self._evaluation_s <= _EVALUATION_SHARE * self._budget.elapsed_s
+
+    def _part(self, step: int) -> int:
+        return int(_PARTS * self._budget.progress(step) + 1e-9)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        taken = state.global_step - self._first_step
-        early = taken & (taken - 1) == 0 and taken < self._options.log_steps
-        late = self._budget.elapsed_s - self._reported_s > _SILENT_S
-        if (early or late) and state.global_step % self._options.log_steps:
-            self._report_step(state.global_step, "")
-        every = self._options.eval_steps
-        if every and state.global_step % every == 0:
-            self._evaluate()
+        step = state.global_step
+        if self._is_due(step):
+            begun_s, self._evaluated = self._budget.elapsed_s, self._part(step)
+            with torch.random.fork_rng():  # whether it is measured or not, the run stays the same
+                self._evaluate()
+            self._evaluation_s += self._budget.elapsed_s - begun_s
+        self._show(step)
 
 
 def train_model(
@@ -190,8 +223,10 @@ def train_model(
     work_folder: Path,
     budget: Budget,
     options: TrainerOptions,
-    report: Callable[[str], None],
+    progress: StepProgress,
     evaluate: Callable[[], None],
+    forecast: RunForecast,
+    approve: Callable[[RunForecast], None],
 ) -> int:
     """Train the model in place and return the number of steps taken.
 
@@ -201,11 +236,14 @@ def train_model(
         generator: Source of the examples, which `options.seed` decides about.
         encode: Function of an example to token ids.
         collator: Function of examples to a batch.
-        work_folder: Folder of checkpoints; `options.resume` goes on from the last one.
+        work_folder: Folder of checkpoints; a run goes on from the last one.
         budget: Length of the run.
         options: Options of the optimisation.
-        report: Receives one line of text every few steps.
-        evaluate: Called every `options.eval_steps` steps.
+        progress: Shows the phases and the steps.
+        evaluate: Called as `options.eval_steps` says.
+        forecast: What is known of the run so far.
+        approve: Receives the whole forecast when the first steps are measured, and before the first step if
+            there is too little memory; an error that it raises ends the run, and nothing is saved.
 
     Raises:
         TrainingInterrupted: the user stopped the run; a checkpoint of the last step was written.
@@ -213,6 +251,24 @@ def train_model(
     """
     interrupt = InterruptCallback()
     length = budget.max_steps * options.batch_size
+    dataset = ExampleDataset(generator, encode, length, options.batch_size, options.seed)
+    remove_half_made(work_folder)
+    last = last_checkpoint(work_folder)
+    done = 0 if last is None else checkpoint_step(last)
+    if last is not None:
+        budget.load(last)
+        progress.note(f"going on from step {done:,}, after {duration(budget.elapsed_s)} of training")
+    progress.phase("making examples")
+    block, block_s = dataset.timed_block(done, budget.clock)
+    begins = range(0, len(block), options.batch_size)
+    tokens = [sum(map(len, block[begin : begin + options.batch_size])) for begin in begins]
+
+    def decide(token_s: float, num_steps: int) -> None:
+        step_s = token_s * forecast.step_tokens + block_s / BATCHES_PER_BLOCK
+        approve(replace(forecast, step_s=step_s, measured_steps=num_steps))
+        progress.phase("training", 1000)
+
+    meter = StepMeter(budget.clock, tokens[done % BATCHES_PER_BLOCK :], decide)
     trainer = trainer_type(
         options=options,
         budget=budget,
@@ -236,27 +292,36 @@ def train_model(
             disable_tqdm=True,
             report_to=[],
         ),
-        train_dataset=ExampleDataset(generator, encode, length, options.batch_size, options.seed),
+        train_dataset=dataset,
         data_collator=collator,
-        callbacks=[budget, interrupt, _Reporter(budget, options, report, evaluate)],
+        callbacks=[budget, interrupt, meter, _Reporter(budget, options, progress, evaluate, meter)],
     )
     trainer.remove_callback(PrinterCallback)  # prints to stdout, which is for data
     if trainer.args.device.type == "cpu":
         # Of texts as short as these, the backward pass of fused attention takes ten times as long on a
         # CPU as that of plain matrix products: a fifth of a step of LoRA at 135 million parameters.
         model.set_attn_implementation("eager")
-    last = None
-    if options.resume:
-        remove_half_made(work_folder)
-        last = last_checkpoint(work_folder)
-    if last is not None:
-        budget.load(last)
-        report(f"resuming from {last} ({budget.elapsed_s / 60:.1f} minutes spent)")
+    progress.phase("measuring steps")
+    optimizer: Any = trainer.optimizer
+    activations = activation_bytes(trainer, block, options.batch_size)
+    memory = training_memory(trainer, optimizer_bytes(optimizer), activations)
+    forecast = replace(
+        forecast,
+        steps=budget.max_steps,
+        done_steps=done,
+        spent_s=budget.elapsed_s,
+        step_tokens=sum(tokens) / BATCHES_PER_BLOCK,
+        memory=memory,
+        free_bytes=free_bytes(trainer.args.device) + memory["weights"],
+    )
+    if not forecast.fits:
+        approve(forecast)
     with interrupt.listening():
         trainer.train(resume_from_checkpoint=str(last) if last else None)
     steps = int(trainer.state.global_step)
+    progress.note(f"{steps:,} steps, {duration(budget.elapsed_s)} of training")
     if interrupt.requested:
-        raise TrainingInterrupted(f"interrupted at step {steps}")
+        raise TrainingInterrupted(f"interrupted at step {steps}, which is saved")
     return steps
 
 
@@ -336,6 +401,14 @@ def build_optimizer(model: nn.Module, name: str, lr: float, weight_decay: float)
     raise ValueError(f"optimizer must be 'muon' or 'adamw', got {name!r}")
 
 
+def optimizer_bytes(optimizer: torch.optim.Optimizer) -> int:
+    """Return the bytes of an optimiser's state: two numbers for each that is trained, one for Muon's."""
+    muon = optimizer._parts[0].param_groups if isinstance(optimizer, MuonAdamW) else []
+    numbers = {id(p): 1 for group in muon for p in group["params"]}
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    return sum(numbers.get(id(p), 2) * p.numel() * p.element_size() for p in parameters)
+
+
 BUDGET_FILE = "genret_budget.json"  # the last file of a checkpoint to be written
 WARM_UP = 0.03  # share of the run
 
@@ -356,18 +429,18 @@ class Budget(TrainerCallback):
             raise ValueError(f"minutes must be > 0 and finite, got {minutes}")
         self.max_steps = max_steps
         self.minutes = minutes
-        self._clock = clock
+        self.clock = clock
         self._spent_s = 0.0
         self._started_s: float | None = None
 
     def start(self) -> None:
         """Start the clock, or go on after `load`."""
-        self._started_s = self._clock()
+        self._started_s = self.clock()
 
     @property
     def elapsed_s(self) -> float:
         """Seconds spent, with those before a resume."""
-        return self._spent_s + (0.0 if self._started_s is None else self._clock() - self._started_s)
+        return self._spent_s + (0.0 if self._started_s is None else self.clock() - self._started_s)
 
     def progress(self, step: int) -> float:
         """Return the share of the run that is over after `step` steps, in [0, 1]."""

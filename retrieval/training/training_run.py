@@ -22,8 +22,17 @@ from genret.decoding.errors import DecodingError
 from genret.decoding.model.architectures import decoder_prompt
 from genret.decoding.model.checkpoint_files import ADAPTER_FILE
 from genret.decoding.model.model_loading import WEIGHTS_FILE, load_config, load_weights
-from genret.retrieval.checkpoints import TOKENIZER_FILES, base_of, find_checkpoint, local_folder
+from genret.retrieval.checkpoints import (
+    TOKENIZER_FILES,
+    base_of,
+    find_checkpoint,
+    local_folder,
+    model_fingerprint,
+)
+from genret.retrieval.durable import write_synced
 from genret.retrieval.errors import InputError, ModelError
+from genret.retrieval.index.small_files import digest_file
+from genret.retrieval.progress import StepProgress
 from genret.retrieval.prompts import CheckpointConfig
 from genret.retrieval.text import Rendering, TextTokenizer
 from genret.retrieval.training import lora
@@ -44,6 +53,7 @@ from genret.retrieval.training.examples import (
     with_annotations,
     with_answers,
 )
+from genret.retrieval.training.forecast import RunForecast
 from genret.retrieval.training.presets import (
     PRESETS,
     build_model,
@@ -51,8 +61,22 @@ from genret.retrieval.training.presets import (
     scratch_config,
     train_tokenizer,
 )
-from genret.retrieval.training.quality import Hits, TitleRows, measure_hits, mention_probes, noise_probes
-from genret.retrieval.training.trainer import Budget, TitleTrainer, TrainerOptions, train_model
+from genret.retrieval.training.quality import (
+    Hits,
+    TitleRows,
+    count_hits,
+    measure_hits,
+    mention_probes,
+    noise_probes,
+    rank_entities,
+)
+from genret.retrieval.training.trainer import (
+    Budget,
+    TitleTrainer,
+    TrainerOptions,
+    last_checkpoint,
+    train_model,
+)
 from genret.retrieval.training.training_data import (
     LabelledMention,
     TrainingEntity,
@@ -63,8 +87,22 @@ from genret.retrieval.training.training_data import (
 )
 
 METRICS_NAME = "metrics.json"
+_RUN_FILE = "genret_run.json"  # the `run_key` of the checkpoints beside it
+_FILES = ("catalogue", "queries", "mentions")
+# Options that do not change what is learnt
+_UNDECISIVE = (
+    "out",
+    "restart",
+    "test",
+    "save_dtype",
+    "max_bad_rows",
+    "save_steps",
+    "eval_steps",
+    "log_steps",
+    "use_cpu",
+)
 SAVE_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-_DEV_QUERIES_WHILE_TRAINING = 200
+SAMPLED_QUERIES = 64  # asked while training
 MAX_STEPS = 10_000_000  # of any run; what a run under the clock alone never reaches
 _CLEAN_OF_PRETRAINED = 0.5  # share of names and queries that a pretrained model sees as written
 _RAMP_PASSES = 3  # passes over the pairs during which the mixture moves from copying to meaning
@@ -100,6 +138,7 @@ class TrainingPlan:
     answers: float = 0.0  # share of the examples whose target is a JSON document with the title in it
     # Share of the examples with labelled mentions whose target is the text with links in it
     annotations: float = 0.0
+    restart: bool = False  # whether checkpoints of an earlier run in `out` are removed
     test: bool = False  # whether the test queries are measured too, after training
     trainer: TrainerOptions = field(default_factory=TrainerOptions)  # options of the optimisation
 
@@ -146,12 +185,15 @@ class _Checkpoint:
     base: str = ""  # the name of the model they belong to
 
 
-def run_training(plan: TrainingPlan, report: Callable[[str], None]) -> dict[str, Any]:
+def run_training(
+    plan: TrainingPlan, progress: StepProgress, approve: Callable[[RunForecast], None]
+) -> dict[str, Any]:
     """Train as planned, write the checkpoint folder and return its metrics.
 
     Args:
         plan: What to do.
-        report: Receives lines of progress.
+        progress: Shows the phases.
+        approve: Receives the forecast; an error that it raises ends the run (see `train_model`).
 
     Raises:
         SourceError: a file cannot be used.
@@ -161,54 +203,55 @@ def run_training(plan: TrainingPlan, report: Callable[[str], None]) -> dict[str,
     """
     if plan.lora is not None:
         lora.check_packages()
-    report(f"reading {plan.catalogue}")
-    entities = read_catalogue(plan.catalogue, plan.max_bad_rows, report)
+    progress.phase(f"reading {plan.catalogue}")
+    entities = read_catalogue(plan.catalogue, plan.max_bad_rows, progress.note)
     queries = read_queries(plan.queries, entities) if plan.queries else []
     mentions = read_labelled_mentions(plan.mentions, entities) if plan.mentions else []
     check_out(plan)
     torch.manual_seed(plan.trainer.seed)
-    report(f"{len(entities):,} entities; {'loading ' + plan.model if plan.model else 'learning a tokenizer'}")
+    progress.phase("loading " + plan.model if plan.model else "learning a tokenizer")
     checkpoint = _start_checkpoint(plan, entities, queries, mentions)
     if plan.answers:
         checkpoint = replace(checkpoint, config=with_answers(checkpoint.config))
     if plan.annotations:
         checkpoint = replace(checkpoint, config=with_annotations(checkpoint.config))
-    _log_start(plan, checkpoint, entities, queries, mentions, report)
-    report("tokenising titles and aliases")
-    encoder = _encoder(plan, checkpoint, entities, report)
+    progress.phase("tokenising titles and aliases")
+    encoder = _encoder(plan, checkpoint, entities, progress.note)
     titles = TitleRows(checkpoint.tokenizer, checkpoint.config, entities)
 
-    num_pairs = len(training_texts(entities, queries)) + len(mentions)
+    model = checkpoint.model if checkpoint.adapted is None else checkpoint.adapted
+    forecast = begun_forecast(plan, model, texts_by_kind(entities, queries, mentions))
+    num_pairs = sum(forecast.texts.values())
     budget = run_budget(plan, num_pairs)
-    report(planned(plan, budget, num_pairs))
-    report("collecting words of the catalogue for the examples")
+    progress.phase("collecting words of the catalogue")
     drawn = _drawn(plan, budget, num_pairs, bool(queries), bool(mentions))
     generator = ExampleGenerator(entities, queries, drawn, mentions)
-    dev = [query for query in queries if query.split == "dev"][:_DEV_QUERIES_WHILE_TRAINING]
+    sampled, asked = sample(plan, entities, queries)
 
     def evaluate() -> None:
-        if dev:
-            # The model in training computes under the trainer's autocast; a copy does not.
-            adapted = checkpoint.adapted
-            model = _copy(checkpoint.model) if adapted is None else deepcopy(adapted).merge_and_unload()
-            hits = measure_hits(model, titles, dev)
-            report(f"dev (first {hits.num_queries})  {hits}")
+        # The model in training computes under the trainer's autocast; a copy does not.
+        adapted = checkpoint.adapted
+        model = _copy(checkpoint.model) if adapted is None else deepcopy(adapted).merge_and_unload()
+        progress.note(f"{sampled}, beam search over the titles  {measure_hits(model, titles, asked)}")
 
     steps = train_model(
         TitleTrainer,
-        checkpoint.model if checkpoint.adapted is None else checkpoint.adapted,
+        model,
         generator,
         encoder.encode,
         _collator(checkpoint),
         work_folder=plan.out / "checkpoints",
         budget=budget,
         options=plan.trainer,
-        report=report,
+        progress=progress,
         evaluate=evaluate,
+        forecast=forecast,
+        approve=approve,
     )
+    progress.phase("saving")
     _save(checkpoint, plan)
     saved = load_model(str(plan.out))
-    hits = _final_hits(plan, saved, titles, entities, queries, report)
+    hits = _final_hits(plan, saved, titles, entities, queries, progress)
     more: dict[str, Any] = {"preset": plan.preset, "fine_tuned_from": plan.model}
     if plan.lora is not None:
         more |= {"lora": plan.lora, "lora_layers": plan.lora_layers}
@@ -244,7 +287,7 @@ def write_metrics(
         "examples": steps * plan.trainer.batch_size,
         "minutes": round(budget.elapsed_s / 60, 1),
         "parameters": sum(p.numel() for p in model.parameters()),
-        "trainer": asdict(replace(plan.trainer, resume=False)),
+        "trainer": asdict(plan.trainer),
         **more,
     }
     text = json.dumps(metrics, indent=2, sort_keys=True) + "\n"
@@ -253,16 +296,52 @@ def write_metrics(
 
 
 def check_out(plan: TrainingPlan) -> None:
-    """Create the folder of the result; InputError if it cannot be, or has another run's checkpoints."""
+    """Create the folder of the result; InputError if it cannot be, or holds checkpoints of another run."""
     work = plan.out / "checkpoints"
-    if not plan.trainer.resume and work.is_dir() and any(work.iterdir()):
-        raise InputError(
-            "out", f"{work} holds the checkpoints of another run; resume it or name another folder"
-        )
     try:
-        plan.out.mkdir(parents=True, exist_ok=True)
+        work.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError("out", f"{plan.out} cannot be created: {error.strerror}") from error
+    if plan.restart:
+        for checkpoint in work.glob("checkpoint-*"):
+            shutil.rmtree(checkpoint)
+    ours = run_key(plan)
+    if last_checkpoint(work) is not None:
+        file = work / _RUN_FILE
+        known = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        changed = [
+            f"{_named(name)} ({_told(known.get(name))}, now {_told(value)})"
+            for name, value in ours.items()
+            if known.get(name) != value
+        ]
+        if changed:
+            raise InputError(
+                "out",
+                f"{work} holds the checkpoints of a run with another {', '.join(changed)}; go on with the "
+                "command of that run, name another --out, or begin anew with --restart",
+            )
+    write_synced(work / _RUN_FILE, (json.dumps(ours, indent=2, sort_keys=True) + "\n").encode())
+
+
+def run_key(plan: TrainingPlan) -> dict[str, Any]:
+    """Return all that decides about the weights of a run: options, and digests of its files."""
+    options = {name: value for name, value in asdict(plan).items() if name not in _UNDECISIVE}
+    options |= {n: value for n, value in options.pop("trainer").items() if n not in _UNDECISIVE}
+    for name in _FILES:
+        if (file := getattr(plan, name)) is not None:
+            options[name] = digest_file(file)
+    if plan.model is not None:
+        options["model"] = model_fingerprint(plan.model)
+    return options
+
+
+def _named(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _told(value: Any) -> str:
+    """Return an option's value in a message; a digest is cut to what tells two apart."""
+    return "not given" if value is None else str(value)[:20]
 
 
 def _start_checkpoint(
@@ -370,38 +449,43 @@ def run_budget(plan: TrainingPlan, num_pairs: int) -> Budget:
     return Budget(min(limits, default=MAX_STEPS), plan.minutes)
 
 
-def planned(plan: TrainingPlan, budget: Budget, num_pairs: int) -> str:
-    """Return a line that says how long a run will be: steps, passes over the texts, minutes."""
-    batch = plan.trainer.batch_size
-    ends = []
-    if budget.max_steps < MAX_STEPS:
-        passes = budget.max_steps * batch / num_pairs
-        ends.append(f"{budget.max_steps:,} steps of {batch} examples ({passes:,.3g} passes)")
-    if plan.minutes is not None:
-        ends.append(f"{plan.minutes:g} minutes")
-    bound = "" if plan.minutes is not None else "; --minutes, --epochs or --max-steps make it shorter"
-    return f"plan: {num_pairs:,} texts with labels, {' or '.join(ends)}{bound}"
+def texts_by_kind(
+    entities: Sequence[TrainingEntity], queries: Sequence[TrainingQuery], mentions: Sequence[LabelledMention]
+) -> dict[str, int]:
+    """Return the number of texts that examples are made from, by kind; an epoch is as many examples."""
+    return {
+        "titles": len(entities),
+        "aliases": sum(len(entity.surfaces) - 1 for entity in entities),
+        "descriptions": sum(bool(entity.description) for entity in entities),
+        "queries": sum(query.split == "train" for query in queries),
+        "mentions": len(mentions),
+    }
 
 
-def _log_start(
-    plan: TrainingPlan,
-    checkpoint: _Checkpoint,
-    entities: Sequence[TrainingEntity],
-    queries: Sequence[TrainingQuery],
-    mentions: Sequence[LabelledMention],
-    report: Callable[[str], None],
-) -> None:
-    parameters = list(checkpoint.model.parameters())
-    millions = sum(p.numel() for p in parameters) / 1e6
-    trained = sum(p.numel() for p in parameters if p.requires_grad) / 1e6
-    of_these = "" if checkpoint.adapted is None else f", {trained:.2f} M of them trained"
-    train = sum(query.split == "train" for query in queries)
-    labelled = f", {len(mentions)} labelled mentions" if mentions else ""
-    report(
-        f"{plan.preset or plan.model}: {millions:.2f} M parameters{of_these}, "
-        f"vocabulary {checkpoint.tokenizer.vocab_size}; "
-        f"{len(entities)} entities, {train} training queries{labelled}; optimiser {plan.trainer.optimizer}"
+def begun_forecast(plan: TrainingPlan, model: Any, texts: Mapping[str, int]) -> RunForecast:
+    """Return the forecast as far as it is known before there are examples."""
+    parameters = list(model.parameters())
+    trained = sum(p.numel() for p in parameters if p.requires_grad)
+    total = sum(p.numel() for p in parameters)
+    return RunForecast(
+        texts=texts,
+        model=plan.preset or plan.model or "encoder",
+        parameters=total,
+        trained=trained,
+        checkpoint_bytes=(total if plan.lora is None else trained) * SAVE_DTYPES[plan.save_dtype].itemsize,
+        batch_size=plan.trainer.batch_size,
+        minutes=plan.minutes,
     )
+
+
+def sample(
+    plan: TrainingPlan, entities: Sequence[TrainingEntity], queries: Sequence[TrainingQuery]
+) -> tuple[str, list[TrainingQuery]]:
+    """Return the queries that are asked while training, with their name: dev ones, else mistyped titles."""
+    sets = asked_sets(plan, entities, queries)
+    name = "dev" if "dev" in sets else "title with a typo"
+    asked = sets[name][:SAMPLED_QUERIES]
+    return f"{name} (first {len(asked)})", asked
 
 
 def _encoder(
@@ -451,16 +535,23 @@ def _final_hits(
     titles: TitleRows,
     entities: Sequence[TrainingEntity],
     queries: Sequence[TrainingQuery],
-    report: Callable[[str], None],
+    progress: StepProgress,
 ) -> dict[str, Hits]:
     found, sets = {}, asked_sets(plan, entities, queries)
     in_context = "mention in context"
     sets[in_context] = mention_probes(entities, titles.config, plan.trainer.seed)
-    report(f"measuring the finished model: {sum(map(len, sets.values())):,} queries")
+    total = sum(map(len, sets.values()))
+    progress.phase("evaluating", total)
+    done = 0
     for name, asked in sets.items():
         prompt = titles.config.mention_prompt if name == in_context else None
-        found[name] = measure_hits(model, titles, asked, prompt)
-        report(f"{name}  {found[name]}")
+        ranked: list[list[str]] = []
+        for begin in range(0, len(asked), SAMPLED_QUERIES):
+            ranked += rank_entities(model, titles, asked[begin : begin + SAMPLED_QUERIES], prompt)
+            progress.advance(done + len(ranked), f"{done + len(ranked):,} of {total:,} queries")
+        done += len(asked)
+        found[name] = count_hits(ranked, asked)
+        progress.note(f"{name}  {found[name]}")
     return found
 
 

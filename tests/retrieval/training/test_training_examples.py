@@ -513,7 +513,7 @@ def test_a_run_learns_what_a_name_means_where_it_stands(tmp_path: Path) -> None:
     fixed = ("--preset", "tiny", "--max-steps", "150", "--batch-size", "12")
     result = run(tmp_path / "catalogue.tsv", out, "--mentions", str(mentions), *fixed)
     assert result.exit_code == 0, result.output
-    assert "2 labelled mentions" in result.stderr
+    assert ", 2 mentions\n" in result.stderr
 
     index = tmp_path / "i.index"
     built = [str(tmp_path / "catalogue.tsv"), "--tokenizer", str(out), "--out", str(index)]

@@ -1,4 +1,4 @@
-"""The training loop: budgets, optimisers, the loss, and how soon a run says how long it will take."""
+"""The training loop: budgets, optimisers, the loss, the time left, and when a model is measured."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from transformers import PreTrainedModel, TrainingArguments
 from genret.decoding.model.architectures import decoder_prompt
 from genret.decoding.model.hf_model import HFLanguageModel
 from genret.decoding.trie.title_trie import TitleTrie
+from genret.retrieval.progress import StepProgress
 from genret.retrieval.text import TextTokenizer
 from genret.retrieval.training import quality
 from genret.retrieval.training.dataset import CausalCollator, EncodedExample, Seq2SeqCollator
+from genret.retrieval.training.forecast import RunForecast, StepMeter
 from genret.retrieval.training.trainer import (
     Budget,
     MuonAdamW,
@@ -31,7 +33,6 @@ from genret.retrieval.training.training_run import (
     MAX_STEPS,
     TrainingPlan,
     _copy,
-    planned,
     run_budget,
     run_training,
 )
@@ -232,7 +233,8 @@ def test_catalogues_are_tokenised_twice_for_one_trie(tmp_path: Path, monkeypatch
     encoded = recorded(monkeypatch, TextTokenizer, "encode_titles")
     tries = recorded(monkeypatch, TitleTrie, "from_rows")
     monkeypatch.setattr(quality, "_PROBES", 4)
-    lines: list[str] = []
+    shown = Phases()
+    forecasts: list[RunForecast] = []
     plan = TrainingPlan(
         catalogue=tmp_path / "catalogue.txt",
         queries=None,
@@ -242,63 +244,123 @@ def test_catalogues_are_tokenised_twice_for_one_trie(tmp_path: Path, monkeypatch
         vocab_size=300,
         trainer=TrainerOptions(batch_size=4, use_cpu=True, log_steps=50),
     )
-    metrics = run_training(plan, lines.append)
+    metrics = run_training(plan, shown, forecasts.append)
     assert len(metrics["hits"]) >= 3
     sizes = [len(titles) for _, titles, _ in encoded]
     assert [size for size in sizes if size > 1] == [NUM_ENTITIES, NUM_ENTITIES]
     assert sizes.count(1) >= 2 * 4  # one by one as examples are drawn
     assert [len(rows) for rows, *_ in tries] == [NUM_ENTITIES]
-    assert lines[0] == f"reading {plan.catalogue}"
-    assert lines[1] == "50,000 entities; learning a tokenizer"
-    assert lines[3] == "tokenising titles and aliases"
-    assert lines[4] == (
-        "plan: 50,000 texts with labels, 2 steps of 4 examples (0.00016 passes); "
-        "--minutes, --epochs or --max-steps make it shorter"
-    )
-    assert lines[5] == "collecting words of the catalogue for the examples"
-    assert [line.split()[:2] for line in lines[6:8]] == [["step", "1"], ["step", "2"]]
-    assert lines[8].startswith("measuring the finished model: ")
-    assert lines[8].endswith(f"{sum(hits['num_queries'] for hits in metrics['hits'].values())} queries")
+    assert shown.names == [
+        f"reading {plan.catalogue}",
+        "learning a tokenizer",
+        "tokenising titles and aliases",
+        "collecting words of the catalogue",
+        "making examples",
+        "measuring steps",
+        "training",
+        "saving",
+        "evaluating",
+    ]
+    (forecast,) = forecasts
+    assert forecast.texts["titles"] == sum(forecast.texts.values()) == NUM_ENTITIES
+    assert (forecast.steps, forecast.measured_steps) == (2, 1)
 
 
-def test_the_plan_says_which_end_comes_first() -> None:
+class Phases(StepProgress):
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def phase(self, name: str, total: int | None = None) -> None:
+        self.names.append(name)
+
+
+def test_the_first_limit_ends_a_run() -> None:
     plan = TrainingPlan(catalogue=Path("c"), queries=None, out=Path("o"), model="m", minutes=30.0)
-    budget = run_budget(plan, 1_234_567)
-    assert budget.max_steps == MAX_STEPS
-    assert planned(plan, budget, 1_234_567) == "plan: 1,234,567 texts with labels, 30 minutes"
+    assert run_budget(plan, 1_234_567).max_steps == MAX_STEPS
     plan = TrainingPlan(catalogue=Path("c"), queries=None, out=Path("o"), model="m")
-    assert planned(plan, run_budget(plan, 1_234_567), 1_234_567).startswith(
-        "plan: 1,234,567 texts with labels, 77,160 steps of 48 examples (3 passes); --minutes"
-    )
+    assert run_budget(plan, 1_234_567).max_steps == round(3 * 1_234_567 / 48)
 
 
-def reported(step_s: float, steps: int, log_steps: int) -> list[str]:
-    """Lines of a run of 30,000 steps, as far as some of them have come."""
-    now = 0.0
-    lines: list[str] = []
-    budget = Budget(30_000, None, clock=lambda: now)
-    reporter = _Reporter(budget, TrainerOptions(log_steps=log_steps), lines.append, lambda: None)
-    state = SimpleNamespace(global_step=0)
-    for callback in (budget, reporter):
-        callback.on_train_begin(None, state, SimpleNamespace())
-    for step in range(1, steps + 1):
-        now += step_s
-        state.global_step = step
-        reporter.on_step_end(None, state, SimpleNamespace())
-        if step % log_steps == 0:
-            reporter.on_log(None, state, SimpleNamespace(), {"loss": 1.5, "learning_rate": 1e-3})
-    return lines
+class ReportedRun:
+    """A run of 1,000 steps under a clock of its own, as the callbacks see it."""
+
+    def __init__(self, options: TrainerOptions, minutes: float | None = None) -> None:
+        self.clock = Clock()
+        self.evaluated: list[int] = []
+        self.evaluation_s = 0.0
+        self.told: list[tuple[int, str]] = []
+        self.state = SimpleNamespace(global_step=0, max_steps=1000)
+        self.measured: list[tuple[float, int]] = []
+        budget = Budget(1000, minutes, self.clock)
+        run = self
+
+        class Shown(StepProgress):
+            def advance(self, done: int, note: str) -> None:
+                run.told.append((done, note))
+
+        meter = StepMeter(self.clock, [10] * 16, lambda *found: self.measured.append(found))
+        self.reporter = _Reporter(budget, options, Shown(), self.evaluate, meter)
+        self.callbacks = (budget, meter, self.reporter)
+        self.call("on_train_begin")
+
+    def evaluate(self) -> None:
+        self.evaluated.append(self.state.global_step)
+        self.clock.now += self.evaluation_s
+
+    def call(self, event: str) -> None:
+        for callback in self.callbacks:
+            control = SimpleNamespace(should_training_stop=False)
+            getattr(callback, event)(SimpleNamespace(use_cpu=True), self.state, control)
+
+    def step(self, seconds: float) -> None:
+        self.call("on_step_begin")
+        self.clock.now += seconds
+        self.state.global_step += 1
+        self.call("on_step_end")
 
 
-def test_slow_steps_say_at_once_how_long_the_run_is() -> None:
-    lines = reported(step_s=35.0, steps=5, log_steps=50)
-    assert lines[0] == "step 1    0.0 %  elapsed 35 s  left 12.2 days"
-    assert [line.split()[1] for line in lines] == ["1", "2", "3", "4", "5"]
+def test_the_time_left_goes_by_measured_steps_alone() -> None:
+    run = ReportedRun(TrainerOptions(eval_steps=0))
+    run.step(5.0)  # it warms up
+    for _ in range(6):
+        run.step(2.0)
+    assert [note for _, note in run.told] == [f"step {step}" for step in range(1, 8)]
+    assert run.measured == [(0.2, 5)]
+    run.step(2.0)
+    assert run.told[-1] == (8, "step 8, 33 min 04 s left")
+    for _ in range(92):
+        run.step(4.0)
+    assert run.reporter.seconds_left(100) == pytest.approx(900 * (2 + 92 * 4) / 93)
 
 
-def test_fast_steps_are_not_all_told() -> None:
-    lines = reported(step_s=0.1, steps=100, log_steps=50)
-    assert [line.split()[1] for line in lines] == ["1", "2", "4", "8", "16", "32", "50", "100"]
-    assert lines[-1] == "step 100    0.3 %  loss 1.5000  rate 1.00e-03  elapsed 10 s  left 49 min 50 s"
-    lines = reported(step_s=1.0, steps=100, log_steps=50)
-    assert [line.split()[1] for line in lines] == ["1", "2", "4", "8", "16", "32", "50", "81", "100"]
+def test_no_more_time_is_left_than_the_minutes_of_the_run() -> None:
+    run = ReportedRun(TrainerOptions(eval_steps=0), minutes=10)
+    for _ in range(20):
+        run.step(3.0)
+    assert run.reporter.seconds_left(20) == 540
+
+
+def test_evaluations_are_ten_or_a_twentieth_of_the_time() -> None:
+    run = ReportedRun(TrainerOptions())
+    run.evaluation_s = 0.1
+    for _ in range(1000):
+        run.step(1.0)
+    assert run.evaluated == [100, 200, 300, 400, 500, 600, 700, 800, 900]
+    slow = ReportedRun(TrainerOptions())
+    slow.evaluation_s = 30.0
+    for _ in range(1000):
+        slow.step(1.0)
+    assert slow.evaluated == [100, 570]  # 30 s are a twentieth of 600 s, of which the first one had 30
+    exact = ReportedRun(TrainerOptions(eval_steps=400))
+    exact.evaluation_s = 1e6
+    for _ in range(1000):
+        exact.step(1.0)
+    assert exact.evaluated == [400, 800]
+
+
+def test_loss_is_shown_when_it_is_there() -> None:
+    run = ReportedRun(TrainerOptions())
+    run.state.global_step = 50
+    run.reporter.on_log(None, run.state, None, {"loss": 1.5})
+    assert run.told == [(50, "step 50, loss 1.5000")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 from collections.abc import Callable
@@ -104,7 +105,8 @@ def test_a_checkpoint_from_scratch_opens_and_has_learnt(data: Path) -> None:
     assert metrics["steps"] == 120
     assert set(metrics["hits"]) >= {"dev", "test", "exact title", "title with a typo", "description"}
     assert metrics["hits"]["exact title"]["hits_at_1"] >= 0.75
-    assert "step 120" in result.stderr
+    assert "\n120 steps, " in result.stderr
+    assert "\n  texts      4 titles, 2 aliases, 4 descriptions, 2 queries\n" in result.stderr
 
     folder = data / "out"
     assert {tensor.dtype for tensor in weights(folder).values()} == {torch.float16}
@@ -123,8 +125,9 @@ def check_resumed(data: Path, file: str, *common: str, steps: int) -> None:
     trained(data, "whole", *common)
     shutil.copytree(data / "whole", data / "killed")
     shutil.rmtree(data / "killed" / "checkpoints" / f"checkpoint-{steps}")
-    resumed = trained(data, "killed", *common, "--resume")
-    assert "resuming from" in resumed.stderr
+    resumed = trained(data, "killed", *common)
+    assert f"going on from step {steps // 2}, " in resumed.stderr
+    assert f"; {steps // 2} steps are done\n" in resumed.stderr
     ours = load_file(data / "killed" / file)
     for name, tensor in load_file(data / "whole" / file).items():
         assert torch.equal(tensor, ours[name]), name
@@ -132,9 +135,29 @@ def check_resumed(data: Path, file: str, *common: str, steps: int) -> None:
 
 def test_a_killed_run_resumes_to_the_same_weights(data: Path) -> None:
     check_resumed(data, "model.safetensors", "--preset", "tiny", steps=12)
-    refused = train(data, "killed", "--preset", "tiny")
+    again = trained(data, "killed", "--preset", "tiny", "--max-steps", "12", "--save-steps", "5", "--test")
+    assert "going on from step 12, " in again.stderr
+
+
+def test_a_run_does_not_go_on_with_other_options_or_data(data: Path) -> None:
+    common = ("--preset", "tiny", "--max-steps", "2")
+    trained(data, "out", *common)
+    before = weights(data / "out")
+    refused = train(data, "out", *common, "--learning-rate", "3e-3", "--minutes", "7")
     assert refused.exit_code == 2
-    assert "resume" in refused.output
+    assert (
+        "with another --minutes (not given, now 7.0), --learning-rate (0.01, now 0.003); " in refused.stderr
+    )
+    assert "or begin anew with --restart" in refused.stderr
+    (data / "catalogue.tsv").write_text(CATALOGUE + "5\tDanube\t\triver\tIt flows past Vienna\n")
+    refused = train(data, "out", *common)
+    assert refused.exit_code == 2
+    assert re.search(r"of a run with another --catalogue \(\w+, now \w+\); ", refused.stderr)
+    anew = trained(data, "out", *common, "--restart")
+    assert "going on" not in anew.stderr
+    assert any(not torch.equal(tensor, before[name]) for name, tensor in weights(data / "out").items())
+    (data / "out" / "checkpoints" / "genret_run.json").unlink()  # as of an earlier version
+    assert "--preset (not given, now tiny)" in train(data, "out", *common).stderr
 
 
 @pytest.mark.parametrize("preset", ["tiny", "small-seq2seq"])
@@ -258,7 +281,7 @@ def train_titles(folder: Path, out: str, *more: str) -> Result:
 
 
 def interrupt_loss(monkeypatch: pytest.MonkeyPatch, at_call: int, act: Callable[[], None]) -> None:
-    """Do something in the middle of a step."""
+    """Do something in the middle of a step; a call before the first one counts memory."""
     from genret.retrieval.training.trainer import TitleTrainer
 
     compute = TitleTrainer.compute_loss
@@ -267,7 +290,7 @@ def interrupt_loss(monkeypatch: pytest.MonkeyPatch, at_call: int, act: Callable[
     def spy(self: TitleTrainer, *args: object, **kwargs: object) -> object:
         nonlocal calls
         calls += 1
-        if calls == at_call:
+        if calls == 1 + at_call:
             act()
         return compute(self, *args, **kwargs)  # type: ignore[arg-type]
 
@@ -285,20 +308,21 @@ def test_an_interrupted_run_resumes_to_what_an_undisturbed_one_gives(
     collated = recorded(monkeypatch, CausalCollator, "__call__")
     whole = train_titles(tmp_path, "whole")
     assert whole.exit_code == 0, whole.output
-    undisturbed = [examples for _, examples in collated[:_STEPS]]
+    undisturbed = [examples for _, examples in collated[1 : 1 + _STEPS]]
     with monkeypatch.context() as patch, sigterm_as_interrupt():
         interrupt_loss(patch, at, send(number))
         stopped = train_titles(tmp_path, "stopped")
     assert stopped.exit_code == 130, stopped.output
-    assert f"interrupted at step {at}; go on with --resume" in stopped.stderr
+    assert f"interrupted at step {at}, which is saved; the same command goes on" in stopped.stderr
     assert stopped.stdout == ""
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
     collated.clear()
-    resumed = train_titles(tmp_path, "stopped", "--resume")
+    resumed = train_titles(tmp_path, "stopped")
     assert resumed.exit_code == 0, resumed.output
     assert json.loads(resumed.stdout)["steps"] == json.loads(whole.stdout)["steps"] == _STEPS
-    assert [examples for _, examples in collated] == undisturbed[at:]
+    probes = 1  # the longest examples, whose memory is counted
+    assert [examples for _, examples in collated][probes:] == undisturbed[at:]
     ours = load_file(tmp_path / "stopped" / "model.safetensors")
     for name, tensor in load_file(tmp_path / "whole" / "model.safetensors").items():
         assert torch.equal(tensor, ours[name]), name
@@ -313,8 +337,8 @@ def test_who_insists_goes_on_from_a_checkpoint(tmp_path: Path, monkeypatch: pyte
         interrupt_loss(patch, 4, insist)
         stopped = train_titles(tmp_path, "out", "--save-steps", "2")
     assert stopped.exit_code == 130, stopped.output
-    assert "the last checkpoint is of step 2: go on with --resume" in stopped.stderr
-    assert train_titles(tmp_path, "out", "--save-steps", "2", "--resume").exit_code == 0
+    assert "the last checkpoint is of step 2: the same command goes on" in stopped.stderr
+    assert train_titles(tmp_path, "out", "--save-steps", "2").exit_code == 0
 
 
 def test_an_interrupt_before_a_step_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,7 +357,7 @@ def test_a_checkpoint_that_was_half_made_is_passed_over_and_removed(tmp_path: Pa
     half = tmp_path / "out" / "checkpoints" / "checkpoint-500"
     half.mkdir(parents=True)
     (half / "optimizer.pt").write_bytes(b"half")
-    resumed = train_titles(tmp_path, "out", "--resume")
+    resumed = train_titles(tmp_path, "out")
     assert resumed.exit_code == 0, resumed.output
     assert not half.exists()
     last = last_checkpoint(half.parent)
