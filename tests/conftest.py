@@ -82,6 +82,7 @@ THOROUGH = (
     "decoding/tree/",
     "e2e/test_answer_commands.py",
     "e2e/test_demo.py",
+    "e2e/test_docs_site.py",
     "e2e/test_evaluate_command.py",
     "e2e/test_explorer_page.py",
     "e2e/test_grpc_commands.py",

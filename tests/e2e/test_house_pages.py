@@ -21,7 +21,7 @@ from tests.e2e.pages import ROOT, code, rows, section, text_of
 
 ROOMS = ("decoding", "retrieval", "index_builder", "service")
 STUBS = ROOT / "service" / "pb"
-PAGES = [str(p.relative_to(ROOT)) for p in (*ROOT.glob("docs/*.md"), ROOT / "CHANGELOG.md")]
+PAGES = [str(p.relative_to(ROOT)) for p in (*ROOT.glob("docs/**/*.md"), ROOT / "CHANGELOG.md")]
 PAGES += ["README.md", "CONTRIBUTING.md", "SECURITY.md"]
 LISTS = ("Add a metric", "Add a source format", "Add a model family", "Add a request option")
 

@@ -32,7 +32,7 @@ from genret.service.gateway.http_app import OPENAPI_FILE
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "README.md", *ROOT.glob("docs/*.md")))
+PAGES = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "README.md", *ROOT.glob("docs/**/*.md")))
 FORM = (ROOT / "service" / "gateway" / "static" / "index.html").read_text(encoding="utf-8")
 SCHEMAS: dict[str, Any] = json.loads(OPENAPI_FILE.read_text(encoding="utf-8"))["components"]["schemas"]
 COMMANDS = {
