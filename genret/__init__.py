@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from genret.retrieval.index.reader import Index
     from genret.retrieval.retriever import Retriever
     from genret.retrieval.score_types import ScoreRequest, ScoreResult, TitleScore
+    from genret.retrieval.tables import to_arrow, to_pandas
     from genret.retrieval.trie_opening import title_trie
     from genret.retrieval.types import (
         Auto,
@@ -50,6 +51,8 @@ _EXPORTS = {
     "TitleScore": "genret.retrieval.score_types",
     "TitleTrieLogitsProcessor": "genret.decoding.trie.logits_processor",
     "title_trie": "genret.retrieval.trie_opening",
+    "to_arrow": "genret.retrieval.tables",
+    "to_pandas": "genret.retrieval.tables",
 }
 
 __all__ = [
@@ -69,6 +72,8 @@ __all__ = [
     "TitleScore",
     "TitleTrieLogitsProcessor",
     "title_trie",
+    "to_arrow",
+    "to_pandas",
 ]
 
 

@@ -50,11 +50,12 @@ from genret.retrieval.sources.columns import ColumnType, Kinds, resolve
 from genret.retrieval.sources.records import Rejects
 from genret.retrieval.sources.source_files import digest_files, is_read_once
 from genret.retrieval.sources.title_source import TitleSource, open_source
+from genret.retrieval.tables import Shown
 from genret.retrieval.text import Rendering, TextTokenizer
 
 
-@dataclass(frozen=True, slots=True)
-class BuildSummary:
+@dataclass(frozen=True, slots=True, repr=False)
+class BuildSummary(Shown):
     """Result of a build."""
 
     index: Path  # directory
@@ -69,7 +70,9 @@ class BuildSummary:
     resumed_shards: int  # made by an earlier, interrupted run
     resumed_records: int
 
-    def to_json(self) -> dict[str, Any]:
+    _told = ("index", "manifest.counts.entities", "manifest.counts.rows", "rejected", "version")
+
+    def to_dict(self) -> dict[str, Any]:
         """Return the summary as a JSON object."""
         history = self.manifest.history[-1]
         return {

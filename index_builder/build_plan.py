@@ -39,6 +39,7 @@ from genret.retrieval.index.reader import text_columns
 from genret.retrieval.normalize import NormalizationReport
 from genret.retrieval.progress import StepProgress
 from genret.retrieval.sources.records import Rejects
+from genret.retrieval.tables import Shown
 from genret.retrieval.text import TextTokenizer
 from genret.retrieval.vectors.faiss_index import kind_of, new_index, num_cells, num_subquantisers
 
@@ -47,8 +48,8 @@ _SAMPLED_RANGES = 16
 _MOST_BLOCK_BYTES = 64 * MIB
 
 
-@dataclass(frozen=True, slots=True)
-class BuildPlan:
+@dataclass(frozen=True, slots=True, repr=False)
+class BuildPlan(Shown):
     """Plan of a build."""
 
     records: int  # read, bad ones included
@@ -73,12 +74,14 @@ class BuildPlan:
     build_seconds: float  # estimate up to the evidence
     peak_rss_bytes: int
 
+    _told = ("records", "entities", "rows", "rejected", "num_bytes", "build_seconds")
+
     @property
     def num_bytes(self) -> int:
         """Estimated size of the index, without evidence and vectors."""
         return sum(self.bytes.values())
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the plan as a JSON object."""
         longest = self.longest
         return {

@@ -150,7 +150,7 @@ def tell(summary: BuildSummary | BuildPlan | UpdateSummary, text: str, as_json: 
         where = "" if summary.rejects_file is None else f"; all of them are in {summary.rejects_file}"
         click.echo(f"{summary.report}\nleft out{where}", err=True)
     if as_json:
-        click.echo(json.dumps(summary.to_json(), ensure_ascii=False))
+        click.echo(json.dumps(summary.to_dict(), ensure_ascii=False))
     elif not quiet:
         click.echo(text)
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -16,10 +15,11 @@ from genret.retrieval.index.layout import VERSIONS_DIR
 from genret.retrieval.index.reader import Index, read_manifest
 from genret.retrieval.index.versions import list_versions, live_or_none, live_version
 from genret.retrieval.interruption import sigterm_as_interrupt
+from genret.retrieval.tables import Shown
 
 
-@dataclass(frozen=True, slots=True)
-class Rollback:
+@dataclass(frozen=True, slots=True, repr=False)
+class Rollback(Shown):
     """A finished rollback; `entities` is the number of entities now live."""
 
     index: Path
@@ -27,9 +27,7 @@ class Rollback:
     version: str
     entities: int
 
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON object."""
-        return {**asdict(self), "index": str(self.index)}
+    _told = ("index", "before", "version", "entities")
 
 
 def roll_back(index: Path, to: str | None = None) -> Rollback:
@@ -113,7 +111,7 @@ def rollback_command(index: Path, to: str | None, as_json: bool) -> None:
         except InputError as error:
             raise click.ClickException(f"--to: {error.message}") from error
     if as_json:
-        click.echo(json.dumps(done.to_json(), ensure_ascii=False))
+        click.echo(json.dumps(done.to_dict(), ensure_ascii=False))
     elif done.version == done.before:
         click.echo(f"{index}: version {done.version} is live already")
     else:

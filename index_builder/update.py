@@ -46,11 +46,12 @@ from genret.retrieval.sources.columns import ColumnType, find_column
 from genret.retrieval.sources.records import Rejects
 from genret.retrieval.sources.source_files import digest_files, is_read_once
 from genret.retrieval.sources.title_source import open_source
+from genret.retrieval.tables import Shown
 from genret.retrieval.text import TextTokenizer
 
 
-@dataclass(frozen=True, slots=True)
-class UpdateSummary:
+@dataclass(frozen=True, slots=True, repr=False)
+class UpdateSummary(Shown):
     """Result of an update, or with `dry_run` its plan."""
 
     index: Path  # directory
@@ -67,7 +68,9 @@ class UpdateSummary:
     seconds: Mapping[str, float]  # per phase
     peak_rss_bytes: int
 
-    def to_json(self) -> dict[str, Any]:
+    _told = ("index", "version", "changes", "dry_run", "rejected")
+
+    def to_dict(self) -> dict[str, Any]:
         """Return the summary as a JSON object."""
         return {
             "index": str(self.index),

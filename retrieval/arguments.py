@@ -8,9 +8,12 @@ these declarations.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import operator
+import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
@@ -19,10 +22,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from genret.retrieval.errors import InputError, SourceError
+from genret.retrieval.errors import InputError, SourceError, nearest
 from genret.retrieval.filters.predicate import Predicate, canonical
 
 Item = TypeVar("Item")
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 @contextmanager
@@ -131,13 +135,27 @@ class RequestOption:
     type: Any = str
     is_optional: bool = False
 
+    @property
+    def told(self) -> str:
+        """The help for those who call from Python: with the range or the words, and the default."""
+        text = re.sub(r"--[a-z-]+", lambda flag: flag[0][2:].replace("-", "_"), self.help.rstrip(".")) + "."
+        if self.choices:
+            text += f" One of {', '.join(self.choices)}."
+        elif self.type in (int, float) and self.range != INT64:
+            low, high = (f"{bound:,}" if isinstance(bound, int) else f"{bound:g}" for bound in self.range)
+            text += f" In [{low}, {high}]."
+        default = re.sub(r"--([a-z]+)-", r"\1_", self.unset) or self.default
+        return f"{text} Default: {default}."
+
     def checked(self, value: Any, decoder: str | None = None) -> Any:
         """Return a value as requests keep it, with the decoder in force; InputError names the option."""
         if value is None and self.is_optional:
             return None
         if self.choices:
             if value not in self.choices:
-                raise InputError(self.name, f"must be one of {', '.join(self.choices)}; got {value!r}")
+                near = nearest(value, self.choices) if isinstance(value, str) else ""
+                hint = f", did you mean {near!r}?" if near else ""
+                raise InputError(self.name, f"must be one of {', '.join(self.choices)}; got {value!r}{hint}")
         elif self.type is int:
             low, high = map(int, self.range)
             if decoder == "disc" and self.disc_high is not None:
@@ -198,6 +216,49 @@ def checked_options(request: Any, decoder: str | None = None) -> dict[str, Any]:
     """Return the options of a request as it keeps them, each checked on its own; InputError names one."""
     kind: Any = type(request)
     return {name: one.checked(getattr(request, name), decoder) for name, one in options_of(kind).items()}
+
+
+def check_known(given: Iterable[str], request: Any) -> None:
+    """Raise InputError for a name that is no field of a dataclass of requests, with the one most like it."""
+    known = [one.name for one in fields(request) if one.init]
+    for name in given:
+        if name not in known:
+            near = nearest(name, known)
+            hint = f"did you mean {near}?" if near else f"there are: {', '.join(known)}"
+            raise InputError(name, f"there is no such option; {hint}")
+
+
+def documents_options(request: Any, skipped: tuple[str, ...] = ()) -> Callable[[_F], _F]:
+    """Return a decorator for functions that take a request's options as `**options`.
+
+    It appends the options to the docstring and puts them into the signature that `help` and notebooks show;
+    `skipped` names those that the function does not take.
+    """
+
+    def add(function: _F) -> _F:
+        signature = inspect.signature(function)
+        own = {name: one for name, one in signature.parameters.items() if one.kind is not one.VAR_KEYWORD}
+        taken = [
+            replace(one, default=own[name].default) if name in own else one
+            for name, one in options_of(request).items()
+            if name not in skipped
+        ]
+        lines = [f"{one.name}: {one.told}" for one in taken]
+        told = [textwrap.fill(one, 100, initial_indent="    ", subsequent_indent=" " * 8) for one in lines]
+        function.__doc__ = "\n".join([inspect.cleandoc(function.__doc__ or ""), "", "Options:", *told])
+        hints = request.__annotations__
+        further = [
+            inspect.Parameter(
+                one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=hints[one.name]
+            )
+            for one in taken
+            if one.name not in own
+        ]
+        shown = signature.replace(parameters=[*own.values(), *further])
+        function.__signature__ = shown  # type: ignore[attr-defined]
+        return function
+
+    return add
 
 
 MAX_IDS = 100_000

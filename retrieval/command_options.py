@@ -52,7 +52,8 @@ def flag_settings(option: RequestOption) -> dict[str, Any]:
     if option.type is bool:
         return settings | {"is_flag": True}
     if option.type is tuple:  # ids come in a file
-        return settings | {"type": click.Path(), "default": None}
+        help = f"{option.help.rstrip('.')}: a file, one id per line."
+        return settings | {"type": click.Path(), "default": None, "help": help}
     return settings | {"type": click.Choice(option.choices) if option.choices else option.type}
 
 

@@ -16,6 +16,11 @@ GenretError                      a message for the user; never a traceback
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
+_MOST_CHARS = 100  # of a name: what is longer is like none
+
 
 class GenretError(Exception):
     """Base of every error meant for a user: its text names what, where, expected and got."""
@@ -95,3 +100,10 @@ class MissingExtraError(GenretError):
         )
         self.package = package
         self.extra = extra
+
+
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return the known name that is most like another one, whatever its case; "" where none is like it."""
+    folded = {one.casefold(): one for one in sorted(known)}
+    close = difflib.get_close_matches(name.casefold()[:_MOST_CHARS], folded, n=1, cutoff=cutoff)
+    return folded[close[0]] if close else ""

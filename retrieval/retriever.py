@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar, Unpack
 from genret.decoding.cancellation import CancelToken
 from genret.decoding.language_model import LanguageModel
 from genret.decoding.trie.title_trie import TitleTrie
-from genret.retrieval.arguments import Restriction, named, sequence
+from genret.retrieval.arguments import Restriction, documents_options, named, sequence
 from genret.retrieval.checkpoints import folder_fingerprint
 from genret.retrieval.compatibility import (
     check_default_prompt,
@@ -305,6 +305,7 @@ class Retriever:
     ) -> None:
         self.close()
 
+    @documents_options(RetrieveRequest)
     def retrieve(
         self,
         queries: str | Sequence[str],
@@ -315,18 +316,28 @@ class Retriever:
         batch_size: int = DEFAULT_BATCH_SIZE,
         **options: Unpack[RequestOptions],
     ) -> list[RetrievalResult]:
-        """Answer queries, in their order, by a method's name or by its object, as `Beam(exact=True)`.
+        """Answer queries, in their order.
 
-        `RetrieveRequest` describes the options.
+        Args:
+            queries: A query, or several.
+            k: An option, as of `RetrieveRequest`; `help` lists them all.
+            method: Its name, or its object with its own options, as `Beam(exact=True)`.
+            prompt: An option.
+            batch_size: Most queries that decode together.
+            **options: The other options.
+
+        Returns:
+            One result per query; `genret.to_arrow` makes one table of them.
 
         Raises:
-            InputError: an option or a query is out of range, a query is too long for the model, or the
-                filter does not fit the index.
+            InputError: an option is unknown, it or a query is out of range, a query is too long for the
+                model, or the filter does not fit the index.
             ModelError: the model returned broken logits.
         """
         asked = with_options(k, method, prompt, options)
         return self._answer_all("query", queries, str, lambda text: replace(asked, query=text), batch_size)
 
+    @documents_options(RetrieveRequest, skipped=("prompt",))
     def link(
         self,
         mentions: Mention | Sequence[Mention],
@@ -339,8 +350,8 @@ class Retriever:
         """Link mentions in context to entities, in their order, all with the same options.
 
         Raises:
-            InputError: an option is out of range, a mention is empty or too long for the model, or the
-                filter does not fit the index.
+            InputError: an option is unknown or out of range, a mention is empty or too long for the model, or
+                the filter does not fit the index.
         """
         asked = partial(self.mention_request, asked=with_options(k, method, None, options))
         return self._answer_all("mention", mentions, Mention, asked, batch_size)

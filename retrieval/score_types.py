@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from genret.retrieval.arguments import check_filled, checked_options, prompt_name, sequence
 from genret.retrieval.errors import InputError
+from genret.retrieval.tables import Shown, Tabular, wire_name
 from genret.retrieval.types import KvShare, Timings
 
 MAX_SCORED_TITLES = 10_000
@@ -42,8 +43,8 @@ class ScoreRequest:
         object.__setattr__(self, "titles", tuple(read))
 
 
-@dataclass(frozen=True, slots=True)
-class TitleScore:
+@dataclass(frozen=True, slots=True, repr=False)
+class TitleScore(Shown):
     """The model's score of one title.
 
     Attributes:
@@ -64,9 +65,11 @@ class TitleScore:
     entity_ids: tuple[str, ...] = ()
     entity_shares: tuple[float, ...] = ()
 
+    _told = ("title", "logprob", "probability", "entity_ids")
 
-@dataclass(frozen=True, slots=True)
-class ScoreResult:
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ScoreResult(Tabular):
     """The scores of the titles of one request.
 
     Attributes:
@@ -81,4 +84,6 @@ class ScoreResult:
     scores: tuple[TitleScore, ...]
     num_nodes: int = 0
     timings: Timings = field(default_factory=Timings)
-    kv: KvShare = field(default_factory=KvShare)
+    kv: KvShare = field(default_factory=KvShare, metadata=wire_name("kv_usage"))
+
+    _told, _rows = ("query",), "scores"

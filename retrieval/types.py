@@ -25,6 +25,7 @@ from genret.decoding.params import (
 from genret.retrieval.arguments import (
     Restriction,
     check_filled,
+    check_known,
     check_text,
     checked_options,
     option,
@@ -34,6 +35,7 @@ from genret.retrieval.arguments import (
 from genret.retrieval.errors import InputError
 from genret.retrieval.explanation import Explanation
 from genret.retrieval.filters.predicate import parse
+from genret.retrieval.tables import Shown, Tabular, wire_name
 
 MetadataValue = str | int | float | bool | None
 
@@ -169,13 +171,11 @@ class RetrieveRequest:
     )
     allow_ids: tuple[str, ...] | None = option(
         None,
-        "File of entity ids, one per line: only these.",
+        "Only the entities of these ids.",
         unset="all entities",
         wire="allow_entity_ids.ids",
     )
-    deny_ids: tuple[str, ...] = option(
-        (), "File of entity ids, one per line: none of these.", unset="none", wire="deny_entity_ids"
-    )
+    deny_ids: tuple[str, ...] = option((), "No entity of these ids.", unset="none", wire="deny_entity_ids")
     explain: bool = option(
         False,
         "Show the tokens the model walked through as well; disc: and its draws. Excludes adaptive draws.",
@@ -301,8 +301,8 @@ class Mention:
             check_text(name, getattr(self, name))
 
 
-@dataclass(frozen=True, slots=True)
-class Entity:
+@dataclass(frozen=True, slots=True, repr=False)
+class Entity(Shown):
     """A catalogue entry: id, canonical title, further forms, and every further column of the catalogue."""
 
     entity_id: str
@@ -310,9 +310,11 @@ class Entity:
     aliases: tuple[str, ...] = ()
     metadata: Mapping[str, MetadataValue] = field(default_factory=dict)
 
+    _told = ("entity_id", "title", "aliases", "metadata")
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Candidate(Shown):
     """One answer.
 
     Attributes:
@@ -347,6 +349,8 @@ class Candidate:
     score: float
     similarity: float | None = None
     shares: Mapping[str, float] = field(default_factory=dict)
+
+    _told = ("title", "entity_id", "probability", "logprob", "score")
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,8 +388,8 @@ class KvShare:
         return self.per_branch_bytes - self.peak_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class RetrievalResult:
+@dataclass(frozen=True, slots=True, repr=False)
+class RetrievalResult(Tabular):
     """Answer to one query.
 
     Attributes:
@@ -426,8 +430,8 @@ class RetrievalResult:
     certified: bool | None = None
     mass: float | None = None
     mass_stderr: float | None = None
-    mass_lower: float | None = None
-    mass_upper: float | None = None
+    mass_lower: float | None = field(default=None, metadata=wire_name("mass_lower_bound"))
+    mass_upper: float | None = field(default=None, metadata=wire_name("mass_upper_bound"))
     num_draws: int = 0
     num_accepted: int = 0
     num_nodes: int = 0
@@ -436,12 +440,15 @@ class RetrievalResult:
     seed: int | None = None
     abstained: bool = False
     timings: Timings = field(default_factory=Timings)
-    kv: KvShare = field(default_factory=KvShare)
+    kv: KvShare = field(default_factory=KvShare, metadata=wire_name("kv_usage"))
     explanation: Explanation | None = None
     num_scored: int = 0
     shortlist_size: int = 0
     nothing_fits: float | None = None
     missing_evidence: tuple[str, ...] = ()
+
+    _told = ("query", "method", "certified", "mass", "nothing_fits", "abstained", "missing_evidence")
+    _rows, _has_ranks, _shared = "candidates", True, ("query", "method")
 
     @property
     def no_match(self) -> bool:
@@ -549,10 +556,11 @@ def with_options(
     """Return a request with options that many share; its query is a placeholder.
 
     Raises:
-        InputError: an option is out of range, does not go with another one, or stands beside a method that
-            has it as a field.
+        InputError: an option is unknown or out of range, does not go with another one, or stands beside a
+            method that has it as a field.
     """
     given: dict[str, Any] = dict(options)  # a request takes any iterable of ids, and reads it once
+    check_known(given, RetrieveRequest)
     asked = method.request_fields() if isinstance(method, MethodOptions) else {"method": method}
     for name in given.keys() & asked.keys():
         raise InputError(name, f"must stand in {method!r}, as its field; got {given[name]!r} beside it")

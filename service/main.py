@@ -9,9 +9,10 @@ from importlib import import_module
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from genret.decoding.errors import DecodingError
-from genret.retrieval.errors import GenretError
+from genret.retrieval.errors import GenretError, nearest
 from genret.retrieval.interruption import INTERRUPTED, sigterm_as_interrupt
 from genret.service.version import version
 
@@ -57,6 +58,22 @@ class LazyGroup(click.Group):
         module = import_module(f"genret.{COMMANDS[cmd_name][0]}")
         command: click.Command = getattr(module, f"{cmd_name.replace('-', '_')}_command")
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; for an unknown one, name the one that is most like it."""
+        if args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
+            near = nearest(args[0], COMMANDS)
+            ctx.fail(f"No such command {args[0]!r}.{f' Did you mean {near!r}?' if near else ''}")
+        return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the commands that begin so, without importing any, and the group's options."""
+        found = [
+            CompletionItem(n, help=about) for n, (_, about) in COMMANDS.items() if n.startswith(incomplete)
+        ]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands without importing them."""

@@ -17,6 +17,7 @@ from genret.decoding.grammar.compile_options import (
 from genret.decoding.params import MAX_BEAM_SIZE, MAX_DRAWS, MAX_K
 from genret.retrieval.arguments import check_filled, check_text, checked_options, option, prompt_name
 from genret.retrieval.errors import InputError
+from genret.retrieval.tables import Shown, Tabular, wire_name
 from genret.retrieval.types import Entity, KvShare, Timings
 
 ANSWER_METHODS = ("greedy", "sample", "beam", "disc")
@@ -145,8 +146,8 @@ class PreparedAnswer(AnswerRequest):
         return cls(**own, compiled=compiled, compile_ms=compile_ms)
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerEntity:
+@dataclass(frozen=True, slots=True, repr=False)
+class AnswerEntity(Shown):
     """The entities behind a string of an answer that had to be a title.
 
     Attributes:
@@ -163,9 +164,11 @@ class AnswerEntity:
     entities: tuple[Entity, ...]
     shares: tuple[float, ...] = ()
 
+    _told = ("pointer", "title", "index")
 
-@dataclass(frozen=True, slots=True)
-class AnswerResult:
+
+@dataclass(frozen=True, slots=True, repr=False)
+class AnswerResult(Tabular):
     """A document that is valid under the schema.
 
     Attributes:
@@ -190,7 +193,7 @@ class AnswerResult:
 
     query: str
     method: str
-    text: str
+    text: str = field(metadata=wire_name("json"))
     entities: tuple[AnswerEntity, ...]
     logprob: float
     num_tokens: int
@@ -204,7 +207,9 @@ class AnswerResult:
     mass: float | None = None
     mass_stderr: float | None = None
     timings: Timings = field(default_factory=Timings)
-    kv: KvShare = field(default_factory=KvShare)
+    kv: KvShare = field(default_factory=KvShare, metadata=wire_name("kv_usage"))
+
+    _told = ("query", "text", "method", "logprob", "num_tokens", "mass", "seed")
 
     @property
     def value(self) -> Any:

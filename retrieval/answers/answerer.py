@@ -33,7 +33,7 @@ from genret.retrieval.answers.schema_explanation import user_error
 from genret.retrieval.answers.schemas import AnswerEngine, CompiledSchema
 from genret.retrieval.answers.title_holes import Finder, IndexSet, ShortlistedSlots
 from genret.retrieval.answers.validation import InvalidAnswerError, SlowValidationError
-from genret.retrieval.arguments import named, new_seed
+from genret.retrieval.arguments import check_known, named, new_seed
 from genret.retrieval.errors import GenretError, InputError, ModelError
 from genret.retrieval.filters.entity_filter import FilterStore
 from genret.retrieval.index.owners import title_owners
@@ -181,6 +181,7 @@ class Answerer:
         Raises SchemaRejectedError, which names keyword and JSON pointer, and InputError and ModelError as
         `Retriever.answer`.
         """
+        check_known(options, AnswerRequest)
         if batch_size < 1:
             raise InputError("batch_size", f"must be at least 1, got {batch_size}")
         jobs = []

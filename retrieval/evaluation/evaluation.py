@@ -36,6 +36,7 @@ from genret.retrieval.evaluation.reporting.report_pages import PLOTS_FOLDER, Dra
 from genret.retrieval.evaluation.run_files import IDENTITY_FILE, Identity, RunStore, write_text
 from genret.retrieval.retriever import Retriever
 from genret.retrieval.sources.source_files import digest_file
+from genret.retrieval.tables import Shown
 
 _PAPER = "#ffffff"
 _MOST_WARM_UP = 64
@@ -92,13 +93,29 @@ class EvaluationPlan:
         return self.baseline or ("trie" if "trie" in self.methods else self.methods[0])
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluated:
+@dataclass(frozen=True, slots=True, repr=False)
+class Evaluated(Shown):
     """Results of an evaluation: a comparison per set, an overview of several, and `results.json`."""
 
     comparisons: tuple[SetComparison, ...]
     overview: Overview | None
     results: dict[str, Any]
+
+    _rows = "leaders"
+
+    @property
+    def leaders(self) -> tuple[dict[str, Any], ...]:
+        """The leading metric of every method on every set: value and the ends of its interval."""
+        return tuple(
+            {"set": one["name"], "method": method["method"], "metric": one["primary"]}
+            | method["metrics"][one["primary"]]
+            for one in self.results["sets"]
+            for method in one["methods"]
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of `results.json`."""
+        return self.results
 
 
 def evaluate(

@@ -11,7 +11,6 @@ of `like`, % is any text, _ one character, and a backslash escapes the next char
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -22,6 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from genret.retrieval.errors import nearest
 from genret.retrieval.filters.predicate import (
     And,
     Column,
@@ -109,9 +109,8 @@ def _check_leaf(leaf: Leaf, columns: Mapping[str, pa.DataType]) -> None:
 def _known(column: Column, columns: Mapping[str, pa.DataType]) -> str:
     if column.name in columns:
         return kind_of(columns[column.name])
-    folded = {name.casefold(): name for name in columns}
-    close = difflib.get_close_matches(column.name.casefold()[:_SHOWN_CHARS], folded, n=1)
-    hint = f", did you mean {_clip(folded[close[0]])!r}?" if close else ""
+    close = nearest(column.name, columns)
+    hint = f", did you mean {_clip(close)!r}?" if close else ""
     names = sorted(columns)
     listed = ", ".join(_clip(name) for name in names[:_MAX_LISTED])
     more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""

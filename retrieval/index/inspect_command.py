@@ -89,8 +89,7 @@ def verify_command(index: Path, as_json: bool) -> None:
     except IndexDirectoryError as error:
         raise click.ClickException(str(error)) from error
     if as_json:
-        document = {**asdict(report), "path": str(report.path), "ok": report.ok}
-        click.echo(json.dumps(document, ensure_ascii=False))
+        click.echo(json.dumps({**report.to_dict(), "ok": report.ok}, ensure_ascii=False))
     elif report.ok:
         for note in report.notes:
             click.echo(note, err=True)

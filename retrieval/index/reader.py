@@ -51,6 +51,7 @@ from genret.retrieval.index.version_parts import (
     read_trie,
 )
 from genret.retrieval.index.versions import read_version
+from genret.retrieval.tables import Shown
 from genret.retrieval.text import TextTokenizer
 from genret.retrieval.types import Entity
 
@@ -58,7 +59,7 @@ from genret.retrieval.types import Entity
 _MAX_MANIFEST_BYTES = 64 << 20
 
 
-class Index:
+class Index(Shown):
     """One open version of an index. Immutable, safe to read from several threads and processes.
 
     Use `Index.open`. Its arrays and columns stay valid after `close`, which only drops the reader's own
@@ -77,6 +78,16 @@ class Index:
         vectors: Description of the vectors, or None where the version has none.
         evidence: Description of names, texts and past queries, or None where the version has none.
     """
+
+    _told = (
+        "path",
+        "num_entities",
+        "num_rows",
+        "max_row_tokens",
+        "metadata_types",
+        "manifest.num_bytes",
+        "version",
+    )
 
     def __init__(
         self,

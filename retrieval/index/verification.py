@@ -41,6 +41,7 @@ from genret.retrieval.index.reader import Index, read_manifest
 from genret.retrieval.index.summary import unusable_vectors
 from genret.retrieval.index.version_parts import open_mapped
 from genret.retrieval.index.versions import read_version
+from genret.retrieval.tables import Shown
 
 IntArray = npt.NDArray[np.signedinteger]
 
@@ -55,8 +56,8 @@ class Problem:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class VerificationReport:
+@dataclass(frozen=True, slots=True, repr=False)
+class VerificationReport(Shown):
     """The findings of `verify`: `problems` is empty when the version is sound.
 
     `notes` say which content could not be checked, and why.
@@ -70,6 +71,8 @@ class VerificationReport:
     num_entities: int
     problems: tuple[Problem, ...]
     notes: tuple[str, ...] = ()
+
+    _told, _rows = ("ok", "path", "num_files", "num_rows", "num_entities", "notes"), "problems"
 
     @property
     def ok(self) -> bool:

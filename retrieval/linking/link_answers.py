@@ -19,6 +19,7 @@ from genret.retrieval.errors import InputError
 from genret.retrieval.linking.documents.text_document import BadDocument, Document, DocumentPlace, Span
 from genret.retrieval.linking.link_options import LinkOptions
 from genret.retrieval.linking.run_progress import LinkCounts
+from genret.retrieval.tables import Shown
 from genret.retrieval.types import Mention, RetrievalResult, RetrieveRequest, with_options
 
 if TYPE_CHECKING:
@@ -144,8 +145,8 @@ class LinkCandidate(NamedTuple):
     probability: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class LinkAnswer:
+@dataclass(frozen=True, slots=True, repr=False)
+class LinkAnswer(Shown):
     """The link of a mention; kept for further mentions that are asked about in the same words."""
 
     # Reason for no link, one of those of `part_files.SCHEMA`; None: the first candidate is the link.
@@ -156,6 +157,8 @@ class LinkAnswer:
     mass: float | None = None  # mass of `disc`
     method: str = "beam"  # "auto", "beam", "disc", "shortlist" or "name"
     error: str | None = None  # why the mention failed
+
+    _told, _rows, _has_ranks = ("nil_reason", "method", "certified", "mass", "error"), "candidates", True
 
     @property
     def best(self) -> LinkCandidate | None:

@@ -391,7 +391,7 @@ def _answered(out: str) -> Iterator[None]:
 
 def _tell(summary: LinkSummary, as_json: bool, quiet: bool) -> None:
     if as_json:
-        click.echo(json.dumps(summary.to_json(), ensure_ascii=False))
+        click.echo(json.dumps(summary.to_dict(), ensure_ascii=False))
     if quiet or as_json:
         return
     if summary.was_complete:

@@ -22,6 +22,7 @@ from genret.retrieval.linking.run_plan import RunPlan, check_target, plan_run
 from genret.retrieval.linking.run_progress import LinkCounts, LinkDisplay, Progress, counted
 from genret.retrieval.linking.runners.runner import InProcessRunner, LocalRunner, OpenWorker, Runner
 from genret.retrieval.linking.shard_worker import ShardWorker, part_metadata, too_many_bad
+from genret.retrieval.tables import Shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,8 +293,8 @@ def _has_gpu() -> bool:
     return torch.cuda.is_available()
 
 
-@dataclass(frozen=True, slots=True)
-class LinkSummary:
+@dataclass(frozen=True, slots=True, repr=False)
+class LinkSummary(Shown):
     """Totals of a complete run."""
 
     out: str  # the output
@@ -306,7 +307,9 @@ class LinkSummary:
     model_fingerprint: str  # the checkpoint linked with
     key: str  # the run key
 
-    def to_json(self) -> dict[str, Any]:
+    _told = ("out", "counts.num_mentions", "counts.num_linked", "counts.num_failed", "seconds")
+
+    def to_dict(self) -> dict[str, Any]:
         """Return everything as a flat JSON object."""
         totals = asdict(self)
         return {**totals.pop("counts"), **totals, "seconds": round(self.seconds, 3)}

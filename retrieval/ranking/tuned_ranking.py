@@ -44,6 +44,7 @@ from genret.retrieval.ranking.ranker import Ranker
 from genret.retrieval.ranking.rankings import NO_MODEL, FloatArray, Provenance, Ranking, Rankings
 from genret.retrieval.retriever import Retriever
 from genret.retrieval.sources.source_files import digest_file
+from genret.retrieval.tables import Shown
 from genret.retrieval.text import TextTokenizer
 
 ALL = "all"
@@ -74,15 +75,17 @@ class SetReport:
     figures: Mapping[str, TunedFigure]
 
 
-@dataclass(frozen=True, slots=True)
-class Tuned:
+@dataclass(frozen=True, slots=True, repr=False)
+class Tuned(Shown):
     """The result of a tuning: the ranking fitted to all queries, and reports per set and on all together."""
 
     before: Ranking
     ranking: Ranking
     reports: tuple[SetReport, ...]
 
-    def to_json(self) -> dict[str, Any]:
+    _rows = "reports"
+
+    def to_dict(self) -> dict[str, Any]:
         """Return a JSON object."""
         weights = {
             str(feature): {"before": float(before), "after": float(after)}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from genret.retrieval.answers.answer_types import AnswerResult
 from genret.retrieval.score_types import ScoreResult
+from genret.retrieval.tables import Shown, plain
 from genret.retrieval.types import RetrievalResult
 
 
@@ -19,8 +20,8 @@ class IndexRef:
     digest: str
 
 
-@dataclass(frozen=True, slots=True)
-class TimedReply:
+@dataclass(frozen=True, slots=True, repr=False)
+class TimedReply(Shown):
     """A result with its times and its index.
 
     Attributes:
@@ -35,26 +36,40 @@ class TimedReply:
     total_ms: float
     index: IndexRef
 
+    _told: ClassVar[tuple[str, ...]] = ("result.query", "total_ms", "index.name")
 
-@dataclass(frozen=True, slots=True)
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result with its times and its index, as the HTTP API does."""
+        found = self.result.to_dict()
+        times = {**found["timings"], "queue_ms": self.queue_ms, "total_ms": self.total_ms}
+        return {**found, "timings": times, "index": plain(self.index)}
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Reply(TimedReply):
     """The answer to a query."""
 
     result: RetrievalResult
 
+    _rows, _has_ranks = "result.candidates", True
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, repr=False)
 class AnswerReply(TimedReply):
     """A JSON answer."""
 
     result: AnswerResult
 
+    _told = ("result.query", "result.text", "total_ms", "index.name")
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, repr=False)
 class ScoreReply(TimedReply):
     """Scores of titles."""
 
     result: ScoreResult
+
+    _rows = "result.scores"
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,7 +177,7 @@ def tune_command(
             "out": None if wish.out is None or wish.dry_run else str(wish.out),
             "left_out": num_unknown,
             "prior": None if opened.prior is None else list(opened.prior.queries),
-            **tuned.to_json(),
+            **tuned.to_dict(),
         }
     if as_json:
         click.echo(json.dumps(told, ensure_ascii=False, allow_nan=False))

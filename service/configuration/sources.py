@@ -6,7 +6,6 @@ mistake at once. A written configuration, read again, gives the same one.
 
 from __future__ import annotations
 
-import difflib
 import os
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ from typing import Any
 
 import tomli_w
 
-from genret.retrieval.errors import InputError, SourceError
+from genret.retrieval.errors import InputError, SourceError, nearest
 from genret.service.configuration.kinds import Checkpoint, WrongValueError, described
 from genret.service.configuration.server_config import ServerConfig, check_name, named_twice, read_text
 from genret.service.configuration.settings import (
@@ -215,8 +214,8 @@ def _candidates(key: Key) -> Iterator[Key]:
 
 
 def _suggestion(key: Key, known: set[str]) -> str:
-    written = _dotted(key)
-    close = difflib.get_close_matches(written, sorted(known), n=1, cutoff=0.7)
+    one = nearest(_dotted(key), known, cutoff=0.7)
+    close = [one] if one else []
     if not close:  # a key in another table than its own
         close = sorted(one for one in known if one.rsplit(".", 1)[-1] == key[-1])[:3]
     return f"; did you mean {' or '.join(close)}?" if close else ""

@@ -18,7 +18,7 @@ from google.protobuf import json_format
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-from genret.retrieval.errors import InputError
+from genret.retrieval.errors import InputError, nearest
 from genret.service.errors import MalformedMessageError
 
 M = TypeVar("M", bound=Message)
@@ -125,7 +125,9 @@ def _check_object(value: dict[str, Any], kind: Descriptor, path: str) -> None:
         field = fields.get(name)
         if field is None:
             known = ", ".join(f.name for f in kind.fields) or "none"
-            raise InputError(path + _printable(name), f"is no field of {kind.name}; fields: {known}")
+            near = nearest(name, fields)
+            hint = f", did you mean {near}?" if near else ";"
+            raise InputError(path + _printable(name), f"is no field of {kind.name}{hint} fields: {known}")
         where = path + field.name
         if field.name in seen:
             raise InputError(where, f"is given twice, as {field.name} and as {field.json_name}")

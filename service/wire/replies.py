@@ -1,6 +1,7 @@
 """Converts replies between protobuf messages and values: answers, scores, explanations, indexes.
 
-Fields of one name in both are converted by the descriptor of the message; only the others are written here.
+Fields are converted by the descriptor of the message, under the names that `wire_name` gives them; only what
+has no field of its own is written here.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from genret.retrieval.answers.answer_types import AnswerResult
 from genret.retrieval.score_types import ScoreResult, TitleScore
+from genret.retrieval.tables import wire_names
 from genret.retrieval.types import Candidate, KvShare, MetadataValue, RetrievalResult, Timings
 from genret.service.client.reply import AnswerReply, IndexInfo, IndexRef, ReloadReply, Reply, ScoreReply
 from genret.service.errors import CallError
@@ -35,8 +37,9 @@ def to_proto(value: Any, kind: Any, **more: Any) -> Any:
     What is None stays unset.
     """
     found = {}
-    for name, write in _writers(kind):
-        one = more[name] if name in more else getattr(value, name, None)
+    owner: Any = type(value)
+    for name, attribute, write in _writers(kind, owner):
+        one = more[name] if name in more else getattr(value, attribute, None)
         if one is not None:
             found[name] = write(one)
     return kind(**found)
@@ -46,23 +49,31 @@ def from_proto(message: Message, owner: Callable[..., T], **more: Any) -> T:
     """Return a dataclass of the fields that a message has under its names (None if unset), and of `more`."""
     kind: Any = type(message)
     found: dict[str, Any] = {}
-    for name, may_be_unset, read in _readers(kind, owner):
+    for name, wire, may_be_unset, read in _readers(kind, owner):
         if name not in more:
-            is_set = not may_be_unset or message.HasField(name)
-            found[name] = read(getattr(message, name)) if is_set else None
+            is_set = not may_be_unset or message.HasField(wire)
+            found[name] = read(getattr(message, wire)) if is_set else None
     return owner(**found, **more)
 
 
 @cache
-def _writers(kind: Any) -> Sequence[tuple[str, Callable[[Any], Any]]]:
-    return [(field.name, _writer(field)) for field in kind.DESCRIPTOR.fields]
+def _writers(kind: Any, owner: Any) -> Sequence[tuple[str, str, Callable[[Any], Any]]]:
+    names = _attributes(owner)
+    fields = kind.DESCRIPTOR.fields
+    return [(field.name, names.get(field.name, field.name), _writer(field)) for field in fields]
 
 
 @cache
-def _readers(kind: Any, owner: Any) -> Sequence[tuple[str, bool, Callable[[Any], Any]]]:
-    hints = get_type_hints(owner)
-    shared = [field for field in kind.DESCRIPTOR.fields if field.name in hints]
-    return [(field.name, field.has_presence, _reader(field, hints[field.name])) for field in shared]
+def _readers(kind: Any, owner: Any) -> Sequence[tuple[str, str, bool, Callable[[Any], Any]]]:
+    hints, names = get_type_hints(owner), _attributes(owner)
+    shared = [(names[field.name], field) for field in kind.DESCRIPTOR.fields if field.name in names]
+    return [(name, field.name, field.has_presence, _reader(field, hints[name])) for name, field in shared]
+
+
+def _attributes(owner: Any) -> Mapping[str, str]:
+    """Return the names of a dataclass's fields by those that messages give them."""
+    known = wire_names(owner) if hasattr(owner, "__dataclass_fields__") else {}
+    return {wire: name for name, wire in known.items()}
 
 
 def _writer(field: FieldDescriptor) -> Callable[[Any], Any]:
@@ -128,9 +139,9 @@ def _answered(
     total_ms: float,
     **more: Any,
 ) -> Any:
-    """Return the reply of a result, with what replies of all kinds have: times, index, key/value memory."""
+    """Return the reply of a result, with what replies of all kinds have: times and index."""
     timings = to_proto(result.timings, pb.Timings, queue_ms=queue_ms, total_ms=total_ms)
-    return to_proto(result, kind, timings=timings, index=index, kv_usage=result.kv, **more)
+    return to_proto(result, kind, timings=timings, index=index, **more)
 
 
 def _reply(kind: Callable[..., T], query: str, message: Any, result: Callable[..., Any], **more: Any) -> T:
@@ -147,15 +158,7 @@ def reply_to_proto(
     result: RetrievalResult, index: IndexInfo, queue_ms: float, total_ms: float
 ) -> pb.RetrieveResponse:
     """Return the wire's form of an answer; times are milliseconds."""
-    message: pb.RetrieveResponse = _answered(
-        result,
-        pb.RetrieveResponse,
-        index,
-        queue_ms,
-        total_ms,
-        mass_lower_bound=result.mass_lower,
-        mass_upper_bound=result.mass_upper,
-    )
+    message: pb.RetrieveResponse = _answered(result, pb.RetrieveResponse, index, queue_ms, total_ms)
     message.finish_reason = pb.FINISH_REASON_NO_MATCH if result.no_match else pb.FINISH_REASON_OK
     for rank, candidate in enumerate(message.candidates, start=1):
         candidate.rank = rank
@@ -173,8 +176,6 @@ def reply_from_proto(query: str, message: pb.RetrieveResponse) -> Reply:
         candidates=tuple(
             from_proto(one, Candidate, shares=_largest_first(one.shares)) for one in message.candidates
         ),
-        mass_lower=message.mass_lower_bound if message.HasField("mass_lower_bound") else None,
-        mass_upper=message.mass_upper_bound if message.HasField("mass_upper_bound") else None,
     )
 
 
@@ -204,16 +205,14 @@ def answer_to_proto(
     result: AnswerResult, index: IndexInfo, queue_ms: float, total_ms: float
 ) -> pb.AnswerResponse:
     """Return the wire's form of a JSON answer; times are milliseconds."""
-    message: pb.AnswerResponse = _answered(
-        result, pb.AnswerResponse, index, queue_ms, total_ms, json=result.text
-    )
+    message: pb.AnswerResponse = _answered(result, pb.AnswerResponse, index, queue_ms, total_ms)
     return message
 
 
 def answer_from_proto(query: str, message: pb.AnswerResponse) -> AnswerReply:
     """Return the library's form of a JSON answer to `query`."""
     method = words_of(pb.AnswerMethod.DESCRIPTOR).get(message.method, "greedy")
-    return _reply(AnswerReply, query, message, AnswerResult, method=method, text=message.json)
+    return _reply(AnswerReply, query, message, AnswerResult, method=method)
 
 
 def score_reply_to_proto(

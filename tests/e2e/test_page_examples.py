@@ -90,7 +90,7 @@ def example(word: str) -> str:
     [
         pytest.param("disc", 5, marks=pytest.mark.slow),
         pytest.param("beam-search", 6, marks=pytest.mark.slow),
-        ("numbers", 3),
+        ("numbers", 4),
     ],
 )
 def test_the_examples_of_a_page_print_what_it_says(folder: Path, name: str, number: int) -> None:

@@ -101,7 +101,7 @@ def test_a_build_makes_evidence_of_names_and_descriptions(tmp_path: Path) -> Non
     assert plain.manifest.evidence is None
     assert plain.manifest.history[-1].options["evidence"] == "none"
     assert "evidence" not in summary.manifest.history[-1].options
-    facts = summary.to_json()["evidence"]
+    facts = summary.to_dict()["evidence"]
     assert facts["columns"] == ["description"]
     assert facts["kinds"]["names"] == {
         "count": 7,

@@ -95,7 +95,7 @@ def test_a_build_with_vectors(fake: FakeVectors, tmp_path: Path) -> None:
     assert manifest.history[-1].options["vectors"] == {"method": "encoder:hub/model"}
     assert "vectors" not in plain.manifest.history[-1].options
     assert [file.name for file in manifest.files] == sorted(file.name for file in manifest.files)
-    assert summary.to_json()["vectors"]["count"] == 9
+    assert summary.to_dict()["vectors"]["count"] == 9
     assert {"training vectors", "adding vectors"} <= set(summary.seconds)
 
 

@@ -61,7 +61,7 @@ def test_a_column_of_metadata_holds_the_weights(summary: BuildSummary) -> None:
     ]
     assert weights(summary.index) == {"1": 12, "2": 1, "3": 0}
     assert manifest.history[0].options["weight_column"] == "population"
-    assert summary.to_json()["weight_column"] == "population"
+    assert summary.to_dict()["weight_column"] == "population"
     assert verify(summary.index).ok
 
 

@@ -149,7 +149,7 @@ def test_history_and_summary(tmp_path: Path, index: Path) -> None:
     parent = live_version(index)
     changed = {"Q1": ("dd", "", "x", "1990", "0.5"), "Q2": CATALOGUE["Q2"], "Q9": ("b", "", "", "", "")}
     summary = _update(tmp_path, index, changed, ("Q3",))
-    document = summary.to_json()
+    document = summary.to_dict()
     assert [document[name] for name in ("added", "changed", "unchanged", "removed")] == [1, 1, 1, 1]
     assert document["published"] is True
     assert (summary.parent, summary.version) == (parent, live_version(index))
@@ -198,7 +198,7 @@ def test_what_is_there_already_changes_nothing(tmp_path: Path, index: Path) -> N
     summary = _update(tmp_path, index, CATALOGUE)
     assert (summary.version, summary.changes.unchanged) == (before, 3)
     assert not summary.changes.any
-    assert summary.to_json()["published"] is False
+    assert summary.to_dict()["published"] is False
     summary = _update(tmp_path, index, None, ("nobody",), ignore_missing=True)
     assert (summary.version, summary.changes.missing) == (before, 1)
     assert len(list((index / "versions").iterdir())) == 1

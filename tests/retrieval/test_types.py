@@ -2,29 +2,87 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
+import re
 from dataclasses import FrozenInstanceError
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from genret.decoding import params
 from genret.retrieval.answers.answer_types import AnswerRequest, AnswerResult
-from genret.retrieval.errors import InputError
+from genret.retrieval.arguments import INT64, options_of
+from genret.retrieval.errors import InputError, nearest
+from genret.retrieval.retriever import Retriever
 from genret.retrieval.types import (
     Auto,
     Beam,
     Disc,
     KvShare,
     Mention,
+    RequestOptions,
     RetrievalResult,
     RetrieveRequest,
     Shortlist,
     with_options,
 )
+
+
+def test_every_option_is_in_the_docstring_and_in_the_signature() -> None:
+    for function, skipped in ((Retriever.retrieve, set()), (Retriever.link, {"prompt"})):
+        options = options_of(RetrieveRequest)
+        told = (function.__doc__ or "").split("\nOptions:\n")[1]
+        lines = re.findall(r"^    (\w+): (.*(?:\n        .*)*)", told, re.M)
+        assert [name for name, _ in lines] == [name for name in options if name not in skipped]
+        parameters = inspect.signature(function).parameters
+        for name, text in lines:
+            option, flat = options[name], " ".join(text.split())
+            default = parameters[name].default
+            assert default == (1 if (function, name) == (Retriever.link, "k") else option.default)
+            assert f"Default: {option.unset.replace('--length-', 'length_') or default}." in flat
+            assert all(word in flat for word in option.choices)
+            if option.range != INT64:
+                low, high = (
+                    f"{bound:,}" if isinstance(bound, int) else f"{bound:g}" for bound in option.range
+                )
+                assert f"In [{low}, {high}]." in flat
+        assert "--" not in told
+        assert not {"self", "batch_size"} - parameters.keys()
+        assert set(RequestOptions.__annotations__) <= parameters.keys()
+
+
+@pytest.mark.parametrize(
+    ("option", "hint"),
+    [
+        ("bem_size", "did you mean beam_size?"),
+        ("Beam_Size", "did you mean beam_size?"),
+        ("lenght_penalty", "did you mean length_penalty?"),
+        ("xyzzy", "there are: query, k, method, beam_size, "),
+        ("restriction", "there are: query, "),
+    ],
+)
+def test_an_unknown_option_is_answered_with_the_nearest_one(option: str, hint: str) -> None:
+    with pytest.raises(InputError, match=f"^{option}: there is no such option; {re.escape(hint)}"):
+        with_options(3, "beam", None, {option: 3})  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(("method", "near"), [("bem", "beam"), ("DISC", "disc"), ("short-list", "shortlist")])
+def test_an_unknown_method_is_answered_with_the_nearest_one(method: str, near: str) -> None:
+    with pytest.raises(InputError, match=f"; got '{method}', did you mean '{near}'\\?$"):
+        RetrieveRequest("q", method=method)
+
+
+@given(st.sets(st.text(max_size=12), max_size=5), st.text(max_size=12))
+def test_the_nearest_name_is_a_known_one(known: set[str], name: str) -> None:
+    assert nearest(name, known) in known | {""}
+    assert not known or nearest(min(known), known).casefold() == min(known).casefold()
+
 
 ALONE = "explain: cannot be combined with adaptive or a beam_size above 1 with the method disc; got"
 

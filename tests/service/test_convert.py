@@ -69,8 +69,10 @@ SCALARS = {str: TEXT, int: COUNT, float: FINITE, bool: st.booleans(), type(None)
 def of(kind: Any, **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     """Values of a type; fields of a dataclass that are not given are drawn by their types."""
     if dataclasses.is_dataclass(kind):
-        hints = get_type_hints(kind).items()
-        return st.builds(kind, **{name: fields[name] if name in fields else of(hint) for name, hint in hints})
+        hints, names = get_type_hints(kind), [one.name for one in dataclasses.fields(kind)]
+        return st.builds(
+            kind, **{name: fields[name] if name in fields else of(hints[name]) for name in names}
+        )
     arguments = get_args(kind)
     if get_origin(kind) is tuple:
         return st.lists(of(arguments[0]), max_size=3).map(tuple)

@@ -63,7 +63,8 @@ def test_help_lists_every_command() -> None:
 def test_an_unknown_command_is_a_usage_error() -> None:
     result = run("serv")
     assert result.exit_code == 2
-    assert "No such command 'serv'" in result.stderr
+    assert "No such command 'serv'. Did you mean 'serve'?" in result.stderr
+    assert "No such command 'xyz'.\n" in run("xyz").stderr
 
 
 def test_the_version_is_told() -> None:
