@@ -1,6 +1,6 @@
 """Pictures of the explorer page: the sample catalogue, the small model, a real server, a real browser.
 
-    python -m docs.make_screenshot docs/images
+    PYTHONPATH=benchmarks python -m docs.make_screenshot docs/images
 
 Needs chromium, chromedriver and Pillow (the extra `plots` brings it). Writes explorer.png (auto, with
 past queries) and explorer-disc.png.
@@ -22,7 +22,7 @@ from urllib.parse import urlencode
 
 from PIL import Image
 
-from benchmarks.harness.served_process import serving
+from harness.served_process import serving
 from genret.retrieval.defaults import (
     DEFAULT_MODEL_VARIABLE,
     sample_catalogue,
@@ -63,6 +63,7 @@ DISC = {
     "seed": "1",
 }
 JSON = {"tab": "json", "query": "german city where oktoberfest is held", "shortlist": "1"}
+COMPARE = {"tab": "compare", "query": "red planet", "k": "5"}
 PICTURES = (
     Picture("explorer.png", AUTO, ".candidate button"),
     Picture("explorer-disc.png", DISC, ".draw"),
@@ -75,6 +76,9 @@ FURTHER = (
     Picture("explorer-disc-dark.png", DISC, ".draw", "dark"),
     Picture("explorer-narrow.png", AUTO, ".candidate button", width=390),
     Picture("explorer-disc-narrow.png", DISC, ".draw", width=390),
+    Picture("explorer-compare.png", COMPARE, ".compared button"),
+    Picture("explorer-compare-dark.png", COMPARE, ".compared button", "dark"),
+    Picture("explorer-compare-narrow.png", COMPARE, ".compared button", width=390),
     Picture("explorer-json.png", JSON),
     Picture("explorer-json-narrow.png", JSON, width=390),
 )

@@ -117,7 +117,8 @@ def scored_answer(request: pb.RetrieveRequest) -> pb.RetrieveResponse:
     answer.timings.shortlist_ms, answer.timings.score_ms = 2.5, 6.5
     if request.query == "ranked":
         return _ranked(answer)
-    for candidate, share, similarity in zip(answer.candidates, (0.6, 0.2), (0.5, 0.875), strict=True):
+    shares = (0.2, 0.6) if request.query == "reordered" else (0.6, 0.2)
+    for candidate, share, similarity in zip(answer.candidates, shares, (0.5, 0.875), strict=True):
         candidate.probability, candidate.similarity = share, similarity
         candidate.score = candidate.logprob + 2 * similarity
     if request.method == pb.RETRIEVAL_METHOD_SHORTLIST:
@@ -202,7 +203,9 @@ class CannedRetrieval:
                     self.cancelled.set()
         if request.method == pb.RETRIEVAL_METHOD_DISC:
             return disc_answer(request)
-        if request.query in ("scored", "ranked"):
+        if request.query == "compared" and request.method == pb.RETRIEVAL_METHOD_SHORTLIST:
+            raise InputError("method", "shortlist needs evidence, which this index has not")
+        if request.query in ("scored", "ranked", "reordered"):
             return scored_answer(request)
         return beam_answer()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -153,6 +154,65 @@ def test_scored_candidates_show_their_similarity_and_where_they_are_from(
     for shown in ("shortlist 2.5 ms", "score 6.5 ms", "120 titles scored"):
         assert shown in figures
     assert "similarity counts in this order" in page.text("[data-verdict=uncertified]")
+
+
+def bar_lengths(page: Page, bars: str) -> list[float]:
+    """Filled parts of bars, in [0, 1]."""
+    found: list[float] = page.driver.execute_script(
+        "return [...document.querySelectorAll(arguments[0])].map((bar) =>"
+        " bar.firstElementChild.getBoundingClientRect().width / bar.clientWidth)",
+        bars,
+    )
+    return found
+
+
+def test_bars_never_contradict_the_order_of_the_list(page: Page) -> None:
+    ask(page, "scored")
+    assert bar_lengths(page, ".how-likely .bar") == pytest.approx([0.6, 0.2], abs=0.02)
+    ask(page, "reordered")
+    assert page.texts(".how-likely p:first-child") == ["20 % among the scored", "60 % among the scored"]
+    by_score = math.exp(math.log(0.125 / 0.375) + 2 * (0.875 - 0.5))
+    assert bar_lengths(page, ".how-likely .bar") == pytest.approx([1, by_score], abs=0.02)
+    assert all("the bar is by score" in text for text in page.texts(".how-likely"))
+
+
+def test_methods_are_compared_side_by_side(page: Page, retrieval: CannedRetrieval, url: str) -> None:
+    before = len(retrieval.requests)
+    page.one("#tab-compare").click()
+    page.one("#compare-k").send_keys("2")
+    page.one("#compare-filter").send_keys("kind = 'play'")
+    ask(page, "compared", "All 3 methods that answered name the same entity first.")
+    requests = retrieval.requests[before:]
+    methods = {"AUTO", "BEAM", "DISC", "SHORTLIST"}
+    assert {pb.RetrievalMethod.Name(one.method) for one in requests} == {
+        f"RETRIEVAL_METHOD_{name}" for name in methods
+    }
+    assert {(one.query, one.k, one.filter, one.explain) for one in requests} == {
+        ("compared", 2, "kind = 'play'", False)
+    }
+    assert page.texts(".comparison h2") == ["Auto", "Beam search", "DISC samples", "Shortlist"]
+    columns = [column.text.splitlines() for column in page.all(".comparison > section")]
+    assert [one[1] for one in columns] == [
+        "18 ms · proven",
+        "18 ms · proven",
+        "18 ms · in the catalogue: 50 %",
+        "Not answered: method: shortlist needs evidence, which this index has not",
+    ]
+    assert columns[1][2:5] == ["Hamlet", "38 % probability of this entity", "also Auto 1, DISC samples 1"]
+    assert columns[2][2:4] == ["Hamlet", "50 % of samples"]
+    page.all(".compared button")[3].click()  # the second of beam search
+    assert page.texts(".compared[data-same] button") == [ATTACK] * 3
+    assert page.texts(".compared [aria-pressed=true]") == [ATTACK] * 3
+    shared = page.driver.current_url
+    browser_state = "tab=compare&query=compared&index=plays&k=2&filter=kind+%3D+%27play%27"
+    assert urlsplit(shared).fragment == browser_state
+    page.open(url)
+    page.open(shared)
+    page.wait_text("#status", "All 3 methods")
+    page.one("#compare-filter").clear()
+    page.one("#compare-filter").send_keys("kid = 1", Keys.ENTER)
+    page.wait_text("#compare-filter-error", "no column 'kid' <i>here</i>")
+    assert page.all(".comparison") == []
 
 
 def test_ranked_candidates_say_what_their_scores_are_made_of(page: Page) -> None:
@@ -332,6 +392,8 @@ def test_the_address_carries_the_query_and_the_back_button_returns_to_it(page: P
 
 def test_json_answers_with_the_entities_behind_their_titles(page: Page, retrieval: CannedRetrieval) -> None:
     page.tab_to("#tab-search")
+    page.press(Keys.ARROW_RIGHT)
+    assert page.focused("id") == "tab-compare"
     page.press(Keys.ARROW_RIGHT)
     assert page.focused("id") == "tab-json"
     ask(page, "prince", "An answer is there.")

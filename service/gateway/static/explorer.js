@@ -1,6 +1,7 @@
 // The page: what is asked, when, and what happens with the answer.
 
 import { ApiError, UnreachableError, answer, listIndexes, retrieve } from "./api.js";
+import { comparisonOutcome, comparisonParts, retrieveByAll } from "./comparison.js";
 import { byId, make } from "./display.js";
 import { FieldError, clearErrors, indexFacts, indexOptions, readRequest, readState, showErrors, showMethods, writeState } from "./form.js";
 import { answerParts, retrievalParts } from "./results.js";
@@ -19,6 +20,9 @@ const EXAMPLE_SCHEMA = `{
 }`;
 const TABS = {
   search: { tab: byId("tab-search"), panel: byId("panel-search"), submit: "Search", ask: retrieve, parts: retrievalParts, outcome },
+  compare: {
+    tab: byId("tab-compare"), panel: byId("panel-compare"), submit: "Compare", ask: retrieveByAll, parts: comparisonParts, outcome: comparisonOutcome,
+  },
   json: { tab: byId("tab-json"), panel: byId("panel-json"), submit: "Answer", ask: answer, parts: answerParts, outcome: () => "An answer is there." },
 };
 const form = byId("ask");
@@ -35,7 +39,7 @@ const token = () => byId("token").value.trim();
 /** The method that is chosen and, of auto, the one that decodes for it. */
 function methods() {
   const panel = TABS[mode].panel;
-  const method = (panel.querySelector("[name=method]:checked") ?? panel.querySelector("select[name=method]")).value;
+  const method = (panel.querySelector("[name=method]:checked") ?? panel.querySelector("select[name=method]"))?.value;
   return method === "RETRIEVAL_METHOD_AUTO" ? [method, byId("decoder").value || "RETRIEVAL_METHOD_BEAM"] : [method];
 }
 

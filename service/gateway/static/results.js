@@ -133,7 +133,7 @@ const KINDS = {
 };
 
 /** Say what the percentage of a candidate is. */
-function percentageWords(candidate, reply) {
+export function percentageWords(candidate, reply) {
   if (candidate.probability === undefined) {
     return "probability of this entity";
   }
@@ -144,15 +144,27 @@ function percentageWords(candidate, reply) {
 }
 
 /**
+ * Lengths of the bars of a reply's candidates, in [0, 1]: their probabilities, unless the list has another order.
+ * Then `isByScore` is true, and the first one's score is the whole length: bars never contradict the list.
+ */
+export function likelihoods(reply) {
+  const candidates = reply.candidates ?? [];
+  const shares = candidates.map((one) => number(one.probability) ?? Math.exp(number(one.logprob)));
+  const isByScore = shares.some((share, at) => share > shares[at - 1] + 1e-9);
+  return { isByScore, shares: isByScore ? candidates.map((one) => Math.exp(number(one.score) - number(candidates[0].score))) : shares };
+}
+
+/**
  * Make the list of a reply. `onShow(rank)` is called when the path of a candidate is asked for; `ranks` are in the
  * tree, which is null where there is none.
  */
 function candidateList(reply, ranks, onShow) {
-  const candidates = reply.candidates ?? [];
-  return make("ol", { class: "candidates" }, candidates.map((one) => candidateItem(one, reply, ranks, onShow)));
+  const { isByScore, shares } = likelihoods(reply);
+  const items = (reply.candidates ?? []).map((one, at) => candidateItem(one, reply, shares[at], isByScore, ranks, onShow));
+  return make("ol", { class: "candidates" }, items);
 }
 
-function candidateItem(candidate, reply, ranks, onShow) {
+function candidateItem(candidate, reply, length, isByScore, ranks, onShow) {
   const { method } = reply;
   const isInTree = ranks?.has(candidate.rank) ?? false;
   const logprob = number(candidate.logprob);
@@ -171,8 +183,8 @@ function candidateItem(candidate, reply, ranks, onShow) {
       "div",
       { class: "how-likely" },
       make("p", {}, make("strong", {}, percent(probability)), ` ${percentageWords(candidate, reply)}`),
-      bar([["filled", probability]]),
-      make("p", { class: "muted" }, `log P ${logText(logprob)}`),
+      bar([["filled", length]], { class: isByScore ? "by-score" : "" }),
+      make("p", { class: "muted" }, `log P ${logText(logprob)}${isByScore ? "; the bar is by score" : ""}`),
       shares.length > 0 ? sharesPart(candidate, shares) : null,
       shares.length > 0 || method === "RETRIEVAL_METHOD_DISC" ? null : scoreText(candidate, logprob),
       shares.length > 0 ? null : similarityText(candidate),
