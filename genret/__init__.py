@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from genret.decoding.trie.logits_processor import TitleTrieLogitsProcessor
+    from genret.index_builder.front_door import build_index
     from genret.retrieval.index.reader import Index
     from genret.retrieval.retriever import Retriever
     from genret.retrieval.score_types import ScoreRequest, ScoreResult, TitleScore
@@ -50,6 +51,7 @@ _EXPORTS = {
     "Shortlist": "genret.retrieval.types",
     "TitleScore": "genret.retrieval.score_types",
     "TitleTrieLogitsProcessor": "genret.decoding.trie.logits_processor",
+    "build_index": "genret.index_builder.front_door",
     "title_trie": "genret.retrieval.trie_opening",
     "to_arrow": "genret.retrieval.tables",
     "to_pandas": "genret.retrieval.tables",
@@ -71,6 +73,7 @@ __all__ = [
     "Shortlist",
     "TitleScore",
     "TitleTrieLogitsProcessor",
+    "build_index",
     "title_trie",
     "to_arrow",
     "to_pandas",

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from genret.index_builder.build_options import (
+    MIB,
     BuildOptions,
     asked_columns,
     check_columns,
@@ -41,12 +42,13 @@ from genret.index_builder.runs import ShardRun
 from genret.index_builder.shard_maker import Journal, OverLong, RowEncoder, ShardMaker, open_journal, work_key
 from genret.retrieval.errors import SourceError
 from genret.retrieval.index.manifest import FileEntry, HistoryEntry, Manifest, MetadataColumn, TokenizerEntry
-from genret.retrieval.index.summary import evidence_facts
+from genret.retrieval.index.summary import evidence_facts, evidence_lines
 from genret.retrieval.index.versions import live_or_none
 from genret.retrieval.normalize import NormalizationReport
 from genret.retrieval.progress import PhaseClock, StepProgress
 from genret.retrieval.sources.alias_file import AliasFile, key_hash
 from genret.retrieval.sources.columns import ColumnType, Kinds, resolve
+from genret.retrieval.sources.memory_rows import MemoryRows
 from genret.retrieval.sources.records import Rejects
 from genret.retrieval.sources.source_files import digest_files, is_read_once
 from genret.retrieval.sources.title_source import TitleSource, open_source
@@ -56,7 +58,7 @@ from genret.retrieval.text import Rendering, TextTokenizer
 
 @dataclass(frozen=True, slots=True, repr=False)
 class BuildSummary(Shown):
-    """Result of a build."""
+    """Result of a build; its text is that of the command."""
 
     index: Path  # directory
     version: str  # id of the version now live
@@ -69,6 +71,27 @@ class BuildSummary(Shown):
     peak_rss_bytes: int
     resumed_shards: int  # made by an earlier, interrupted run
     resumed_records: int
+    prompt: str | None = None  # template to ask with, where it is not the checkpoint's default
+
+    def __str__(self) -> str:
+        counts, manifest = self.manifest.counts, self.manifest
+        lines = [
+            f"{self.index}: version {self.version}",
+            f"  {counts.entities:,} entities, {counts.rows:,} rows of up to {counts.depth} tokens, "
+            f"{counts.nodes:,} trie nodes",
+            f"  {manifest.num_bytes:,} bytes, {manifest.num_bytes / counts.rows:.1f} per row",
+        ]
+        duplicates = manifest.history[-1].duplicates
+        if duplicates:
+            lines.append(f"  {duplicates:,} repeated rows counted once")
+        lines += catalogue_lines(manifest.metadata, manifest.weight_column, self.normalization)
+        lines += [f"  {line}" for line in evidence_lines(evidence_facts(manifest))]
+        if self.resumed_records:
+            lines.append(f"  {self.resumed_records:,} records were taken over from an earlier run")
+        seconds = sum(self.seconds.values())
+        lines.append(f"  {seconds:.1f} s, peak memory {self.peak_rss_bytes / MIB:,.0f} MiB")
+        lines += [] if self.prompt is None else [f"  ask with: --prompt {self.prompt}"]
+        return "\n".join(lines)
 
     _told = ("index", "manifest.counts.entities", "manifest.counts.rows", "rejected", "version")
 
@@ -95,6 +118,23 @@ class BuildSummary(Shown):
         }
 
 
+def catalogue_lines(
+    columns: Sequence[MetadataColumn], weights: str | None, report: NormalizationReport
+) -> list[str]:
+    """Return lines about metadata, weights and normalised titles."""
+    types = ", ".join(f"{column.name} ({column.type})" for column in columns)
+    lines = [f"  metadata: {types}"] if columns else []
+    lines += [] if weights is None else [f"  weights: {weights}"]
+    counted = {
+        "put into NFC": report.composed,
+        "with white space corrected": report.respaced,
+        "with HTML entities kept": report.html_entities,
+        "with HTML entities resolved": report.unescaped,
+    }
+    said = [f"{count:,} {what}" for what, count in counted.items() if count]
+    return [*lines, f"  titles: {', '.join(said)}"] if said else lines
+
+
 def build_index(
     sources: Sources,
     tokenizer: TextTokenizer,
@@ -107,7 +147,7 @@ def build_index(
     are the same.
 
     Args:
-        sources: One titles file or several; "-" for standard input.
+        sources: One titles file or several; "-" for standard input. Or rows in memory.
         tokenizer: Tokenizer of the model that will write the titles.
         options: The build options.
         progress: Notified of every step.
@@ -233,7 +273,7 @@ def _history(front: SourceRuns, options: BuildOptions, entities: int) -> History
     )
 
 
-Sources = str | Path | Sequence[str | Path]
+Sources = str | Path | Sequence[str | Path | MemoryRows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +324,7 @@ def read_shards(
         columns_asked = asked_columns(options.evidence, options.vectors)
         names = zip(source.columns.names, source.columns.declared, strict=True)
         check_columns(columns_asked, {name: str(kind or "string") for name, kind in names})
-        rejects = Rejects(source.name, options.max_bad_rows, files=source.names)
+        rejects = Rejects(source.name, options.max_bad_rows, files=source.names, unit=source.unit)
         stack.enter_context(rejects.written_to(options.rejects))
         journal = open_journal(root, work_key(_shaping(paths, tokenizer, options)), options.resume)
         stack.enter_context(_removed_if_bad(root))
@@ -319,11 +359,11 @@ def read_shards(
 
 
 def _shaping(
-    paths: Sequence[str | Path], tokenizer: TextTokenizer, options: BuildOptions
+    paths: Sequence[str | Path | MemoryRows], tokenizer: TextTokenizer, options: BuildOptions
 ) -> dict[str, Any] | None:
     """Return everything that decides about the shards; None when an input can be read only once."""
-    read = [*paths, *([] if options.aliases is None else [options.aliases])]
-    if any(is_read_once(path) for path in read):
+    read = [path for path in (*paths, options.aliases) if isinstance(path, str | Path)]
+    if any(map(is_read_once, (*paths, *read))):
         return None
     return {
         "sources": [asdict(entry) for entry in digest_files(read)],

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from genret.index_builder.build import (
     SourceRuns,
     Sources,
+    catalogue_lines,
     check_evidence,
     peak_rss_bytes,
     read_shards,
@@ -36,6 +37,7 @@ from genret.index_builder.shard_maker import OverLong
 from genret.retrieval.index.layout import ALIASES, TITLE
 from genret.retrieval.index.manifest import Manifest, MetadataColumn
 from genret.retrieval.index.reader import text_columns
+from genret.retrieval.index.summary import length_lines
 from genret.retrieval.normalize import NormalizationReport
 from genret.retrieval.progress import StepProgress
 from genret.retrieval.sources.records import Rejects
@@ -43,6 +45,7 @@ from genret.retrieval.tables import Shown
 from genret.retrieval.text import TextTokenizer
 from genret.retrieval.vectors.faiss_index import kind_of, new_index, num_cells, num_subquantisers
 
+_BAR_WIDTH = 40
 _SAMPLE_FORMS = 200_000
 _SAMPLED_RANGES = 16
 _MOST_BLOCK_BYTES = 64 * MIB
@@ -50,7 +53,7 @@ _MOST_BLOCK_BYTES = 64 * MIB
 
 @dataclass(frozen=True, slots=True, repr=False)
 class BuildPlan(Shown):
-    """Plan of a build."""
+    """Plan of a build; its text is that of the command."""
 
     records: int  # read, bad ones included
     entities: int
@@ -80,6 +83,38 @@ class BuildPlan(Shown):
     def num_bytes(self) -> int:
         """Estimated size of the index, without evidence and vectors."""
         return sum(self.bytes.values())
+
+    def __str__(self) -> str:
+        reasons = ", ".join(f"{count:,} × {reason}" for reason, count in self.rejected.items())
+        lines = [
+            f"dry run: {self.records:,} records, of which {self.entities:,} are entities; {self.rows:,} rows",
+            f"  {self.duplicates:,} repeated rows counted once",
+            f"  {sum(self.rejected.values()):,} bad rows" + (f": {reasons}" if reasons else ""),
+        ]
+        if self.longest is not None:
+            longest = self.longest
+            lines.append(
+                f"  longest over-long title: {longest.tokens:,} tokens, {self.files[longest.file]} line "
+                f"{longest.line}: {longest.text[:60]!r}"
+            )
+        lines += catalogue_lines(self.columns, self.weight_column, self.normalization)
+        lengths = length_lines(self.lengths, "#", _BAR_WIDTH) if self.lengths else []
+        lines += ["", "tokens per row, end token included:", *lengths, ""]
+        exactness = (
+            "as built" if self.sample_share == 1 else f"estimated from {self.sample_share:.1%} of the rows"
+        )
+        lines.append(f"bytes, {exactness}:")
+        lines += [f"  {name:<10} {size:>15,}" for name, size in self.bytes.items()]
+        lines.append(f"  {'all':<10} {self.num_bytes:>15,}, {self.num_bytes / max(self.rows, 1):.1f} per row")
+        further = [part for part in (self.evidence, self.vectors) if part is not None]
+        lines += [f"  and {part.describe()}" for part in further]
+        bad_rows = sum(self.rejected.values())
+        if bad_rows > self.allowed:
+            lines.append(f"a build would fail: {bad_rows:,} bad rows, allowed: {self.allowed:,}")
+        beside = "" if self.vectors is None else ", vectors not counted"
+        taken = f"this dry run took {self.seconds:.0f} s"
+        lines.append(f"estimated build time: {self.build_seconds:.0f} s{beside}; {taken}")
+        return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as a JSON object."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
-from genret.index_builder.build import BuildSummary, build_index
+from genret.index_builder.build import BuildSummary, Sources, build_index
 from genret.index_builder.build_options import (
     BuildOptions,
     EvidenceChange,
@@ -24,9 +25,11 @@ from genret.index_builder.command_line import (
     keep_versions_option,
     load_tokenizer,
     making_version,
+    options_like,
     rejects_file,
     talk_options,
     tell,
+    threads_option,
     tokenizer_of,
     use_threads,
 )
@@ -34,9 +37,8 @@ from genret.index_builder.flags import build_evidence_flags, source_flags, updat
 from genret.index_builder.update import UpdateRequest, UpdateSummary, update_index
 from genret.retrieval.checkpoints import SETTINGS_FILE, settings_folder
 from genret.retrieval.command_options import prompt_option
-from genret.retrieval.index.manifest import MetadataColumn
-from genret.retrieval.index.summary import evidence_facts, evidence_lines, length_lines
-from genret.retrieval.normalize import NormalizationReport
+from genret.retrieval.index.summary import evidence_facts, evidence_lines
+from genret.retrieval.progress import StepProgress
 from genret.retrieval.prompts import CheckpointConfig
 from genret.retrieval.sources.source_files import STDIN
 from genret.retrieval.text import Rendering, TextTokenizer
@@ -45,25 +47,8 @@ _BUILD_ENV = "GENRET_BUILD_"
 _UPDATE_ENV = "GENRET_UPDATE_"
 _build_option = partial(env_option, _BUILD_ENV)
 _update_option = partial(env_option, _UPDATE_ENV)
-_MIB = 1 << 20
-_BAR_WIDTH = 40
 
 
-@click.command(
-    "build-index",
-    context_settings={
-        "show_default": True,
-        "max_content_width": 100,
-        "help_option_names": ["-h", "--help"],
-    },
-)
-@click.argument("titles", metavar="TITLES...", nargs=-1, required=True, envvar=_BUILD_ENV + "TITLES")
-@_build_option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    show_default="the first of TITLES with its suffix replaced by .index",
-    help="Index directory; an index that is there gets a new version.",
-)
 @_build_option(
     "--tokenizer",
     metavar="DIR_OR_ID",
@@ -115,10 +100,8 @@ _BAR_WIDTH = 40
     is_flag=True,
     help="Read and tokenise everything, build nothing, and say what a build would make.",
 )
-@talk_options(_BUILD_ENV)
-def build_command(
-    titles: tuple[str, ...],
-    out: Path | None,
+@threads_option(_BUILD_ENV)
+def build_wish(
     tokenizer: str | None,
     prompt: str | None,
     title_context: str | None,
@@ -127,28 +110,11 @@ def build_command(
     end_token: str | None,
     options: BuildOptions,
     evidence: tuple[EvidenceOptions | None, VectorBuildOptions | None],
-    max_bad_rows: int,
-    rejects: Path | None,
-    max_title_tokens: int,
-    keep_versions: int,
     no_resume: bool,
     dry_run: bool,
-    threads: int | None,
-    as_json: bool,
-    quiet: bool,
-    debug: bool,
-) -> None:
-    """Build an index from files of TITLES ("-": standard input).
-
-    The new version replaces the live one in one step, once it is complete; until then, and if anything
-    fails, the live one stays as it is. A build that was interrupted goes on where it was when the same
-    command runs again.
-    """
-    if out is None:
-        if titles[0] == STDIN and not dry_run:
-            raise click.UsageError("titles from standard input have no name; say where with --out INDEX")
-        out = _beside(Path("titles" if titles[0] == STDIN else titles[0]))
-    use_threads(threads)
+    **limits: Any,
+) -> BuildWish:
+    """Return what the options of a build say; the table of these options is `build_wish.__click_params__`."""
     overrides = {
         "context": title_context,
         "prefix": title_prefix,
@@ -156,36 +122,84 @@ def build_command(
         "end_token": end_token,
     }
     fields, vectors = evidence
-    with making_version(out, "build-index", dry_run, quiet, debug) as progress:
-        weighed = None if fields is None else fields.model_place
-        text_tokenizer = load_tokenizer(tokenizer or weighed)
-        rendering = _rendering(text_tokenizer, prompt, overrides)
-        if (doubt := text_tokenizer.doubt_of_end(rendering)) is not None:
-            click.echo(f"warning: {doubt}", err=True)
-        options = replace(
-            options,
-            out=out,
-            rendering=rendering,
-            prompt=prompt,
-            max_bad_rows=max_bad_rows,
-            max_title_tokens=max_title_tokens,
-            rejects=rejects_file(rejects, out, dry_run),
-            keep_versions=keep_versions,
-            resume=not no_resume,
-            evidence=fields,
-            vectors=vectors,
-            threads=threads,
-        )
-        made: BuildSummary | BuildPlan
-        if dry_run:
-            made = plan_build(titles, text_tokenizer, options, progress)
-        else:
-            made = build_index(titles, text_tokenizer, options, progress)
-        told = describe_plan(made) if isinstance(made, BuildPlan) else _describe_build(made)
-        folder = Path(text_tokenizer.source)
-        if prompt is not None and prompt != CheckpointConfig.load(folder).default_prompt:
-            told += f"\n  ask with: --prompt {prompt}"
-    tell(made, told, as_json, quiet)
+    options = replace(
+        options, prompt=prompt, resume=not no_resume, evidence=fields, vectors=vectors, **limits
+    )
+    given = {name: value for name, value in overrides.items() if value is not None}
+    return BuildWish(options, tokenizer, given, dry_run)
+
+
+@dataclass(frozen=True, slots=True)
+class BuildWish:
+    """A build as its options say it, before a tokenizer is loaded.
+
+    Attributes:
+        options: Options without a place and a rendering.
+        tokenizer: Place of the tokenizer; None: that of the model to weigh, else of the default model.
+        overrides: What is said of the rendering of titles.
+        dry_run: Whether nothing is to be built.
+    """
+
+    options: BuildOptions
+    tokenizer: str | None
+    overrides: dict[str, str]
+    dry_run: bool
+
+    def run(
+        self, sources: Sources, out: Path, progress: StepProgress, warn: Callable[[str], None]
+    ) -> BuildSummary | BuildPlan:
+        """Build, or plan the build. Raises `GenretError` as `build_index` and `plan_build` do."""
+        options, prompt = self.options, self.options.prompt
+        use_threads(options.threads)
+        weighed = None if options.evidence is None else options.evidence.model_place
+        tokenizer = load_tokenizer(self.tokenizer or weighed, warn)
+        rendering = _rendering(tokenizer, prompt, self.overrides)
+        if (doubt := tokenizer.doubt_of_end(rendering)) is not None:
+            warn(f"warning: {doubt}")
+        rejects = rejects_file(options.rejects, out, self.dry_run)
+        options = replace(options, out=out, rendering=rendering, rejects=rejects)
+        if self.dry_run:
+            return plan_build(sources, tokenizer, options, progress)
+        summary = build_index(sources, tokenizer, options, progress)
+        if prompt is not None and prompt != CheckpointConfig.load(Path(tokenizer.source)).default_prompt:
+            return replace(summary, prompt=prompt)
+        return summary
+
+
+@click.command(
+    "build-index",
+    context_settings={
+        "show_default": True,
+        "max_content_width": 100,
+        "help_option_names": ["-h", "--help"],
+    },
+)
+@click.argument("titles", metavar="TITLES...", nargs=-1, required=True, envvar=_BUILD_ENV + "TITLES")
+@_build_option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    show_default="the first of TITLES with its suffix replaced by .index",
+    help="Index directory; an index that is there gets a new version.",
+)
+@options_like(build_wish)
+@talk_options(_BUILD_ENV, has_threads=False)
+def build_command(
+    titles: tuple[str, ...], out: Path | None, as_json: bool, quiet: bool, debug: bool, **said: Any
+) -> None:
+    """Build an index from files of TITLES ("-": standard input).
+
+    The new version replaces the live one in one step, once it is complete; until then, and if anything
+    fails, the live one stays as it is. A build that was interrupted goes on where it was when the same
+    command runs again.
+    """
+    wish = build_wish(**said)
+    if out is None:
+        if titles[0] == STDIN and not wish.dry_run:
+            raise click.UsageError("titles from standard input have no name; say where with --out INDEX")
+        out = _beside(Path("titles" if titles[0] == STDIN else titles[0]))
+    with making_version(out, "build-index", wish.dry_run, quiet, debug) as progress:
+        made = wish.run(titles, out, progress, partial(click.echo, err=True))
+    tell(made, str(made), as_json, quiet)
 
 
 def _beside(titles: Path) -> Path:
@@ -194,8 +208,8 @@ def _beside(titles: Path) -> Path:
     return titles.with_name((titles.stem or titles.name) + ".index")
 
 
-def _rendering(tokenizer: TextTokenizer, prompt: str | None, overrides: dict[str, str | None]) -> Rendering:
-    """Return the rendering of a checkpoint's prompt, with the options of the command line applied.
+def _rendering(tokenizer: TextTokenizer, prompt: str | None, given: dict[str, str]) -> Rendering:
+    """Return the rendering of a checkpoint's prompt, with what the options say of it applied.
 
     Raises:
         InputError: there is no such prompt, or an option is no text.
@@ -206,82 +220,9 @@ def _rendering(tokenizer: TextTokenizer, prompt: str | None, overrides: dict[str
     settings = settings_folder(folder)
     if prompt is not None or any((settings / name).is_file() for name in ("config.json", SETTINGS_FILE)):
         base = CheckpointConfig.load(folder).with_prompt(prompt).title_rendering()
-    given = {name: value for name, value in overrides.items() if value is not None}
-    if "end_token" in given:
-        given["end_token"] = given["end_token"].replace("\\n", "\n")  # as it is written in a shell
+    if "end_token" in given:  # as it is written in a shell
+        given = {**given, "end_token": given["end_token"].replace("\\n", "\n")}
     return Rendering.from_json({**base.to_json(), **given})
-
-
-def _describe_build(summary: BuildSummary) -> str:
-    counts, manifest = summary.manifest.counts, summary.manifest
-    lines = [
-        f"{summary.index}: version {summary.version}",
-        f"  {counts.entities:,} entities, {counts.rows:,} rows of up to {counts.depth} tokens, "
-        f"{counts.nodes:,} trie nodes",
-        f"  {manifest.num_bytes:,} bytes, {manifest.num_bytes / counts.rows:.1f} per row",
-    ]
-    duplicates = manifest.history[-1].duplicates
-    if duplicates:
-        lines.append(f"  {duplicates:,} repeated rows counted once")
-    lines += _of_catalogue(manifest.metadata, manifest.weight_column, summary.normalization)
-    lines += [f"  {line}" for line in evidence_lines(evidence_facts(manifest))]
-    if summary.resumed_records:
-        lines.append(f"  {summary.resumed_records:,} records were taken over from an earlier run")
-    seconds = sum(summary.seconds.values())
-    lines.append(f"  {seconds:.1f} s, peak memory {summary.peak_rss_bytes / _MIB:,.0f} MiB")
-    return "\n".join(lines)
-
-
-def describe_plan(plan: BuildPlan) -> str:
-    """Return the report of a dry run."""
-    reasons = ", ".join(f"{count:,} × {reason}" for reason, count in plan.rejected.items())
-    lines = [
-        f"dry run: {plan.records:,} records, of which {plan.entities:,} are entities; {plan.rows:,} rows",
-        f"  {plan.duplicates:,} repeated rows counted once",
-        f"  {sum(plan.rejected.values()):,} bad rows" + (f": {reasons}" if reasons else ""),
-    ]
-    if plan.longest is not None:
-        longest = plan.longest
-        lines.append(
-            f"  longest over-long title: {longest.tokens:,} tokens, {plan.files[longest.file]} line "
-            f"{longest.line}: {longest.text[:60]!r}"
-        )
-    lines += _of_catalogue(plan.columns, plan.weight_column, plan.normalization)
-    lengths = length_lines(plan.lengths, "#", _BAR_WIDTH) if plan.lengths else []
-    lines += ["", "tokens per row, end token included:", *lengths, ""]
-    exactness = (
-        "as built" if plan.sample_share == 1 else f"estimated from {plan.sample_share:.1%} of the rows"
-    )
-    lines.append(f"bytes, {exactness}:")
-    lines += [f"  {name:<10} {size:>15,}" for name, size in plan.bytes.items()]
-    lines.append(f"  {'all':<10} {plan.num_bytes:>15,}, {plan.num_bytes / max(plan.rows, 1):.1f} per row")
-    further = [part for part in (plan.evidence, plan.vectors) if part is not None]
-    lines += [f"  and {part.describe()}" for part in further]
-    bad_rows = sum(plan.rejected.values())
-    if bad_rows > plan.allowed:
-        lines.append(f"a build would fail: {bad_rows:,} bad rows, allowed: {plan.allowed:,}")
-    beside = "" if plan.vectors is None else ", vectors not counted"
-    lines.append(
-        f"estimated build time: {plan.build_seconds:.0f} s{beside}; this dry run took {plan.seconds:.0f} s"
-    )
-    return "\n".join(lines)
-
-
-def _of_catalogue(
-    columns: Sequence[MetadataColumn], weights: str | None, report: NormalizationReport
-) -> list[str]:
-    """Return lines about metadata, weights and normalised titles."""
-    types = ", ".join(f"{column.name} ({column.type})" for column in columns)
-    lines = [f"  metadata: {types}"] if columns else []
-    lines += [] if weights is None else [f"  weights: {weights}"]
-    counted = {
-        "put into NFC": report.composed,
-        "with white space corrected": report.respaced,
-        "with HTML entities kept": report.html_entities,
-        "with HTML entities resolved": report.unescaped,
-    }
-    said = [f"{count:,} {what}" for what, count in counted.items() if count]
-    return [*lines, f"  titles: {', '.join(said)}"] if said else lines
 
 
 @click.command("update", context_settings={"show_default": True, "max_content_width": 100})

@@ -96,17 +96,33 @@ def keep_versions_option(prefix: str) -> Callable[[_F], _F]:
     )
 
 
-def talk_options(prefix: str, has_threads: bool = True) -> Callable[[_F], _F]:
-    """Return a decorator that adds `as_json`, `quiet`, `debug` and, for a tokenizer, `threads`."""
-    option = functools.partial(env_option, prefix)
-    threads: Callable[[_F], _F] = option(
+def options_like(table: Callable[..., Any]) -> Callable[[_F], _F]:
+    """Return a decorator that adds the options of a function that options were added to."""
+
+    def add(command: _F) -> _F:
+        params = [*getattr(command, "__click_params__", ()), *vars(table)["__click_params__"]]
+        vars(command)["__click_params__"] = params
+        return command
+
+    return add
+
+
+def threads_option(prefix: str) -> Callable[[_F], _F]:
+    """Return a decorator that adds `threads`."""
+    return env_option(
+        prefix,
         "--threads",
         type=click.IntRange(min=1),
         show_default="all cores",
         help="Threads of the tokenizer.",
     )
+
+
+def talk_options(prefix: str, has_threads: bool = True) -> Callable[[_F], _F]:
+    """Return a decorator that adds `as_json`, `quiet`, `debug` and, for a tokenizer, `threads`."""
+    option = functools.partial(env_option, prefix)
     return together(
-        *((threads,) if has_threads else ()),
+        *((threads_option(prefix),) if has_threads else ()),
         option("--json", "as_json", is_flag=True, help="Summary as JSON."),
         option("--quiet", is_flag=True, help="No progress and no summary."),
         option("--debug", is_flag=True, help="Show tracebacks of errors."),
@@ -119,13 +135,13 @@ def use_threads(threads: int | None) -> None:
         os.environ["RAYON_NUM_THREADS"] = str(threads)
 
 
-def load_tokenizer(name: str | None) -> TextTokenizer:
+def load_tokenizer(name: str | None, warn: Callable[[str], None]) -> TextTokenizer:
     """Return the named tokenizer, or that of the shipped model that can be used here, with a note."""
     if name is not None:
         return TextTokenizer.load(name)
     model = default_model()
     if model == small_model_dir() and (missing := missing_weights()) is not None:
-        click.echo(f"titles get the tokens of the small model; for the default model: {missing}", err=True)
+        warn(f"titles get the tokens of the small model; for the default model: {missing}")
     return TextTokenizer.load(model)
 
 
@@ -144,11 +160,16 @@ def rejects_file(given: Path | None, index: Path, dry_run: bool) -> Path | None:
     return given if dry_run else given or index.with_name(index.name + ".rejects.tsv")
 
 
+def left_out(summary: BuildSummary | BuildPlan | UpdateSummary) -> str:
+    """Return the report on bad rows."""
+    where = "" if summary.rejects_file is None else f"; all of them are in {summary.rejects_file}"
+    return f"{summary.report}\nleft out{where}"
+
+
 def tell(summary: BuildSummary | BuildPlan | UpdateSummary, text: str, as_json: bool, quiet: bool) -> None:
     """Print the summary, as JSON or as `text`, and the report on bad rows to standard error."""
     if summary.report and not quiet:
-        where = "" if summary.rejects_file is None else f"; all of them are in {summary.rejects_file}"
-        click.echo(f"{summary.report}\nleft out{where}", err=True)
+        click.echo(left_out(summary), err=True)
     if as_json:
         click.echo(json.dumps(summary.to_dict(), ensure_ascii=False))
     elif not quiet:

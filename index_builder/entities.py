@@ -183,7 +183,7 @@ def _reject(
         for place, (file, line), entity_id, title in _records_at(shards, bases, namesakes.place[chosen]):
             first_file, first_line = lines[first_of[place]]
             source = "" if first_file == file else f" of {names[first_file]}"
-            detail = f"{entity_id!r}, first on line {first_line}{source} with other fields"
+            detail = f"{entity_id!r}, first on {rejects.unit} {first_line}{source} with other fields"
             rejects.add(line, RejectReason.DUPLICATE_ID, title, detail, file)
 
 

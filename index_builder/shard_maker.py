@@ -169,9 +169,10 @@ def _parse_ahead(source: TitleSource, size: int, limit: int) -> Generator[_Parse
     """Yield the batches of a source in order while the next ones are being parsed.
 
     At most `limit` bad rows are allowed. The iterator must be closed before the source, also after an error:
-    the thread ends with it. A `SourceError` is raised after the bad rows before it were yielded.
+    the thread ends with it. A `SourceError` is raised after the bad rows before it were yielded. Rows in
+    memory are parsed in the caller's thread: a cursor of a database that gives them may know no other.
     """
-    rejects = Rejects(source.name, limit, files=source.names)
+    rejects = Rejects(source.name, limit, files=source.names, unit=source.unit)
     batches = source.batches(size, rejects)
     handed_over = 0
 
@@ -198,10 +199,11 @@ def _parse_ahead(source: TitleSource, size: int, limit: int) -> Generator[_Parse
                 return
 
     thread = threading.Thread(target=parse_all, name="parser", daemon=True)
-    thread.start()
+    if not source.in_memory:
+        thread.start()
     try:
         while True:
-            item = parsed.get()
+            item = parse() if source.in_memory else parsed.get()
             yield item
             if item.failure is not None:
                 raise item.failure
@@ -211,7 +213,8 @@ def _parse_ahead(source: TitleSource, size: int, limit: int) -> Generator[_Parse
     finally:
         is_closed.set()
         room.release()
-        thread.join()
+        if not source.in_memory:
+            thread.join()
 
 
 _NAMED = 5  # characters or words named in the detail of a bad row

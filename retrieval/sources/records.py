@@ -82,8 +82,12 @@ class Reject:
     file: int = 0  # number of the file, from 0
 
     def __str__(self) -> str:
+        return self.told("line")
+
+    def told(self, unit: str) -> str:
+        """Return it in words; its place is counted in `unit`."""
         detail = f" ({self.detail})" if self.detail else ""
-        return f"line {self.line}: {self.reason}{detail}: {self.text}"
+        return f"{unit} {self.line}: {self.reason}{detail}: {self.text}"
 
 
 @dataclass(slots=True)
@@ -94,12 +98,14 @@ class Rejects:
         source: Name of the source, for messages.
         limit: Most bad rows that are allowed.
         files: Names of its files by number; bad rows name theirs if there are several.
+        unit: What the rows of the first file are counted in: "line", or "row" for rows in memory.
     """
 
     source: str
     limit: int
     rows: list[Reject] = field(default_factory=list)
     files: tuple[str, ...] = ()
+    unit: str = "line"
 
     def add(
         self, line: int, reason: RejectReason, text: str | bytes, detail: str = "", file: int = 0
@@ -143,7 +149,7 @@ class Rejects:
         counts = ", ".join(f"{count} × {reason}" for reason, count in self.counts().items())
         noun = "bad row" if len(ordered) == 1 else "bad rows"
         lines = [f"{self.source}: {len(ordered)} {noun} (allowed: {self.limit}): {counts}"]
-        lines += [f"  {self._place(row)}{row}" for row in ordered[:SHOWN]]
+        lines += [f"  {self._told(row)}" for row in ordered[:SHOWN]]
         if len(ordered) > SHOWN:
             lines.append(f"  … and {len(ordered) - SHOWN} more")
         return "\n".join(lines)
@@ -180,8 +186,9 @@ class Rejects:
     def _ordered(self) -> list[Reject]:
         return sorted(self.rows, key=lambda row: (row.file, row.line))
 
-    def _place(self, row: Reject) -> str:
-        return f"{self.files[row.file]}, " if len(self.files) > 1 else ""
+    def _told(self, row: Reject) -> str:
+        told = row.told("line" if row.file else self.unit)
+        return f"{self.files[row.file]}, {told}" if len(self.files) > 1 else told
 
 
 Cell: TypeAlias = object  # value of JSON or Parquet; text formats have str alone
@@ -236,7 +243,7 @@ class RowChunk:
 
 
 def json_kind(value: object) -> str:
-    """Return the kind of a JSON value, for messages."""
+    """Return the kind of a JSON value, or the type of another one, for messages."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -244,7 +251,7 @@ def json_kind(value: object) -> str:
     for kind, name in ((int, "a number"), (float, "a number"), (str, "a string"), (dict, "an object")):
         if isinstance(value, kind):
             return name
-    return "a list"
+    return "a list" if isinstance(value, list) else f"a {type(value).__name__}"
 
 
 class Record(NamedTuple):

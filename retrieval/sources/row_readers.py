@@ -11,7 +11,7 @@ import json
 import math
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -472,17 +472,15 @@ class _BadJsonError(ValueError):
     """JSON that Python's parser accepts and this one does not."""
 
 
-class JsonLinesReader(_TextReader):
-    """Reads objects; see `RowReader`. Its columns are the keys of the first lines.
+class ObjectRows:
+    """The part of a `RowReader` that makes rows of objects; the `keys` of the first ones are the columns."""
 
-    Raises:
-        SourceError: none of the first lines holds an object.
-    """
+    unit = "lines"  # what its rows are counted in
 
-    def __init__(self, stream: ByteStream) -> None:
-        self._keys = _keys(stream)
-        super().__init__(stream, tuple(map(normalize, self._keys)), header_lines=0)
-        self._used: tuple[int, ...] = tuple(range(len(self.names)))
+    def __init__(self, keys: Sequence[str]) -> None:
+        self._keys = tuple(keys)
+        self.names = tuple(map(normalize, keys))
+        self._used: tuple[int, ...] = tuple(range(len(keys)))
         self._ignore_others = False
 
     def restrict(self, used: Sequence[int], ignore_others: bool, lists: Sequence[int]) -> None:
@@ -490,27 +488,42 @@ class JsonLinesReader(_TextReader):
         self._used = tuple(used)
         self._ignore_others = ignore_others
 
+    def placed(self, value: Mapping[Any, Any], shown: object) -> list[Cell] | BadRow:
+        """Return the cells of an object, in the order of the columns; `shown` stands for it in messages."""
+        if not self._ignore_others:
+            late = next((key for key in value if key not in self._keys), None)
+            if late is not None:
+                detail = (
+                    f"{late!r} is in none of the first {HEAD_LINES:,} {self.unit}, by which the columns are "
+                    f"known; give it in the first of them, if only as null, or {LEAVE_OUT}"
+                )
+                text = shown if isinstance(shown, bytes) else str(shown)
+                return BadRow(RejectReason.UNKNOWN_FIELD, detail, text)
+        row: list[Cell] = [None] * len(self._keys)
+        for place in self._used:
+            row[place] = value.get(self._keys[place])
+        return row
+
+
+class JsonLinesReader(ObjectRows, _TextReader):
+    """Reads objects; see `RowReader`. Its columns are the keys of the first lines.
+
+    Raises:
+        SourceError: none of the first lines holds an object.
+    """
+
+    def __init__(self, stream: ByteStream) -> None:
+        ObjectRows.__init__(self, _keys(stream))
+        _TextReader.__init__(self, stream, self.names, header_lines=0)
+
     def chunks(self, skip: int) -> Iterator[RowChunk]:
         """Yield the rows behind the first `skip` lines."""
         for first, block in line_blocks(self._stream, skip):
             yield RowChunk(first, [self._row(raw) for raw in block.split(b"\n")], is_text=False)
 
-    def _row(self, raw: bytes) -> list[object] | BadRow:
+    def _row(self, raw: bytes) -> list[Cell] | BadRow:
         value = parse_object(raw)
-        if isinstance(value, BadRow):
-            return value
-        if not self._ignore_others:
-            late = next((key for key in value if key not in self._keys), None)
-            if late is not None:
-                detail = (
-                    f"{late!r} is in none of the first {HEAD_LINES:,} lines, by which the columns are known; "
-                    f"give it in the first line, if only as null, or {LEAVE_OUT}"
-                )
-                return BadRow(RejectReason.UNKNOWN_FIELD, detail, raw)
-        row: list[object] = [None] * len(self._keys)
-        for place in self._used:
-            row[place] = value.get(self._keys[place])
-        return row
+        return value if isinstance(value, BadRow) else self.placed(value, raw)
 
 
 def parse_object(raw: bytes) -> dict[str, Any] | BadRow:
@@ -576,10 +589,39 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
 _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_refuse_constant, parse_float=_float)
 
 
-_BATCH_ROWS = 1 << 12
+TABLE_BATCH_ROWS = 1 << 12
 
 
-class ParquetReader:
+class TableRows:
+    """The part of a `RowReader` that makes rows of Arrow columns; `name` is the table's in messages."""
+
+    def __init__(self, name: str, schema: pa.Schema) -> None:
+        self.name = name
+        self._schema = schema
+        self.names = tuple(map(normalize, schema.names))
+        self._used: tuple[int, ...] = tuple(range(len(self.names)))
+
+    def restrict(self, used: Sequence[int], ignore_others: bool, lists: Sequence[int]) -> None:
+        """Choose the columns to be read; none may be nested in a way no cell can be."""
+        self._used = tuple(used)
+        for place in self._used:
+            kind = self._schema.field(place).type
+            if pa.types.is_nested(kind) and not (place in lists and _is_list(kind)):
+                hint = "name it as the aliases with --aliases-column, or " if _is_list(kind) else ""
+                raise SourceError(
+                    f"{self.name}: column {self.names[place]!r} is of type {kind}; expected text, numbers, "
+                    f"bools or times; {hint}{LEAVE_OUT}"
+                )
+
+    def rows(self, batch: pa.RecordBatch) -> list[Sequence[Cell]]:
+        """Return the cells of a batch, row by row."""
+        columns: list[list[Cell]] = [[None] * batch.num_rows for _ in self.names]
+        for place in self._used:
+            columns[place] = _cells(batch.column(self._schema.field(place).name))
+        return list(zip(*columns, strict=True))
+
+
+class ParquetReader(TableRows):
     """Reads rows by row group; see `RowReader`. A "line" is a row, counted from 1.
 
     A file that is compressed as a whole or comes through a pipe goes to a temporary file first.
@@ -600,11 +642,9 @@ class ParquetReader:
             self._file = pq.ParquetFile(self._spooled or str(path), page_checksum_verification=True)
         except (OSError, pa.ArrowException) as error:
             self._close_spooled()
-            raise SourceError(f"{self.name}: damaged or cut off Parquet file: {_one_line(error)}") from error
+            raise SourceError(f"{self.name}: damaged or cut off Parquet file: {one_line(error)}") from error
         self._num_bytes = stream.raw.bytes_read if self._spooled is not None else Path(path).stat().st_size
-        self._schema = self._file.schema_arrow
-        self.names = tuple(map(normalize, self._schema.names))
-        self._used: tuple[int, ...] = tuple(range(len(self.names)))
+        super().__init__(stream.name, self._file.schema_arrow)
         self._rows_read = 0
 
     @property
@@ -617,18 +657,6 @@ class ParquetReader:
     def digest(self) -> str:
         """xxh3_128 of a stream that can be read only once, else ""."""
         return self._stream.raw.hexdigest
-
-    def restrict(self, used: Sequence[int], ignore_others: bool, lists: Sequence[int]) -> None:
-        """Choose the columns to be read; none may be nested in a way no cell can be."""
-        self._used = tuple(used)
-        for place in self._used:
-            kind = self._schema.field(place).type
-            if pa.types.is_nested(kind) and not (place in lists and _is_list(kind)):
-                hint = "name it as the aliases with --aliases-column, or " if _is_list(kind) else ""
-                raise SourceError(
-                    f"{self.name}: column {self.names[place]!r} is of type {kind}; expected text, numbers, "
-                    f"bools or times; {hint}{LEAVE_OUT}"
-                )
 
     def chunks(self, skip: int) -> Iterator[RowChunk]:
         """Yield the rows behind the first `skip`; row groups before them are not read."""
@@ -650,25 +678,18 @@ class ParquetReader:
         names = [self._schema.field(place).name for place in self._used]
         row = begin
         try:
-            for batch in self._file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=names):
+            for batch in self._file.iter_batches(TABLE_BATCH_ROWS, row_groups=[group], columns=names):
                 end = row + batch.num_rows
                 behind = max(0, begin + skip - row)
                 if behind < batch.num_rows:
-                    rows = self._rows(batch.slice(behind))
+                    rows = self.rows(batch.slice(behind))
                     self._rows_read = end
                     yield RowChunk(row + behind + 1, rows, is_text=False)
                 row = end
         except (OSError, pa.ArrowException) as error:
             raise SourceError(
-                f"{self.name}: damaged or cut off in row group {group}, near row {row + 1}: "
-                f"{_one_line(error)}"
+                f"{self.name}: damaged or cut off in row group {group}, near row {row + 1}: {one_line(error)}"
             ) from error
-
-    def _rows(self, batch: pa.RecordBatch) -> list[Sequence[Cell]]:
-        columns: list[list[Cell]] = [[None] * batch.num_rows for _ in self.names]
-        for place in self._used:
-            columns[place] = _cells(batch.column(self._schema.field(place).name))
-        return list(zip(*columns, strict=True))
 
     def _close_spooled(self) -> None:
         if self._spooled is not None:
@@ -702,5 +723,6 @@ def _is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
-def _one_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
+    """Return the text of an error of another library in one line."""
     return " ".join(str(error).split())

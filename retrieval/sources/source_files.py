@@ -268,9 +268,9 @@ class _Replayed:
         self.closed = True
 
 
-def is_read_once(path: str | Path) -> bool:
-    """Whether a path is standard input, a pipe or a device, which give their bytes once."""
-    if str(path) == STDIN:
+def is_read_once(path: object) -> bool:
+    """Whether a path is standard input, a pipe, a device or no path: rows in memory; all are read once."""
+    if not isinstance(path, str | Path) or str(path) == STDIN:
         return True
     try:
         mode = os.stat(path).st_mode
@@ -279,7 +279,7 @@ def is_read_once(path: str | Path) -> bool:
     return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
-def display_name(path: str | Path) -> str:
+def display_name(path: object) -> str:
     """Return the name of a file in messages."""
     return "standard input" if str(path) == STDIN else str(path)
 
@@ -381,7 +381,7 @@ class FileState:
     modified_ns: int
 
     @classmethod
-    def of(cls, path: str | Path) -> FileState | None:
+    def of(cls, path: object) -> FileState | None:
         """Return the state of a file; None if it can be read only once.
 
         Raises:
@@ -390,7 +390,7 @@ class FileState:
         if is_read_once(path):
             return None
         with _as_source_errors(path):
-            status = os.stat(path)
+            status = os.stat(str(path))
         return cls(status.st_size, status.st_mtime_ns)
 
     def check(self, path: str | Path) -> None:

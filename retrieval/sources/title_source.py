@@ -14,6 +14,7 @@ from genret.retrieval.index.manifest import FileEntry
 from genret.retrieval.normalize import find_surrogate
 from genret.retrieval.sources.alias_file import AliasFile
 from genret.retrieval.sources.columns import ColumnMapping, Kinds, Layout, plan_columns
+from genret.retrieval.sources.memory_rows import MemoryRows
 from genret.retrieval.sources.records import Position, RecordMaker, Rejects, RowChunk, SourceBatch
 from genret.retrieval.sources.row_readers import RowReader, SourceFormat, open_rows
 from genret.retrieval.sources.source_files import FileState, digest_file, display_name, is_read_once
@@ -27,18 +28,20 @@ class TitleSource:
         columns: Metadata columns.
         has_ids: Whether records have ids of their own.
         num_bytes: Size of all files together; None if one is standard input.
+        in_memory: Whether the rows are in memory.
         records_read: Rows consumed, bad ones included, headers not.
     """
 
     def __init__(
         self,
-        paths: Sequence[str | Path],
+        paths: Sequence[str | Path | MemoryRows],
         mapping: ColumnMapping,
         source_format: SourceFormat,
         aliases: AliasFile | None,
         unescape_html: bool,
     ) -> None:
         self._paths = tuple(paths)
+        self.in_memory = any(isinstance(path, MemoryRows) for path in paths)
         self._mapping = mapping
         self._format = source_format
         self._alias_file = aliases
@@ -72,6 +75,11 @@ class TitleSource:
         first = display_name(self._paths[0])
         more = len(self._paths) - 1
         return first if not more else f"{first} and {more} more file{'s' if more > 1 else ''}"
+
+    @property
+    def unit(self) -> str:
+        """What its rows are counted in, for messages."""
+        return "row" if self.in_memory else "line"
 
     @property
     def bytes_read(self) -> int:
@@ -128,13 +136,15 @@ class TitleSource:
             self._alias_file.reject_unknown(key_hashes, rejects, file=len(self._paths))
 
     def entries(self) -> tuple[FileEntry, ...]:
-        """Return size and digest of every file on disk, the file of aliases last.
+        """Return size and digest of every file, the file of aliases last; rows in memory are none.
 
         Raises:
             SourceError: a file has changed since it was opened.
         """
         entries = []
         for path, state in zip(self._paths, self._states, strict=True):
+            if isinstance(path, MemoryRows):
+                continue
             if state is None:
                 reader = self._kept[str(path)]
                 entries.append(FileEntry(Path(path).name, reader.bytes_read, reader.digest))
@@ -157,7 +167,7 @@ class TitleSource:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _first_look(self, path: str | Path) -> RowReader:
+    def _first_look(self, path: str | Path | MemoryRows) -> RowReader:
         """Find out the columns of a file. It is opened again for reading: there may be many files."""
         reader = self._open(path)
         if is_read_once(path):
@@ -166,7 +176,9 @@ class TitleSource:
             reader.close()
         return reader
 
-    def _open(self, path: str | Path) -> RowReader:
+    def _open(self, path: str | Path | MemoryRows) -> RowReader:
+        if isinstance(path, MemoryRows):
+            return path.open(self._format)
         return open_rows(path, self._format, (self._mapping.title,), self._mapping.delimiter)
 
     def _restrict(self, reader: RowReader, layout: Layout) -> None:
@@ -195,7 +207,7 @@ class TitleSource:
 
 
 def open_source(
-    paths: str | Path | Sequence[str | Path],
+    paths: str | Path | Sequence[str | Path | MemoryRows],
     mapping: ColumnMapping | None = None,
     source_format: SourceFormat = "auto",
     aliases: AliasFile | None = None,
@@ -204,7 +216,8 @@ def open_source(
     """Open a catalogue.
 
     Args:
-        paths: One file or several, in the order in which they are read; "-", once, is standard input.
+        paths: One file or several, in the order in which they are read; "-", once, is standard input. Or
+            rows in memory.
         mapping: Meaning of their columns.
         source_format: Format of all files; "auto" finds it out for each.
         aliases: A second file of aliases.

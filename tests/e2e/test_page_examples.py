@@ -100,6 +100,14 @@ def test_the_examples_of_a_page_print_what_it_says(folder: Path, name: str, numb
     assert not differ(run("\n".join(blocks(page)), folder), "".join(printed))
 
 
+def test_the_examples_of_the_page_of_building_print_what_it_says(tmp_path: Path) -> None:
+    page = text_of("docs/building.md")
+    printed = [said for _, said in examples(page)]
+    assert len(blocks(page)) == len(printed) == 2
+    assert not differ(run("\n".join(blocks(page)), tmp_path), "".join(printed))
+    assert len([line for line in blocks(page)[0].splitlines() if line]) == 5  # to the first answer
+
+
 @pytest.mark.slow
 def test_the_examples_of_the_ranking_page_print_what_it_says(tmp_path: Path) -> None:
     page = text_of("docs/ranking.md")

@@ -16,7 +16,7 @@ from genret.index_builder import build_plan as plan_module
 from genret.index_builder.build import build_index
 from genret.index_builder.build_options import BuildOptions
 from genret.index_builder.build_plan import plan_build
-from genret.index_builder.cli import build_command, describe_plan
+from genret.index_builder.cli import build_command
 from genret.index_builder.faults import ENVIRONMENT_VARIABLE
 from genret.retrieval.errors import IndexDirectoryError, SourceError
 from genret.retrieval.index.layout import EVIDENCE_FILES, RANKING_FILE, ROWS_DIR
@@ -105,7 +105,7 @@ def test_an_existing_index_is_not_touched(tmp_path: Path) -> None:
 def test_a_plan_says_that_the_build_would_fail(tmp_path: Path) -> None:
     source = write_titles(tmp_path / "t.tsv", ["a", "", "aaaaaaaa"])
     plan = plan_build(source, ABC, BuildOptions(out=tmp_path / "it.index", max_title_tokens=4))
-    text = describe_plan(plan)
+    text = str(plan)
     assert "2 bad rows: 1 × no title, 1 × over-long title" in text
     assert "longest over-long title: 9 tokens" in text
     assert "t.tsv line 3: 'aaaaaaaa'" in text
@@ -116,7 +116,7 @@ def test_nothing_but_bad_rows_has_a_plan_too(tmp_path: Path) -> None:
     source = write_titles(tmp_path / "t.tsv", ["title\tkind", "\ta", "\tb"])
     plan = plan_build(source, ABC, BuildOptions(out=tmp_path / "it.index"))
     assert (plan.records, plan.entities, plan.rows, plan.num_bytes) == (2, 0, 0, 0)
-    describe_plan(plan)
+    str(plan)
     with pytest.raises(SourceError, match="no such file"):
         plan_build(tmp_path / "absent", ABC, BuildOptions(out=tmp_path / "it.index"))
 
