@@ -1,6 +1,6 @@
 """Examples of README.md and docs run as they stand, and print what the pages say.
 
-Those of the README are answered by the default model, whose weights are a package of their own; those of the
+Those of the README and docs/library.md are answered by the default model, whose weights are a package of their own; those of the
 pages by the small one, as the pages say. Of docs/http.md, times, digests and last digits may differ.
 """
 
@@ -23,7 +23,7 @@ from tests.e2e.pages import ROOT, blocks, differ, examples, genret, run, run_com
 from tests.sample_index import build_sample_index
 from tests.service.server_process import ServerProcess
 
-README = text_of("README.md")
+README = text_of("README.md") + text_of("docs/library.md")
 EVALUATION = text_of("docs/evaluation.md")
 JSON_ANSWERS = text_of("docs/json-answers.md")
 
@@ -80,7 +80,7 @@ def readme_folder(built_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def example(word: str) -> str:
-    """Return the one block of the README that uses a name."""
+    """Return the one block of the README or of docs/library.md that uses a name."""
     (found,) = [block for block in blocks(README) if word in block]
     return found
 
@@ -162,8 +162,13 @@ def test_the_example_of_generate_prints_titles(readme_folder: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_example_of_five_lines_finds_the_city(readme_folder: Path) -> None:
+    assert run(example("result.nothing_fits < 0.5"), readme_folder) == "Munich True\n"
+
+
+@pytest.mark.slow
 def test_the_example_of_the_library_prints_an_answer_a_mass_and_shares(readme_folder: Path) -> None:
-    answer, mass, shares = run(example("retriever.retrieve("), readme_folder).splitlines()
+    answer, mass, shares = run(example("deny_ids="), readme_folder).splitlines()
     assert re.fullmatch(r"Munich -0\.\d+ 0\.\d+ \{'\w+': .*'model': -0\.\d+.*\} 0\.\d+", answer)
     assert re.fullmatch(r"0\.\d+ \+/- 0\.\d+", mass)
     assert re.match(r"\[\('\w[^']*', 0\.\d+\), ", shares)
