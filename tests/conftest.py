@@ -93,6 +93,7 @@ THOROUGH = (
     "e2e/test_server_signals.py",
     "e2e/test_slow_schemas.py",
     "e2e/test_tune_command.py",
+    "e2e/test_tutorials.py",
     "e2e/test_warm_cache.py",
     "faults/",
     "fuzz/",

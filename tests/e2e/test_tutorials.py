@@ -1,0 +1,74 @@
+"""The tutorials run as a reader would run them, and print what the pages say."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.e2e.pages import blocks, text_of
+from tests.e2e.test_page_examples import commands_of
+from tests.service.server_process import ServerProcess
+from tests.shared_titles import shared_file
+
+SEARCH = text_of("docs/tutorials/search.md")
+
+
+def shell(command: str, folder: Path, address: str = "") -> str:
+    """Return what a shell command prints, `genret` being that of this environment."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = os.environ | {"PATH": path}
+    if address:
+        environment |= {"GENRET_QUERY_ADDRESS": address, "GENRET_RELOAD_ADDRESS": address}
+    done = subprocess.run(
+        ["bash", "-c", f"set -eo pipefail\n{command}"],
+        cwd=folder, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_the_tutorial_of_search_prints_what_it_says(tmp_path: Path) -> None:
+    before, after = SEARCH.split("\ngenret serve places.index\n")
+    asked = [blocks(part, "console") for part in (before, after)]
+    assert [len(part) for part in asked] == [3, 2]
+    for block in asked[0]:
+        _check(block, tmp_path)
+    with ServerProcess("places.index", cwd=tmp_path) as server:
+        for block in asked[1]:
+            _check(block, tmp_path, server.address())
+
+
+def _check(block: str, folder: Path, address: str = "") -> None:
+    commands, says = commands_of(block)
+    printed = "".join(shell(command, folder, address) for command in commands)
+    assert _timeless(printed.rstrip("\n")) == _timeless(says)
+
+
+def _timeless(text: str) -> str:
+    """Leave out times, memory and digests, which differ between machines and versions of libraries."""
+    return re.sub(r"[\d.]+ s, peak memory \d+ MiB|[0-9a-f]{32}", "…", text)
+
+
+@pytest.mark.slow
+def test_half_a_million_names_are_asked_within_ten_minutes(tmp_path: Path) -> None:
+    """Two commands from a CSV file to the first right answer; the file itself is not counted."""
+    titles = pq.read_table(shared_file("titles", "wikipedia_en.parquet"), columns=["title"])["title"]
+    with (tmp_path / "names.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["title"])
+        writer.writerows([title] for title in titles.slice(0, 500_000).to_pylist())
+    asked = titles[250_000].as_py()
+    shell("genret build names.csv", tmp_path)
+    mistyped = asked[:3] + asked[4] + asked[3] + asked[5:]
+    answer = json.loads(shell(f"genret ask names.index {shlex.quote(mistyped)} --no-model --json", tmp_path))
+    assert asked in [candidate["title"] for candidate in answer["candidates"][:3]]
