@@ -1,7 +1,8 @@
 """Examples of README.md and docs run as they stand, and print what the pages say.
 
 Those of the README and docs/library.md are answered by the default model, whose weights are a package of
-their own; those of other pages by the small one, as the pages say. Of docs/http.md, times, digests and last digits may differ.
+their own; those of other pages by the small one, as the pages say. Of docs/http.md, times, digests and last
+digits may differ.
 """
 
 from __future__ import annotations
