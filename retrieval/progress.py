@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rich.progress import ProgressColumn, TaskID
 
 _LINE_SECONDS = 5.0
+_MEASURED_SECONDS = 1.0  # of a phase, before its speed says anything
 
 
 class ProgressDisplay:
@@ -122,23 +123,39 @@ class StepProgress:
         self._name = ""
         self._total: int | None = None
         self._begun = 0.0
+        self._first: tuple[int, float] | None = None  # units and time of the first look
 
     def phase(self, name: str, total: int | None = None) -> None:
         """Begin a phase of `total` units of work, None when unknown."""
         if self._display is not None:
-            self._name, self._total, self._begun = name, total, self._display.clock()
+            self._name, self._total, self._begun, self._first = name, total, self._display.clock(), None
             self._display.begin(name, total)
             if not self._display.is_live:
                 self._display.say(f"{name} …")
 
     def advance(self, done: int, note: str) -> None:
-        """Show that `done` units of the phase are finished in all, with a note in words."""
+        """Show that `done` units of the phase are finished in all, with a note in words.
+
+        The time left is told too, once it is known, unless the note tells it: then the caller knows better.
+        """
         if self._display is None:
             return
+        left = "" if note.endswith(" left") else self._left(done, self._display.clock())
         if not self._display.is_live:
             share = f" {100 * done // self._total} %," if self._total else ""
             note = f"{self._name}:{share} {note}, {self._display.clock() - self._begun:.0f} s"
-        self._display.show(note, done)
+        self._display.show(note + left, done)
+
+    def _left(self, done: int, now: float) -> str:
+        """Return the time left; "" without a total, and before a second of work is measured.
+
+        It is measured from the first look on: what an earlier run has done is there at once.
+        """
+        self._first = self._first or (done, now)
+        units, seconds = done - self._first[0], now - self._first[1]
+        if not self._total or units <= 0 or seconds < _MEASURED_SECONDS:
+            return ""
+        return f", about {duration(seconds * max(0, self._total - done) / units)} left"
 
     def note(self, text: str) -> None:
         """Show a finding on a line of its own."""
@@ -175,3 +192,15 @@ class PhaseClock(StepProgress):
             self._seconds[name] = self._seconds.get(name, 0.0) + time.monotonic() - begun
             self._running = None
         return dict(self._seconds)
+
+
+def duration(seconds: float) -> str:
+    """Return a time in days, hours, minutes and seconds, to two units."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    if whole < 48 * 3600:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    return f"{whole / 86_400:,.1f} days"

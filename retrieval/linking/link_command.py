@@ -35,7 +35,8 @@ from genret.retrieval.linking.link_options import (
     LinkOptions,
     WorkerOptions,
 )
-from genret.retrieval.linking.run_progress import counted, duration, sentence, shown_run
+from genret.retrieval.linking.run_progress import counted, sentence, shown_run
+from genret.retrieval.progress import duration
 from genret.retrieval.types import RetrieveRequest
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from genret.retrieval.progress import ProgressDisplay
+from genret.retrieval.progress import ProgressDisplay, duration
 
 if TYPE_CHECKING:
     from rich.progress import ProgressColumn
@@ -181,15 +181,3 @@ def sentence(counts: LinkCounts) -> str:
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def duration(seconds: float) -> str:
-    """Return a time in days, hours, minutes and seconds, to two units."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    if whole < 48 * 3600:
-        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-    return f"{whole / 86_400:,.1f} days"

@@ -21,11 +21,10 @@ from genret.retrieval.evidence.postings import IntArray
 from genret.retrieval.index.priors import Prior
 from genret.retrieval.index.reader import Index
 from genret.retrieval.index.small_files import digest_bytes
-from genret.retrieval.linking.run_progress import duration
 from genret.retrieval.loaded_model import Limits
 from genret.retrieval.methods.decoded_methods import Asked, log_sum
 from genret.retrieval.methods.scored_methods import EntityScorer
-from genret.retrieval.progress import StepProgress
+from genret.retrieval.progress import StepProgress, duration
 from genret.retrieval.prompts import CheckpointConfig
 from genret.retrieval.ranking.ranker import usable_prior
 from genret.retrieval.text import TextTokenizer

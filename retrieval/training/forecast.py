@@ -17,7 +17,7 @@ import psutil
 import torch
 from transformers import TrainerCallback
 
-from genret.retrieval.linking.run_progress import duration
+from genret.retrieval.progress import duration
 
 _WARM_UP_STEPS = 2  # the first steps also allocate memory and choose kernels
 _MEASURED_STEPS = 5

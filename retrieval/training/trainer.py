@@ -33,8 +33,7 @@ from torch.utils.data import Sampler, SequentialSampler
 from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
 from genret.retrieval.errors import InputError
-from genret.retrieval.linking.run_progress import duration
-from genret.retrieval.progress import StepProgress
+from genret.retrieval.progress import StepProgress, duration
 from genret.retrieval.training.dataset import BATCHES_PER_BLOCK, IGNORED_LABEL, Encode, ExampleDataset
 from genret.retrieval.training.examples import ExampleGenerator
 from genret.retrieval.training.forecast import (

@@ -36,10 +36,55 @@ def test_log_lines_come_every_few_seconds(monkeypatch: pytest.MonkeyPatch) -> No
     lines.advance(3, "three")
     assert stream.getvalue().splitlines() == [
         "build-index: reading …",
-        "build-index: reading: 50 %, 10 rows, 6 s",
+        "build-index: reading: 50 %, 10 rows, 6 s, about 8 s left",
         "build-index: sorting …",
         "build-index: sorting: three, 6 s",
     ]
+
+
+def test_the_time_left_is_told_once_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A phase that an earlier run has brought to 60 % goes on at 10 units a second."""
+    told: list[str] = []
+    now = 0.0
+
+    class Display(ProgressDisplay):
+        def show(self, text: str, done: float | None = None, *rest: object) -> None:
+            told.append(text)
+
+    steps = StepProgress(Display(is_live=False, stream=io.StringIO(), clock=lambda: now))
+    steps.phase("reading", 1000)
+    for at, done in ((50.0, 600), (50.5, 605), (52.0, 620), (60.0, 700), (90.0, 1000)):
+        now = at
+        steps.advance(done, "it")
+    steps.advance(1000, "it, 3 s left")
+    steps.phase("sorting")
+    steps.advance(1, "it")
+    now = 200.0
+    steps.advance(2, "it")
+    assert [text.partition("it")[2] for text in told] == [
+        ", 50 s",
+        ", 50 s",  # half a second says nothing
+        ", 52 s, about 38 s left",
+        ", 60 s, about 30 s left",
+        ", 90 s, about 0 s left",
+        ", 3 s left, 90 s",
+        ", 0 s",
+        ", 110 s",  # nobody knows how much there is
+    ]
+
+
+def test_the_time_left_stands_beside_the_bar(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 0.0
+    monkeypatch.setenv("COLUMNS", "200")
+    with ProgressDisplay(_columns, is_live=True, clock=lambda: now) as display:
+        bar = StepProgress(display)
+        bar.phase("reading", 1000)
+        bar.advance(0, "0 rows")
+        now = 10.0
+        bar.advance(100, "100 rows")
+    assert "100 rows, about 1 min 30 s left" in capsys.readouterr().err
 
 
 def test_log_lines_go_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
