@@ -110,6 +110,7 @@ THOROUGH = (
     "retrieval/training/test_training_lora.py",
     "retrieval/training/test_training_plan.py",
     "retrieval/vectors/test_vector_kinds.py",
+    "service/adapters/",
     "service/ray_serve/",
 )
 

@@ -135,6 +135,20 @@ def test_the_examples_of_the_page_of_shortlists_print_what_it_says(tmp_path: Pat
 
 
 @pytest.mark.slow
+def test_the_examples_of_the_page_of_adapters_print_what_it_says(folder: Path) -> None:
+    for library in ("langchain_core", "llama_index.core", "haystack", "spacy"):
+        pytest.importorskip(library)
+    page = text_of("docs/adapters.md")
+    told = examples(page)
+    assert len(blocks(page)) == len(told) == 5
+    *local, (client, replied) = told
+    printed = run("\n".join(code for code, _ in local), folder)  # one process, as libraries load slowly
+    assert not differ(printed, "".join(said for _, said in local))
+    with ServerProcess(str(folder / "sample.index")) as server:
+        assert not differ(run(client.replace("127.0.0.1:50051", server.address()), folder), replied)
+
+
+@pytest.mark.slow
 def test_the_first_json_answer_is_written(evaluation_folder: Path) -> None:
     answer, entity, figures = run(blocks(JSON_ANSWERS)[0], evaluation_folder).splitlines()
     assert re.search(r" (person|city|chemical element|animal|book|film)$", answer)

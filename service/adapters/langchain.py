@@ -1,0 +1,82 @@
+"""A retriever of LangChain: documents are entities."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from genret.retrieval.errors import MissingExtraError
+from genret.retrieval.types import RetrievalResult, RetrieveRequest
+from genret.service.adapters.entity_source import (
+    DEFAULT_TEXT_COLUMN,
+    EntitySource,
+    asked,
+    metadata_of,
+    text_of,
+)
+
+try:
+    from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
+    from langchain_core.documents import Document
+    from langchain_core.retrievers import BaseRetriever
+    from pydantic import Field, PrivateAttr
+except ModuleNotFoundError as error:
+    raise MissingExtraError("langchain_core", "langchain") from error
+
+
+class LangChainRetriever(BaseRetriever):
+    """Finds entities by a query, as documents, best first.
+
+    `invoke` and its kin take `k`, `method` and the options of requests too: `invoke(query, k=3,
+    filter="kind = 'city'")`. Errors are those of `EntitySource`, when made and when asked.
+
+    Attributes:
+        index: Directory of an index, an open retriever, or with an address the name of an index there.
+        model: Checkpoint of the index; None: the default model.
+        address: `host:port` of a server; None: the index is opened here, when first asked.
+        connection: Attributes of `ClientOptions` for the server; the token is the variable GENRET_TOKEN's.
+        k: Entities wanted.
+        method: Method, by its name or as an object.
+        options: Further options of every request, as of `RetrieveRequest`.
+        text_column: Column whose text follows the title in `page_content`.
+    """
+
+    index: Any = None
+    model: str | None = None
+    address: str | None = None
+    connection: dict[str, Any] = Field(default_factory=dict)
+    k: int = 10
+    method: Any = "auto"
+    options: dict[str, Any] = Field(default_factory=dict)
+    text_column: str = DEFAULT_TEXT_COLUMN
+    _source: EntitySource = PrivateAttr()
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Check what was given."""
+        super().model_post_init(context)
+        self._source = EntitySource(self.index, self.model, self.address, self.connection)
+        self._asked("-", {})
+
+    @property
+    def source(self) -> EntitySource:
+        """What answers, to be opened ahead or closed."""
+        return self._source
+
+    def _get_relevant_documents(
+        self, query: str, *, run_manager: CallbackManagerForRetrieverRun, **options: Any
+    ) -> list[Document]:
+        return self._documents(self._source.retrieve(self._asked(query, options)))
+
+    async def _aget_relevant_documents(
+        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, **options: Any
+    ) -> list[Document]:
+        return self._documents(await self._source.aretrieve(self._asked(query, options)))
+
+    def _asked(self, query: str, options: dict[str, Any]) -> RetrieveRequest:
+        given = {"k": self.k, "method": self.method, **self.options, **options}
+        return asked(query, given)
+
+    def _documents(self, found: RetrievalResult) -> list[Document]:
+        return [
+            Document(id=one.entity_id, page_content=text_of(one, self.text_column), metadata=metadata_of(one))
+            for one in found.candidates
+        ]
