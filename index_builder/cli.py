@@ -36,7 +36,7 @@ from genret.index_builder.command_line import (
 from genret.index_builder.flags import build_evidence_flags, source_flags, update_evidence_flags
 from genret.index_builder.update import UpdateRequest, UpdateSummary, update_index
 from genret.retrieval.checkpoints import SETTINGS_FILE, settings_folder
-from genret.retrieval.command_options import prompt_option
+from genret.retrieval.command_options import GroupedCommand, grouped, prompt_option
 from genret.retrieval.index.summary import evidence_facts, evidence_lines
 from genret.retrieval.progress import StepProgress
 from genret.retrieval.prompts import CheckpointConfig
@@ -80,8 +80,8 @@ _update_option = partial(env_option, _UPDATE_ENV)
     show_default="the prompt's, else the tokenizer's end-of-sequence token",
     help="Token that closes every title: one of the vocabulary, or text that is one, such as \\n.",
 )
-@source_flags(_BUILD_ENV)
-@build_evidence_flags(_BUILD_ENV)
+@grouped("Catalogue files", source_flags(_BUILD_ENV))
+@grouped("Evidence and vectors", build_evidence_flags(_BUILD_ENV))
 @bad_row_options(_BUILD_ENV, fails="build", place="OUT")
 @_build_option(
     "--max-title-tokens",
@@ -168,6 +168,8 @@ class BuildWish:
 
 @click.command(
     "build-index",
+    cls=GroupedCommand,
+    epilog="\b\nExamples:\n  build-index films.tsv --out films.index",
     context_settings={
         "show_default": True,
         "max_content_width": 100,
@@ -225,7 +227,9 @@ def _rendering(tokenizer: TextTokenizer, prompt: str | None, given: dict[str, st
     return Rendering.from_json({**base.to_json(), **given})
 
 
-@click.command("update", context_settings={"show_default": True, "max_content_width": 100})
+@click.command(
+    "update", cls=GroupedCommand, context_settings={"show_default": True, "max_content_width": 100}
+)
 @click.argument("index", type=click.Path(path_type=Path, file_okay=False))
 @_update_option(
     "--add",
@@ -258,8 +262,8 @@ def _rendering(tokenizer: TextTokenizer, prompt: str | None, given: dict[str, st
     show_default="that of the default model of the index",
     help="The tokenizer the index was built with. Needed for --add alone.",
 )
-@source_flags(_UPDATE_ENV)
-@update_evidence_flags(_UPDATE_ENV)
+@grouped("Catalogue files", source_flags(_UPDATE_ENV))
+@grouped("Evidence and vectors", update_evidence_flags(_UPDATE_ENV))
 @bad_row_options(_UPDATE_ENV, fails="update", place="INDEX")
 @keep_versions_option(_UPDATE_ENV)
 @_update_option("--dry-run", is_flag=True, help="Say what would change, and publish nothing.")

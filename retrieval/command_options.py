@@ -46,6 +46,37 @@ def together(*options: Callable[[_F], _F]) -> Callable[[_F], _F]:
     return add
 
 
+class GroupedCommand(click.Command):
+    """A command whose help lists its options under the headings that `grouped` gives them."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options without a heading first, where there are more than --help, then the groups."""
+        sections: dict[str, list[tuple[str, str]]] = {"": []}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if isinstance(parameter, click.Option) and record is not None:
+                sections.setdefault(getattr(parameter, "heading", ""), []).append(record)
+        own = sections.pop("")
+        parts = [("Options", own), *sections.items()]
+        for heading, records in parts if len(own) > 1 else [*parts[1:], ("Other options", own)]:
+            with formatter.section(heading):
+                formatter.write_dl(records)
+
+
+def grouped(heading: str, *options: Callable[[Any], Any]) -> Callable[[_F], _F]:
+    """Return one decorator that adds options to a `GroupedCommand`, under a heading in its help."""
+
+    def add(command: _F) -> _F:
+        before = len(getattr(command, "__click_params__", ()))
+        with_options: Any = together(*options)(command)
+        for parameter in with_options.__click_params__[before:]:
+            parameter.heading = heading
+        done: _F = with_options
+        return done
+
+    return add
+
+
 def flag_settings(option: RequestOption) -> dict[str, Any]:
     """Return the settings of `click.option` for an option of a request."""
     settings = {**SHOWN, "help": option.help, "default": option.default, "show_default": option.unset or True}
@@ -83,7 +114,8 @@ def flag_names(option: RequestOption) -> tuple[str, ...]:
 
 def hardware_options(dtype: str = "auto") -> Callable[[_F], _F]:
     """Add --device, --dtype and --threads to a command, with a default for --dtype."""
-    return together(
+    return grouped(
+        "Model and device",
         click.option("--device", **DEVICE, **SHOWN),
         click.option("--dtype", **{**DTYPE, "default": dtype}, **SHOWN),
         click.option(
@@ -94,12 +126,13 @@ def hardware_options(dtype: str = "auto") -> Callable[[_F], _F]:
 
 def model_options(command: _F) -> _F:
     """Add --model, --device, --dtype and --threads to a command."""
-    return click.option("--model", **MODEL, show_envvar=True)(hardware_options()(command))
+    model: Callable[[_F], _F] = click.option("--model", **MODEL, show_envvar=True)
+    return grouped("Model and device", model, hardware_options())(command)
 
 
 def encoder_option(command: _F) -> _F:
     """Add --encoder to a command that opens an index with vectors."""
-    return click.option("--encoder", **ENCODER, show_envvar=True)(command)
+    return grouped("Model and device", click.option("--encoder", **ENCODER, show_envvar=True))(command)
 
 
 def prompt_option(more: str = "", envvar: str | None = None) -> Callable[[_F], _F]:

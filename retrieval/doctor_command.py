@@ -15,7 +15,7 @@ import click
 
 from genret.decoding.errors import DecodingError, ModelLoadError
 from genret.retrieval.checkpoints import find_checkpoint
-from genret.retrieval.command_options import SHOWN, hardware_options
+from genret.retrieval.command_options import SHOWN, GroupedCommand, hardware_options
 from genret.retrieval.defaults import default_model
 from genret.retrieval.errors import GenretError, ModelError
 
@@ -32,7 +32,7 @@ _LARGEST_SEED = 2**63 - 1
 _SILENT_S = 10.0  # between two lines of progress where there is no terminal
 
 
-@click.command("doctor")
+@click.command("doctor", cls=GroupedCommand)
 @click.argument("model", required=False)
 @hardware_options(dtype="float32")
 @click.option(

@@ -44,6 +44,34 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 
+# By name: what a user may type, below the help of the command.
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "build": ("genret build films.tsv --out films.index", "genret build films.tsv --dry-run"),
+    "update": ("genret update films.index --add new.tsv", "genret update films.index --remove-id Q42"),
+    "rollback": ("genret rollback films.index",),
+    "tune": ("genret tune films.index --queries queries.tsv#train",),
+    "inspect": ("genret inspect films.index", "genret inspect films.index --json"),
+    "verify": ("genret verify films.index",),
+    "train": ("genret train --catalogue films.tsv --preset tiny --out model",),
+    "init-model": ("genret init-model ./SmolLM2-360M",),
+    "doctor": ("genret doctor ./SmolLM2-360M", "genret doctor --json -"),
+    "serve": ("genret serve films.index --http-port 8080", "genret serve --config server.toml"),
+    "warm-cache": ("NUMBA_CACHE_DIR=/cache genret warm-cache",),
+    "deploy-ray": ("genret deploy-ray films.index --num-replicas 2",),
+    "ask": ('genret ask films.index "film with a talking pig"',),
+    "query": ('genret query "film with a talking pig" -k 3', "genret query - --json < queries.txt"),
+    "score": ('genret score "film with a talking pig" Babe Cars',),
+    "answer": ('genret answer --schema film.json "film with a talking pig"',),
+    "health": ("genret health --wait 30",),
+    "indexes": ("genret indexes", "genret indexes films --json"),
+    "reload": ("genret reload films",),
+    "token": ("genret token new --scope admin", "genret token check tokens.txt --json"),
+    "link": ("genret link texts.jsonl --index films.index --out links.parquet",),
+    "evaluate": ("genret evaluate --index films.index --set queries:queries.tsv --out report",),
+    "demo": ("genret demo",),
+}
+
+
 class LazyGroup(click.Group):
     """A group that imports a command when it runs; its errors become one line on stderr and exit code 1."""
 
@@ -57,6 +85,7 @@ class LazyGroup(click.Group):
             return None
         module = import_module(f"genret.{COMMANDS[cmd_name][0]}")
         command: click.Command = getattr(module, f"{cmd_name.replace('-', '_')}_command")
+        command.epilog = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in EXAMPLES.get(cmd_name, ()))
         return command
 
     def resolve_command(

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from genret.retrieval.command_options import GroupedCommand, model_options, prompt_option
 from genret.retrieval.command_options import described_option as _option
-from genret.retrieval.command_options import model_options, prompt_option
 from genret.retrieval.interruption import INTERRUPTED, sigterm_as_interrupt
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _COUNT = click.IntRange(min=1)
 _DEFAULT_METHODS = "unconstrained trie disc:1 disc:2 disc:3 disc:4 beam:10 bm25-shortlist bm25"
 
 
-@click.command("evaluate")
+@click.command("evaluate", cls=GroupedCommand)
 @_option(
     "--index index_path", "Index directory.", click.Path(), required=True, envvar="GENRET_EVALUATE_INDEX"
 )
@@ -93,6 +93,7 @@ _DEFAULT_METHODS = "unconstrained trie disc:1 disc:2 disc:3 disc:4 beam:10 bm25-
     "text",
     envvar="GENRET_EVALUATE_FORMAT",
 )
+@_option("--json as_json", "The same as --format json.", is_flag=True, envvar="GENRET_EVALUATE_JSON")
 def evaluate_command(
     index_path: str,
     model: str | None,
@@ -107,6 +108,7 @@ def evaluate_command(
     resamples: int,
     no_plots: bool,
     output: str,
+    as_json: bool,
     **others: Any,
 ) -> None:
     """Compare methods on labelled sets and write a report.
@@ -150,7 +152,7 @@ def evaluate_command(
         raise click.UsageError(f"--{error.field.replace('_', '-')}: {error.message}") from error
     except GenretError as error:
         raise click.ClickException(str(error)) from error
-    if output == "json":
+    if as_json or output == "json":
         click.echo(json.dumps({**evaluated.results, "out": str(out)}, ensure_ascii=False, allow_nan=False))
     else:
         click.echo("\n".join(_summary(evaluated)))

@@ -20,9 +20,10 @@ from genret.retrieval.command_options import (
     ENCODER,
     MODEL,
     SHOWN,
+    GroupedCommand,
     flag_names,
     flag_settings,
-    together,
+    grouped,
 )
 from genret.retrieval.errors import GenretError, InputError
 from genret.retrieval.interruption import INTERRUPTED, surely_interrupted
@@ -62,34 +63,9 @@ def asked(name: str, **changes: Any) -> Flag:
     return (*flag_names(option), name), {**flag_settings(option), **changes}
 
 
-class GroupedCommand(click.Command):
-    """A command whose help lists its options under the headings of their groups."""
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the groups in the order of their first options, and options without a group last."""
-        sections: dict[str, list[tuple[str, str]]] = {}
-        for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx)
-            if isinstance(parameter, click.Option) and record is not None:
-                sections.setdefault(getattr(parameter, "heading", "Other options"), []).append(record)
-        for heading, records in sections.items():
-            with formatter.section(heading):
-                formatter.write_dl(records)
-
-
-class GroupedOption(click.Option):
-    """An option that knows its group's heading."""
-
-    def __init__(self, *arguments: Any, heading: str, **settings: Any) -> None:
-        super().__init__(*arguments, **settings)
-        self.heading = heading
-
-
 def flag_group(heading: str, *flags: Flag) -> Callable[[_F], _F]:
     """Return a decorator that adds options to a command, under a heading in its help."""
-    return together(
-        *(click.option(*names, cls=GroupedOption, heading=heading, **settings) for names, settings in flags)
-    )
+    return grouped(heading, *(click.option(*names, **settings) for names, settings in flags))
 
 
 output_flags = flag_group(
@@ -218,7 +194,7 @@ def default_cache_dir() -> Path | None:
 
 
 mention_flags = flag_group(
-    "Mentions that are found (names of the index in the text; the likeliest of those that overlap)",
+    "Mentions that are found, which are names of the index in the text",
     flag(
         "--case",
         type=click.Choice(CASES),

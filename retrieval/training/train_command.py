@@ -237,7 +237,12 @@ def _columns() -> list[ProgressColumn]:
 )
 @_option("--log-steps", "Steps over which the loss that is shown is a mean.", _COUNT, 50)
 @_option("--plan", "Measure a few steps, print the plan of the run, and stop.", is_flag=True)
-@_option("--json json_", "Print the plan as JSON; the metrics of a run always are.", is_flag=True)
+@_option(
+    "--json json_",
+    "Print the plan as JSON; the metrics of a run always are.",
+    is_flag=True,
+    envvar="GENRET_TRAIN_JSON",
+)
 @_option("--max-hours", "Longest run that begins without a question.", _POSITIVE, 24.0)
 @_option("--yes", "Begin whatever the plan says.", is_flag=True)
 @_option(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from genret.retrieval.answers.answer_types import AnswerRequest
-from genret.retrieval.command_options import request_flags, shown_option, together
+from genret.retrieval.command_options import GroupedCommand, grouped, request_flags, shown_option
 from genret.retrieval.errors import InputError
 from genret.service.commands import usage_error
 from genret.service.commands.connection import (
@@ -43,7 +43,7 @@ _ABOUT_SCHEMA = "schema_json: "
 _GRAMMAR = ("whitespace", "property_order", "formats", "extra_properties", "forced_spans", "prompt")
 
 
-@click.command("answer")
+@click.command("answer", cls=GroupedCommand)
 @click.argument("queries", nargs=-1)
 @shown_option(
     "--schema",
@@ -59,7 +59,7 @@ _GRAMMAR = ("whitespace", "property_order", "formats", "extra_properties", "forc
     is_flag=True,
     help="Say keyword by keyword what is enforced and what is refused, and ask no server.",
 )
-@together(*request_flags(AnswerRequest, last=_GRAMMAR))
+@grouped("Request", *request_flags(AnswerRequest, last=_GRAMMAR))
 @index_option('Index that "titles" means in the schema.')
 @json_option("ANSWER", "query: the answer, its entities, figures")
 @connection_options(timeout_s=60.0)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from genret.retrieval.command_options import shown_option, together
+from genret.retrieval.command_options import grouped, shown_option
 from genret.retrieval.errors import InputError
 from genret.retrieval.interruption import surely_interrupted
 from genret.service.call import Priority
@@ -92,7 +92,7 @@ def connection_options(timeout_s: float, waits_for: str = "an answer") -> Callab
         timeout = shown_option(
             "--timeout", type=float, default=timeout_s, help=f"Seconds to wait for {waits_for}."
         )
-        with_options: _F = together(*_OPTIONS, timeout)(run)
+        with_options: _F = grouped("Server", *_OPTIONS, timeout)(run)
         return with_options
 
     return add

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from genret.retrieval.command_options import shown_option
+from genret.retrieval.command_options import GroupedCommand, shown_option
 from genret.retrieval.errors import InputError
 from genret.service.commands import usage_error
 from genret.service.commands.serve import config_options, given_flags, mistakes_as_usage, setting_options
@@ -18,7 +18,7 @@ from genret.service.observability.logs import configure as configure_logs
 from genret.service.ray_serve.deployment import DEFAULT_APPLICATION, DEFAULT_HTTP_PORT, ServePlan
 
 
-@click.command("deploy-ray")
+@click.command("deploy-ray", cls=GroupedCommand)
 @click.argument("path", metavar="[INDEX]", required=False)
 @config_options(
     "DEPLOY_RAY",

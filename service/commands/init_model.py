@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from genret.retrieval.errors import InputError
 from genret.retrieval.prompts import CheckpointConfig
 from genret.retrieval.text import Rendering, TextTokenizer
 from genret.service.commands import usage_error
+from genret.service.commands.connection import json_option
 
 
 @click.command("init-model")
@@ -29,8 +31,14 @@ from genret.service.commands import usage_error
     show_default="what ends the assistant's turn, the line or the text in the prompt",
 )
 @shown_option("--force", is_flag=True, help="Replace the genret.json that is there.")
+@json_option("INIT_MODEL", "checkpoint: what was chosen, and why")
 def init_model_command(
-    model: Path, prompt: str | None, mention_prompt: str | None, end_token: str | None, force: bool
+    model: Path,
+    prompt: str | None,
+    mention_prompt: str | None,
+    end_token: str | None,
+    force: bool,
+    as_json_lines: bool,
 ) -> None:
     """Write genret.json for a checkpoint: which prompts it is asked with, and how titles end.
 
@@ -74,11 +82,15 @@ def init_model_command(
         "titles": repr(f"{rendering.context}{rendering.prefix}TITLE{rendering.suffix}"),
         "end token": f"{tokenizer.token_name(end)!r} ({end})",
     }
+    if doubt is not None:
+        click.echo(f"warning: {doubt}", err=True)
+    if as_json_lines:
+        document = {"file": str(file), "warning": doubt, "chosen": told, "reasons": reasons}
+        click.echo(json.dumps(document, ensure_ascii=False))
+        return
     click.echo(f"{file}")
     for name, value in told.items():
         click.echo(f"  {name:<10} {value}: {reasons[name]}")
-    if doubt is not None:
-        click.echo(f"warning: {doubt}", err=True)
     click.echo(f"next: genret build TITLES --tokenizer {model}")
 
 

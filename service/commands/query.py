@@ -18,11 +18,12 @@ import click
 
 from genret.retrieval.arguments import options_of, read_ids
 from genret.retrieval.command_options import (
+    GroupedCommand,
     encoder_option,
+    grouped,
     model_options,
     request_flags,
     shown_option,
-    together,
 )
 from genret.retrieval.errors import InputError, SourceError
 from genret.retrieval.interruption import surely_interrupted
@@ -152,13 +153,13 @@ def question_options(example: str) -> Callable[[_F], _F]:
                 raise click.UsageError("query: must not be empty")
             command(question=question, **values)
 
-        with_options: _F = together(*_FLAGS)(run)
+        with_options: _F = grouped("Request", *_FLAGS)(run)
         return with_options
 
     return add
 
 
-@click.command("query")
+@click.command("query", cls=GroupedCommand)
 @click.argument("queries", nargs=-1)
 @question_options('genret query "author of hamlet"')
 @index_option("Index to search.")
@@ -202,7 +203,7 @@ def _ask(client: RetrievalClient, requests: Sequence[RetrieveRequest], index: st
     return client.retrieve_batch(requests, index)
 
 
-@click.command("ask")
+@click.command("ask", cls=GroupedCommand)
 @click.argument("index", type=click.Path())
 @click.argument("queries", nargs=-1)
 @question_options('genret ask INDEX "author of hamlet"')

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from genret.retrieval.command_options import shown_option
+from genret.retrieval.command_options import GroupedCommand, shown_option
 from genret.service.commands.connection import Connection, connection_options, json_option
 from genret.service.commands.render import FOLDED, RIGHT, show, table
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from genret.service.client import IndexInfo
 
 
-@click.command("indexes")
+@click.command("indexes", cls=GroupedCommand)
 @click.argument("name", required=False)
 @json_option("INDEXES", "index")
 @connection_options(timeout_s=10.0)
@@ -46,7 +46,7 @@ def indexes_command(name: str | None, as_json_lines: bool, connection: Connectio
             click.echo(_as_line(index))
 
 
-@click.command("reload")
+@click.command("reload", cls=GroupedCommand)
 @click.argument("name", default="", required=False)
 @shown_option("--force", is_flag=True, help="Load it also when it is the version that is served.")
 @json_option("RELOAD", "index")
@@ -71,7 +71,7 @@ def reload_command(name: str, force: bool, as_json_lines: bool, connection: Conn
         click.echo(f"index {reply.index.name!r}: version {reply.index.version} is served already")
 
 
-@click.command("health")
+@click.command("health", cls=GroupedCommand)
 @shown_option("--live", is_flag=True, help="Ask whether the server lives, not whether it is ready.")
 @shown_option(
     "--wait",
@@ -79,8 +79,9 @@ def reload_command(name: str, force: bool, as_json_lines: bool, connection: Conn
     help="Wait so many seconds for it to be ready, also when it has not been started yet.",
     show_default="answer at once",
 )
+@json_option("HEALTH", "server")
 @connection_options(timeout_s=5.0)
-def health_command(live: bool, wait: float | None, connection: Connection) -> None:
+def health_command(live: bool, wait: float | None, as_json_lines: bool, connection: Connection) -> None:
     """Say whether a server is ready: exit code 0 when it is, 1 when it is not or does not answer."""
     from genret.service.client import LIVENESS, READINESS
 
@@ -92,7 +93,8 @@ def health_command(live: bool, wait: float | None, connection: Connection) -> No
         if wait is not None:
             client.wait_until_ready(wait)
         status = client.health(LIVENESS if live else READINESS)
-    click.echo(status)
+    told = {"address": connection.address, "asked": "live" if live else "ready", "status": status}
+    click.echo(json.dumps(told) if as_json_lines else status)
     if status != "SERVING":
         raise click.exceptions.Exit(1)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from genret.retrieval.command_options import prompt_option, shown_option
+from genret.retrieval.command_options import GroupedCommand, prompt_option, shown_option
 from genret.retrieval.errors import InputError
 from genret.retrieval.score_types import ScoreRequest
 from genret.service.commands import usage_error
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from genret.service.client.reply import ScoreReply
 
 
-@click.command("score")
+@click.command("score", cls=GroupedCommand)
 @click.argument("query")
 @click.argument("titles", nargs=-1)
 @shown_option(

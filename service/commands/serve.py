@@ -12,13 +12,14 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
-from genret.retrieval.command_options import shown_option, together
+from genret.retrieval.command_options import GroupedCommand, grouped, shown_option, together
 from genret.retrieval.errors import InputError
 from genret.service.commands import usage_error
 from genret.service.configuration.kinds import OneOf
@@ -53,7 +54,10 @@ class SettingOption(click.Option):
 
 def setting_options(command: _F) -> _F:
     """Add an option for every setting to a command, which gets their values by `given_flags`."""
-    return together(*map(_option, SETTINGS))(command)
+    groups = groupby(SETTINGS, key=lambda setting: setting.key[0])
+    return together(*(grouped(f"Settings of [{name}]", *map(_option, group)) for name, group in groups))(
+        command
+    )
 
 
 def given_flags(context: click.Context) -> dict[str, object]:
@@ -116,7 +120,7 @@ _STOPPED = "stopped"
 _EXIT_OF_SIGNAL = 128  # plus its number: what a shell says of a process that a signal ended
 
 
-@click.command("serve")
+@click.command("serve", cls=GroupedCommand)
 @click.argument("path", metavar="[INDEX]", required=False)
 @config_options(
     "SERVE",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import click
@@ -9,6 +10,7 @@ import click
 from genret.retrieval.command_options import shown_option
 from genret.retrieval.errors import InputError
 from genret.service.call import Priority
+from genret.service.commands.connection import json_option
 from genret.service.security.bearer_tokens import Scope, line_of, new_token, read_token_file
 
 
@@ -30,19 +32,21 @@ def token_command() -> None:
     default=Priority.INTERACTIVE.value,
     help="The best priority of its calls: bulk gives way to others, whatever a call asks for.",
 )
-def new_command(scope: str, priority: str) -> None:
+@json_option("TOKEN_NEW", "token, with its line")
+def new_command(scope: str, priority: str, as_json_lines: bool) -> None:
     """Print a fresh token, and below it the line that makes it live in a server's token file.
 
     The token is for its user and is not stored anywhere. The line holds its SHA-256 only.
     """
     token = new_token()
-    click.echo(token)
-    click.echo(line_of(Scope(scope), token, Priority(priority)))
+    line = line_of(Scope(scope), token, Priority(priority))
+    click.echo(json.dumps({"token": token, "line": line}) if as_json_lines else f"{token}\n{line}")
 
 
 @token_command.command("check")
 @click.argument("file", type=click.Path(path_type=Path))
-def check_command(file: Path) -> None:
+@json_option("TOKEN_CHECK", "token")
+def check_command(file: Path, as_json_lines: bool) -> None:
     """Say which tokens of FILE are live; fail if a server would refuse it.
 
     A line says scope, priority if it is bulk, and fingerprint.
@@ -53,4 +57,9 @@ def check_command(file: Path) -> None:
         raise click.ClickException(error.message) from error
     for token in tokens:
         bulk = "bulk " if token.priority is Priority.BULK else ""
-        click.echo(f"{token.scope.value} {bulk}{token.fingerprint}")
+        told = {
+            "scope": token.scope.value,
+            "priority": token.priority.value,
+            "fingerprint": token.fingerprint,
+        }
+        click.echo(json.dumps(told) if as_json_lines else f"{token.scope.value} {bulk}{token.fingerprint}")

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from genret.index_builder.command_line import answered, keep_versions_option, shown_progress, talk_options
+from genret.retrieval.command_options import GroupedCommand, encoder_option, model_options, prompt_option
 from genret.retrieval.command_options import described_option as _option
-from genret.retrieval.command_options import encoder_option, model_options, prompt_option
 from genret.retrieval.errors import IndexDirectoryError, InputError
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class _Opened:
     null_prompts: list[list[int]] = field(default_factory=list)
 
 
-@click.command("tune", context_settings={"show_default": True, "max_content_width": 100})
+@click.command("tune", cls=GroupedCommand, context_settings={"show_default": True, "max_content_width": 100})
 @click.argument("index", type=click.Path(path_type=Path, file_okay=False))
 @_option(
     "--queries",

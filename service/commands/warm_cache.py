@@ -5,6 +5,7 @@ It opens an index of twenty titles of the sample, as a server does, and tries of
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from contextlib import redirect_stdout
@@ -16,6 +17,7 @@ import click
 
 from genret.retrieval.defaults import sample_catalogue, small_model_dir
 from genret.retrieval.errors import GenretError
+from genret.service.commands.connection import json_option
 
 _VARIABLE = "NUMBA_CACHE_DIR"  # numba's own; its loops read it when they are imported
 _TITLES = 20
@@ -23,7 +25,8 @@ _VOCABULARIES = (1 << 8, 1 << 16, 1 << 17)  # tokens of 8, 16 and 32 bits
 
 
 @click.command("warm-cache")
-def warm_cache_command() -> None:
+@json_option("WARM_CACHE", "folder: its loops and bytes")
+def warm_cache_command(as_json_lines: bool) -> None:
     """Compile the loops (extra numba) into the folder NUMBA_CACHE_DIR, for servers to come.
 
     They find them there if genret lies in the same place, with the same versions of numba and Python, and if
@@ -43,7 +46,11 @@ def warm_cache_command() -> None:
     kept = sorted(folder.rglob("*.nbc"))
     if not kept:
         raise GenretError(f"{folder}: no compiled loop could be kept there; the log says why")
-    click.echo(f"{len(kept)} compiled loops in {folder}, {sum(file.stat().st_size for file in kept):,} bytes")
+    size = sum(file.stat().st_size for file in kept)
+    if as_json_lines:
+        click.echo(json.dumps({"folder": str(folder), "loops": len(kept), "bytes": size}))
+    else:
+        click.echo(f"{len(kept)} compiled loops in {folder}, {size:,} bytes")
 
 
 def _use_all_loops(folder: Path) -> None:

@@ -1,0 +1,191 @@
+"""Every command: the width and parts of its help, its examples, --json, and completion in shells."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from genret.index_builder.cli import build_command
+from genret.service.main import COMMANDS, EXAMPLES, cli
+from tests.e2e.pages import code, rows, section, text_of
+
+NO_JSON = {
+    "serve": "runs until it is stopped; --print-config says what it would run with",
+    "deploy-ray": "runs until it is stopped; --print-config says what it would run with",
+    "demo": "shows other commands and what they print",
+}
+HEAVY = ("torch", "transformers", "pyarrow", "numpy", "grpc")
+SHELLS = ("bash", "zsh", "fish")
+
+
+def commands() -> Iterator[tuple[str, click.Command]]:
+    """Every command by what is typed, those of groups too."""
+    context = click.Context(cli)
+    for name in COMMANDS:
+        command = cli.get_command(context, name)
+        assert command is not None
+        yield f"genret {name}", command
+        if isinstance(command, click.Group):
+            yield from ((f"genret {name} {one}", found) for one, found in command.commands.items())
+    yield "build-index", build_command
+
+
+ALL = dict(commands())
+LEAVES = {name: command for name, command in ALL.items() if not isinstance(command, click.Group)}
+
+
+def help_of(typed: str, width: int = 80) -> str:
+    result = CliRunner().invoke(
+        ALL.get(typed, cli),
+        ["--help"],
+        prog_name=typed,
+        terminal_width=width,
+        max_content_width=width,
+        help_option_names=["-h", "--help"],
+        auto_envvar_prefix=typed.upper().replace(" ", "_").replace("-", "_"),
+    )
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.mark.parametrize("typed", ["genret", *ALL])
+@pytest.mark.parametrize("width", [80, 100])
+def test_no_line_of_a_help_is_wider_than_the_terminal(typed: str, width: int) -> None:
+    lines = help_of(typed, width).splitlines()
+    assert not [line for line in lines if len(line) > width]
+
+
+@pytest.mark.parametrize("typed", ALL)
+def test_a_help_has_its_parts_in_order(typed: str) -> None:
+    text = help_of(typed)
+    parts = re.findall(r"^(Usage|[A-Z][\w ,\[\]-]*):(?= |$)|^  (Examples):$", text, re.M)
+    found = [first or second for first, second in parts]
+    assert found[0] == "Usage"
+    assert {"Options", "Other options"} & set(found)
+    assert found.count("Examples") == (typed.count(" ") < 2)
+    assert found[-1] == "Examples" or "Examples" not in found
+    about = text.split("\n\n")[1]
+    assert re.match(r"  [A-Z].*", about), "the second part says what it does"
+    for option in ALL[typed].params:
+        if isinstance(option, click.Option):
+            assert option.hidden or option.help, f"{option.name} has no help"
+
+
+def test_every_command_has_examples_that_its_parser_takes() -> None:
+    assert list(EXAMPLES) == list(COMMANDS)
+    for lines in EXAMPLES.values():
+        for line in lines:
+            words = shlex.split(line.partition(" < ")[0])
+            words = words[1:] if "=" in words[0] else words
+            typed = " ".join(words[:3]) if " ".join(words[:3]) in LEAVES else " ".join(words[:2])
+            rest = words[len(typed.split()) :]
+            command = LEAVES[typed]
+            parser = command.make_parser(click.Context(command))
+            values, left, _ = parser.parse_args(args=list(rest))
+            assert not left
+            required = {one.name for one in command.params if one.required and not one.default}
+            assert not {name for name in required if not values.get(name)}, line
+
+
+@pytest.mark.parametrize("typed", LEAVES)
+def test_a_command_that_prints_facts_prints_them_as_json(typed: str) -> None:
+    flags = {flag: option for option in LEAVES[typed].params for flag in option.opts}
+    name = typed.removeprefix("genret ")
+    if name in NO_JSON:
+        assert "--json" not in flags
+        return
+    option = flags["--json"]
+    assert isinstance(option, click.Option)
+    assert option.is_flag or typed == "genret doctor"  # FILE|-, beside the tables
+    if typed != "genret doctor":
+        variable = f"{typed} json" if typed != "build-index" else "genret build json"
+        expected = variable.upper().replace(" ", "_").replace("-", "_")
+        assert option.envvar in (None, expected)
+        assert option.envvar or option.name == "json", "the variable of --json is named after it"
+
+
+def test_the_page_says_what_every_command_prints_as_json() -> None:
+    told = {code(cell)[0]: text for cell, text in rows(section("docs/commands.md", "JSON"))}
+    names = [name.removeprefix("genret ") for name in LEAVES if name != "build-index"]
+    assert list(told) == names
+    for name, reason in NO_JSON.items():
+        assert told[name] == f"none: it {reason.replace('--print-config', '`--print-config`')}"
+
+
+def test_tokens_are_told_as_json(tmp_path: Path) -> None:
+    made = CliRunner().invoke(cli, ["token", "new", "--scope", "admin", "--json"])
+    document = json.loads(made.stdout)
+    assert document.keys() == {"token", "line"}
+    file = tmp_path / "tokens"
+    file.write_text(document["line"] + "\n", encoding="utf-8")
+    file.chmod(0o600)
+    checked = CliRunner().invoke(cli, ["token", "check", str(file), "--json"])
+    (line,) = checked.stdout.splitlines()
+    told = json.loads(line)
+    assert (told["scope"], told["priority"]) == ("admin", "interactive")
+    plain = CliRunner().invoke(cli, ["token", "check", str(file)]).stdout
+    assert plain == f"admin {told['fingerprint']}\n"
+    assert document["token"] not in line
+
+
+def completed(program: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, **variables}
+    command = [sys.executable, "-c", f"import sys\n{program}"]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+RUN = (
+    "from genret.service.main import cli\n"
+    "try:\n    cli(prog_name='genret')\n"
+    f"finally:\n    print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
+)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_script_of_a_shell_is_valid_and_loads_nothing_heavy(shell: str, tmp_path: Path) -> None:
+    done = completed(RUN, _GENRET_COMPLETE=f"{shell}_source")
+    assert done.returncode == 0
+    assert "genret" in done.stdout
+    assert done.stderr.splitlines()[-1] == "[]"
+    if shell == "bash":
+        script = tmp_path / "genret.bash"
+        script.write_text(done.stdout, encoding="utf-8")
+        subprocess.run(["bash", "-n", str(script)], check=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected", "absent"),
+    [
+        ("genret in", ["inspect", "init-model", "indexes"], HEAVY),
+        ("genret se", ["serve"], HEAVY),
+        ("genret query --beam", ["--beam-size"], ("torch", "transformers", "pyarrow", "grpc")),
+        ("genret query --method ", ["auto", "beam", "disc", "shortlist"], ("torch", "transformers", "grpc")),
+        ("genret build --vector-s", ["--vector-sample"], ("torch", "transformers", "grpc")),
+        ("genret evaluate --met", ["--method", "--metric"], ("torch", "transformers")),
+        ("genret token n", ["new"], ("torch", "transformers")),
+    ],
+)
+def test_words_are_completed_without_a_model(
+    words: str, expected: list[str], absent: tuple[str, ...]
+) -> None:
+    place = len(words.split()) - (not words.endswith(" "))
+    done = completed(RUN, _GENRET_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=str(place))
+    assert [line.partition(",")[2] for line in done.stdout.splitlines()] == expected
+    loaded = done.stderr.splitlines()[-1]
+    assert not [name for name in absent if repr(name) in loaded]
+
+
+def test_the_page_names_the_line_of_every_shell() -> None:
+    text = text_of("docs/commands.md")
+    for shell in SHELLS:
+        assert f"_GENRET_COMPLETE={shell}_source genret" in text
