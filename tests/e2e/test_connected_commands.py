@@ -239,6 +239,9 @@ def test_health_waits_until_a_server_is_ready() -> None:
         api.run(api.server.load())
         ready = genret("health", "--wait", "60", "--address", address)
         assert (ready.exit_code, ready.stdout) == (0, "SERVING\n")
+        for asked in ("ready", "live"):
+            told = genret("health", "--json", *(["--live"] if asked == "live" else []), "--address", address)
+            assert json.loads(told.stdout) == {"address": address, "asked": asked, "status": "SERVING"}
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 from pathlib import Path
@@ -16,10 +17,15 @@ from tests.trie_oracles import needs_numba
 FOLDER, GENERIC = "NUMBA_CACHE_DIR", {"NUMBA_CPU_NAME": "generic"}
 
 
-def warm(folder: Path) -> subprocess.CompletedProcess[str]:
+def warm(folder: Path, *flags: str) -> subprocess.CompletedProcess[str]:
     environment = {**ENVIRONMENT, **GENERIC, FOLDER: str(folder)}
     return subprocess.run(
-        [*GENRET, "warm-cache"], capture_output=True, text=True, timeout=300, env=environment, check=False
+        [*GENRET, "warm-cache", *flags],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=environment,
+        check=False,
     )
 
 
@@ -61,7 +67,11 @@ def test_a_server_compiles_nothing_more(
     ran = warm(tmp_path)
     assert ran.returncode == 0, ran.stderr
     kept = stamps(tmp_path)
-    assert f"{sum(path.suffix == '.nbc' for path in kept)} compiled loops in {tmp_path}" in ran.stdout
+    loops = [path for path in kept if path.suffix == ".nbc"]
+    assert f"{len(loops)} compiled loops in {tmp_path}" in ran.stdout
+    told = json.loads(warm(tmp_path, "--json").stdout)  # finds them all
+    size = sum(path.stat().st_size for path in loops)
+    assert told == {"folder": str(tmp_path), "loops": len(loops), "bytes": size}
     for name, value in {FOLDER: str(tmp_path), **GENERIC}.items():
         monkeypatch.setenv(name, value)
     with ServerProcess(str(tiny_index), "--model", str(checkpoint)) as server:

@@ -48,6 +48,10 @@ def test_a_checkpoint_with_a_chat_template_is_asked_in_conversations(tmp_path: P
         f"  end token  {STOP!r} (321): what ends them there",
         f"next: genret build TITLES --tokenizer {checkpoint}",
     ]
+    told = json.loads(done("init-model", checkpoint, "--force", "--json").stdout)
+    assert told["file"] == str(checkpoint / "genret.json")
+    assert (told["chosen"]["prompt"], told["reasons"]["mentions"]) == ("chat", "what goes with chat")
+    assert told["warning"] is None
     config = CheckpointConfig.load(checkpoint)
     assert (config.default_prompt, config.mention_prompt) == ("chat", "chat-mention")
     assert (config.answer_prompt, config.annotate_prompt) == ("chat-json", "annotate")
@@ -185,7 +189,8 @@ def test_commands_take_a_prompt_and_refuse_one_that_does_not_fit(tmp_path: Path)
     for result in (refused, genret(*evaluate, "--prompt", "few-shot")):
         assert result.exit_code == 1
         assert "but the prompt 'few-shot' of" in result.stderr
-    done(*evaluate, "--prompt", "plain", "--format", "json")
+    told = json.loads(done(*evaluate, "--prompt", "plain", "--json").stdout)
+    assert told == json.loads((tmp_path / "report" / "results.json").read_text()) | {"out": told["out"]}
     assert "--prompt plain" in (tmp_path / "report" / "report.md").read_text()
 
 

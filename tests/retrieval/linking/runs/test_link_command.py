@@ -413,5 +413,5 @@ def test_help_groups_every_option() -> None:
     for heading in ("Output:", "Input:", "Index and model:", "Linking:", "Mentions that are found", "Run:"):
         assert f"\n{heading}" in text
     # "-h" is there as well once the whole command line has been imported.
-    others = text.partition("\nOther options:\n")[2].split()
+    others = text.partition("\nOther options:\n")[2].partition("\n  Examples:\n")[0].split()
     assert " ".join(word for word in others if word != "-h,") == "--help Show this message and exit."
