@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -206,6 +207,35 @@ def test_the_example_of_the_client_library_prints_what_a_server_finds(readme_fol
     assert re.fullmatch(r"\w.* [0-9a-f]{32}", lines[0])
     assert len(lines) == 3
     assert "german city where oktoberfest is held -> Munich" in lines[1:]
+
+
+def test_the_commands_of_the_training_page_say_what_it_says(tmp_path: Path) -> None:
+    """Times and free memory are those of another machine; all else of a plan is the same."""
+    session = r"^\$ genret (train [^\n]*)\n(.*?)^```"
+    planned, objected, changed = re.findall(session, text_of("docs/training.md"), re.MULTILINE | re.DOTALL)
+
+    def without_times(text: str) -> str:
+        text = re.sub(r"time +.*|\S+ GB there", "", text)
+        return re.sub(r"take .+ on this|--max-steps \d+ fits", "", text)
+
+    folder = with_data(tmp_path)
+    assert without_times(genret(planned[0], folder)) == without_times(planned[1])
+    assert (
+        without_times(genret(objected[0], folder)).splitlines()[-1:]
+        == without_times(objected[1]).splitlines()
+    )
+    assert not (folder / "my-model").exists()
+    checkpoints = folder / "my-model" / "checkpoints"
+    command = [sys.executable, "-m", "genret", *planned[0].replace(" --plan", "").split()]
+    with subprocess.Popen([*command, "--save-steps", "1"], cwd=folder, stderr=subprocess.DEVNULL) as stopped:
+        while not list(checkpoints.glob("checkpoint-*/genret_budget.json")):
+            assert stopped.poll() is None
+            time.sleep(0.01)
+        stopped.kill()
+    command = [sys.executable, "-m", "genret", *changed[0].split()]
+    refused = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert refused.returncode == 2
+    assert refused.stderr.endswith(f"\n{changed[1]}")
 
 
 def evaluate(command: str, folder: Path) -> str:
