@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import ast
 import csv
 import json
 import os
 import re
 import shlex
+import shutil
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
-from tests.e2e.pages import blocks, text_of
+from tests.e2e.pages import ROOT, blocks, differ, text_of
 from tests.e2e.test_page_examples import commands_of
 from tests.service.server_process import ServerProcess
 from tests.shared_titles import shared_file
@@ -72,3 +77,51 @@ def test_half_a_million_names_are_asked_within_ten_minutes(tmp_path: Path) -> No
     mistyped = asked[:3] + asked[4] + asked[3] + asked[5:]
     answer = json.loads(shell(f"genret ask names.index {shlex.quote(mistyped)} --no-model --json", tmp_path))
     assert asked in [candidate["title"] for candidate in answer["candidates"][:3]]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not all(map(shutil.which, ("openssl", "curl", "jq"))), reason="needs openssl, curl and jq"
+)
+def test_the_tutorial_of_the_platform_prints_what_it_says(tmp_path: Path) -> None:
+    """One shell from the first command to the last, on ports of its own."""
+    page = text_of("docs/tutorials/platform.md")
+    asked = [commands_of(block) for block in blocks(page, "console")]
+    assert len(asked) == 4
+    script, says = "\n".join("\n".join(part) for part, _ in asked), "\n".join(said for _, said in asked)
+    for port in ("50051", "9464"):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            own = str(free.getsockname()[1])
+        script, says = script.replace(port, own), says.replace(port, own)
+    (names,) = (part for part, _ in map(commands_of, blocks(SEARCH, "console")[:1]))
+    shell("\n".join(names), tmp_path)
+    assert shell(f"trap 'kill %1 2>/dev/null || true' EXIT\n{script}", tmp_path) == f"{says}\n"
+
+
+def run_cells(notebook: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
+    """Run the code of a notebook, and yield every cell with how its last expression is shown."""
+    names: dict[str, Any] = {}
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            *statements, last = ast.parse("".join(cell["source"])).body
+            value = None
+            if not isinstance(last, ast.Expr):
+                statements.append(last)
+            exec(compile(ast.Module(statements, []), "<cell>", "exec"), names)
+            if isinstance(last, ast.Expr):
+                value = eval(compile(ast.Expression(last.value), "<cell>", "eval"), names)
+            yield cell, "" if value is None else repr(value)
+
+
+def test_the_notebook_shows_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pandas")
+    monkeypatch.chdir(tmp_path)
+    notebook = json.loads((ROOT / "examples" / "places.ipynb").read_text(encoding="utf-8"))
+    ran = list(run_cells(notebook))
+    for cell, shown in ran:
+        said = "".join("".join(output["data"]["text/plain"]) for output in cell["outputs"])
+        assert not differ(shown, said)
+    assert len(ran) == 4
+    assert len(ran[0][0]["source"]) == 6, "the first answer takes six lines"
+    assert ran[0][1] == "'Lake Constance'"
