@@ -417,7 +417,10 @@ class CsvReader(_TextReader):
         line = line.rstrip("\r")  # as csv does: some writers end lines in \r\r\n
         if "\r" in line:
             return BadRow(RejectReason.CONTROL_CHARACTER, "U+000D", line)
-        return self._fitting(line.split(self._delimiter), line)
+        row = line.split(self._delimiter)
+        if line.startswith(" ") or f"{self._delimiter} " in line:  # csv skips spaces that begin a field
+            row = [cell.lstrip(" ") for cell in row]
+        return self._fitting(row, line)
 
     def _record(self, reader: Reader, lines: _QuotedLines) -> list[str] | BadRow:
         try:

@@ -10,7 +10,7 @@ from unittest import mock
 
 import pyarrow.csv
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from genret.index_builder.build_options import BuildOptions
@@ -53,6 +53,13 @@ def found(file: Path, size: int = 5, **options: object) -> tuple[list[Record], l
 
 @lenient(max_examples=150)
 @given(lines=rows, dialect=dialects, bom=st.booleans(), block=st.sampled_from([1, 2, 7, 64, 1 << 18]))
+@example(
+    # The first batch has a quote, what follows it has none: a row is told alike in both.
+    lines=[('"', "x", "")] * 3 + [("", "", " ")],
+    dialect={"delimiter": "\t", "quoting": csv.QUOTE_MINIMAL, "lineterminator": "\n"},
+    bom=False,
+    block=1 << 18,
+)
 def test_what_csv_writes_comes_back_with_the_line_where_it_begins(
     tmp_path: Path, lines: list[tuple[str, str, str]], dialect: dict[str, str], bom: bool, block: int
 ) -> None:
