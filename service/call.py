@@ -81,7 +81,8 @@ class CallScope:
     `method` is its label in metrics, `peer` the client's address without port, `priority` what the client has
     sent, unchecked. `index` and `version` are
     empty before an answer, or with several indexes. `begun` and `answered` (when the last answer came from a
-    device) are `time.monotonic()`, seconds; `num_answers` counts answers from devices.
+    device) are `time.monotonic()`, seconds; `num_answers` counts answers from devices, `prompt_tokens` the
+    tokens of prompts.
     """
 
     request_id: str
@@ -93,6 +94,7 @@ class CallScope:
     begun: float = field(default_factory=time.monotonic)
     answered: float | None = None
     num_answers: int = 0
+    prompt_tokens: int = 0
     span: CallSpan | None = None
 
 
@@ -132,6 +134,13 @@ def enter(scope: CallScope) -> None:
 def current_scope() -> CallScope | None:
     """Return the scope of the running call; None outside of calls."""
     return _CURRENT.get()
+
+
+def note_prompt(tokens: int) -> int:
+    """Count the tokens of a prompt of the running call, and return them."""
+    if (scope := _CURRENT.get()) is not None:
+        scope.prompt_tokens += tokens
+    return tokens
 
 
 def client_address() -> str:

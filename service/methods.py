@@ -25,7 +25,14 @@ from genret.retrieval.answers.answer_types import AnswerRequest, AnswerResult, P
 from genret.retrieval.errors import InputError
 from genret.retrieval.score_types import ScoreRequest, ScoreResult
 from genret.retrieval.types import RetrievalResult, RetrieveRequest
-from genret.service.call import Call, Priority, client_address, current_client, current_priority
+from genret.service.call import (
+    Call,
+    Priority,
+    client_address,
+    current_client,
+    current_priority,
+    note_prompt,
+)
 from genret.service.client.reply import IndexInfo
 from genret.service.configuration.server_config import ServerConfig
 from genret.service.errors import NotReadyError
@@ -203,7 +210,7 @@ class Methods:
         prepared = PreparedAnswer.of(request, schema, compile_ms)
         # The schema may be part of the prompt.
         prompt_tokens = await asyncio.to_thread(contained, retriever.prompt_tokens, prepared)
-        return prepared, estimate_tokens(request, prompt_tokens)
+        return prepared, estimate_tokens(request, note_prompt(prompt_tokens))
 
     async def batch_retrieve(self, message: pb.BatchRetrieveRequest, call: Call) -> pb.BatchRetrieveResponse:
         """Answer several queries, each with its own status; they wait where their queue is full."""
@@ -346,7 +353,8 @@ async def _work(served: ServedIndex, request: RetrieveRequest | ScoreRequest) ->
         return contained(served.retriever.prompt_tokens, asked)
 
     inline = len(request.query) <= _INLINE_QUERY_CHARS
-    return estimate_tokens(request, count() if inline else await asyncio.to_thread(count), forms)
+    prompt_tokens = note_prompt(count() if inline else await asyncio.to_thread(count))
+    return estimate_tokens(request, prompt_tokens, forms)
 
 
 async def _outcome(result: M, call: Call, ask: Callable[..., Awaitable[Any]], *arguments: Any) -> M:

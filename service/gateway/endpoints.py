@@ -22,24 +22,26 @@ from starlette.types import Scope as AsgiScope
 from genret.retrieval.errors import InputError
 from genret.service.call import PRIORITY_KEY, REQUEST_ID_KEY, Call, CallScope, client_address, enter
 from genret.service.errors import MalformedMessageError, NotReadyError
+from genret.service.gateway.forms import Form, MethodCall
 from genret.service.gateway.http_calls import (
-    JSON_TYPE,
     BodyLimits,
     attended,
     begin_call,
     check_type,
+    error_body,
     error_response,
     off_the_loop,
-    read_message,
+    read_body,
     until_gone,
     with_deadline,
     write_message,
 )
+from genret.service.gateway.rerank import RERANK, RERANK_2
 from genret.service.methods import METHODS, Method, Methods
 from genret.service.observability.observations import CallObserver, ObservedCall
 from genret.service.security.authority import Authority, enter_as, refuse_cross_site, refuse_foreign_host
 from genret.service.security.bearer_tokens import METHOD_SCOPES, Scope
-from genret.service.wire.json import message_from_json, parsed_bytes
+from genret.service.wire.json import message_from_json, message_to_json, parsed_bytes
 from genret.service.wire.replies import index_of
 from genret.service.wire.requests import queries_of
 
@@ -50,13 +52,15 @@ NDJSON_TYPE = "application/x-ndjson"
 class Endpoint:
     """One method of the API under its path, in which `{name}` stands for a field of the request.
 
-    `has_body` tells whether the other fields come in a body.
+    `has_body` tells whether the other fields come in a body. A `form` says how bodies are written,
+    and may have another method answer, of the same scope.
     """
 
     verb: Literal["GET", "POST"]
     path: str
     method: str
     has_body: bool = True
+    form: Form | None = None
 
     @property
     def row(self) -> Method:
@@ -85,6 +89,11 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("GET", "/v1/indexes", "ListIndexes", has_body=False),
     Endpoint("POST", "/v1/indexes/{name}:reload", "ReloadIndex"),
     Endpoint("GET", "/v1/indexes/{name}", "GetIndex", has_body=False),
+)
+# What other vendors' clients speak.
+FORM_ENDPOINTS: tuple[Endpoint, ...] = (
+    Endpoint("POST", "/v1/rerank", "Score", form=RERANK),
+    Endpoint("POST", "/v2/rerank", "Score", form=RERANK_2),
 )
 
 
@@ -136,49 +145,59 @@ def finished(response: Response, request_id: str) -> Response:
     return response
 
 
-def refusal(error: BaseException, call: Call, observed: ObservedCall) -> Response:
+def refusal(error: BaseException, call: Call, observed: ObservedCall, form: Form | None = None) -> Response:
     """Return the reply to a failed call, and note its status; a cancelled call is one that a drain ended."""
     if isinstance(error, asyncio.CancelledError):
         error = NotReadyError()
     if not isinstance(error, Exception):
         raise error
-    response, code = error_response(error, call.request_id)
+    body = error_body if form is None else form.refuse
+    response, code = error_response(error, call.request_id, body)
     observed.code = code.name
     return finished(response, call.request_id)
 
 
 def unary(endpoint: Endpoint, methods: Methods, gate: Gate) -> Handler:
     """Return the handler of a method with one message in and one out."""
-    message_type = GetMessageClass(endpoint.row.descriptor.input_type)
 
     async def serve(request: Request) -> Response:
         async with gate.admit(request, endpoint) as (call, observed):
             try:
                 call = with_deadline(call, request)
                 gate.authorize(request, endpoint.scope)
-                message = await _message_of(request, message_type(), endpoint, gate.limits)
+                asked = await _asked(request, endpoint, gate.limits)
+                observed.scope.method = asked.method
                 if gate.observer.wants_queries:
-                    observed.note_queries(queries_of(message))
-                answering = methods.call(endpoint.row, message, call)
+                    observed.note_queries(queries_of(asked.message))
+                answering = methods.call(METHODS[asked.method], asked.message, call)
                 reply = await attended(until_gone(request), answering, call.deadline)
                 observed.note_index(*index_of(reply))
-                response = Response(await write_message(reply), media_type=JSON_TYPE)
+                body = await off_the_loop(reply.ByteSize(), asked.write, reply)
+                response = Response(body, media_type=asked.media_type)
             except (Exception, asyncio.CancelledError) as error:
-                return refusal(error, call, observed)
+                return refusal(error, call, observed, endpoint.form)
             return finished(response, call.request_id)
 
     return serve
 
 
-async def _message_of(request: Request, message: Message, endpoint: Endpoint, limits: BodyLimits) -> Message:
+async def _asked(request: Request, endpoint: Endpoint, limits: BodyLimits) -> MethodCall:
+    message, form = GetMessageClass(endpoint.row.descriptor.input_type)(), endpoint.form
+
+    def read(body: bytes, max_items: int) -> MethodCall:
+        if form is not None:
+            return form.asked(body, max_items)
+        return MethodCall(message_from_json(body, message, max_items), endpoint.method)
+
     if endpoint.has_body:
-        in_path = bool(request.path_params)
-        message = await read_message(request, message, limits, may_be_empty=in_path)
+        asked = await read_body(request, read, limits, may_be_empty=bool(request.path_params))
+    else:
+        asked = MethodCall(message, endpoint.method, message_to_json if form is None else form.write)
     for name, value in request.path_params.items():
-        if getattr(message, name):
+        if getattr(asked.message, name):
             raise InputError(name, "stands in the path, and must not be in the body")
-        setattr(message, name, value)
-    return message
+        setattr(asked.message, name, value)
+    return asked
 
 
 # Bytes read of a body that is sent faster than it is answered.

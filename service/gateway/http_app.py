@@ -19,7 +19,16 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from genret.service.configuration.server_config import ServerConfig
-from genret.service.gateway.endpoints import ENDPOINTS, Endpoint, Gate, Handler, finished, stream, unary
+from genret.service.gateway.endpoints import (
+    ENDPOINTS,
+    FORM_ENDPOINTS,
+    Endpoint,
+    Gate,
+    Handler,
+    finished,
+    stream,
+    unary,
+)
 from genret.service.gateway.http_calls import BodyLimits, HttpError, begin_call, error_response
 from genret.service.gateway.http_server import ConnectionCloser
 from genret.service.methods import Methods
@@ -45,7 +54,7 @@ def make_app(
     observer = CallObserver(metrics, config.log, tracing)
     limits = BodyLimits(config.max_request_bytes, config.max_batch_items, methods.request_bytes)
     gate = Gate(authority, observer, config.max_request_seconds, limits)
-    routes = [_route(endpoint, methods, gate) for endpoint in ENDPOINTS]
+    routes = [_route(endpoint, methods, gate) for endpoint in ENDPOINTS + FORM_ENDPOINTS]
     document = StaticFile.of(OPENAPI_FILE.read_bytes(), "application/json")
     routes += [file_route("/openapi.json", document), *_watching(metrics, readiness, gate)]
     if config.http.explorer:

@@ -28,7 +28,6 @@ from genret.service.serving.request_bytes import RequestBytes
 from genret.service.status import Failure
 from genret.service.wire.json import (
     json_bytes,
-    message_from_json,
     message_to_dict,
     message_to_json,
     parsed_bytes,
@@ -45,7 +44,7 @@ _BODY_SECONDS = 30.0
 _DISCARD_SECONDS = 2.0
 # As in JSON; Python's float() accepts more.
 _NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?", re.ASCII)
-M = TypeVar("M", bound=Message)
+_NOTHING = b"{}"
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -75,31 +74,35 @@ class BodyLimits:
     held: RequestBytes
 
 
-async def read_message(request: Request, message: M, limits: BodyLimits, may_be_empty: bool) -> M:
-    """Fill an empty message from the body of a request; no body leaves it empty if it `may_be_empty`.
+async def read_body(
+    request: Request, read: Callable[[bytes, int], R], limits: BodyLimits, may_be_empty: bool
+) -> R:
+    """Return what `read` makes of the body of a request and the most items of a list in it.
+
+    No body is an empty object if it `may_be_empty`.
 
     Raises:
         OverloadedError: the bodies that are read take too much memory.
         HttpError: the body is too large, too slow, or not declared as JSON.
-        MalformedMessageError, InputError: see `message_from_json`.
         DecodingCancelledError: the client left.
+        Exception: of `read`.
     """
     length = request.headers.get("content-length", "0")
     if may_be_empty and length == "0" and "transfer-encoding" not in request.headers:
-        return message
+        return read(_NOTHING, limits.max_items)
     check_type(request, JSON_TYPE)
     try:
         async with asyncio.timeout(_BODY_SECONDS):
-            body = await _read_body(request, limits)
+            body = await _received(request, limits)
     except TimeoutError:
         text = f"the body did not arrive within {_BODY_SECONDS:.0f} s"
         raise HttpError(408, StatusCode.DEADLINE_EXCEEDED, text, {"connection": "close"}) from None
     except ClientDisconnect:
         raise DecodingCancelledError("the client left") from None
     if not body and may_be_empty:
-        return message
+        return read(_NOTHING, limits.max_items)
     with limits.held.hold(client_address(), parsed_bytes(body)):
-        return await off_the_loop(len(body), message_from_json, body, message, limits.max_items)
+        return await off_the_loop(len(body), read, body, limits.max_items)
 
 
 async def write_message(message: Message) -> bytes:
@@ -147,7 +150,7 @@ async def until_gone(request: Request) -> None:
         pass
 
 
-async def _read_body(request: Request, limits: BodyLimits) -> bytes:
+async def _received(request: Request, limits: BodyLimits) -> bytes:
     announced = request.headers.get("content-length", "")
     too_large = announced.isdigit() and int(announced) > limits.max_bytes
     chunks: list[bytes] = []
@@ -224,7 +227,14 @@ class HttpError(Exception):
         self.headers = dict(headers or {})
 
 
-def error_response(error: Exception, request_id: str) -> tuple[Response, StatusCode]:
+def error_body(told: dict[str, Any]) -> dict[str, Any]:
+    """Return the body that tells a failure, where an endpoint has no form of its own."""
+    return {"error": told}
+
+
+def error_response(
+    error: Exception, request_id: str, body: Callable[[dict[str, Any]], dict[str, Any]] = error_body
+) -> tuple[Response, StatusCode]:
     """Return the reply to a failed request, and the failure's status in gRPC; a bug is logged."""
     if isinstance(error, HttpError):
         failure, http_status, headers = Failure(error.code, error.message), error.http_status, error.headers
@@ -244,4 +254,4 @@ def error_response(error: Exception, request_id: str) -> tuple[Response, StatusC
         "message": status.get("message", ""),
         "details": status.get("details", []),
     }
-    return Response(json_bytes({"error": told}), http_status, headers, media_type=JSON_TYPE), failure.code
+    return Response(json_bytes(body(told)), http_status, headers, media_type=JSON_TYPE), failure.code

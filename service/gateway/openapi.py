@@ -22,7 +22,8 @@ from genret.retrieval.answers.answer_types import AnswerRequest
 from genret.retrieval.arguments import INT64, MAX_IDS, options_of
 from genret.retrieval.score_types import MAX_SCORED_TITLES
 from genret.retrieval.types import RetrieveRequest
-from genret.service.gateway.endpoints import ENDPOINTS, NDJSON_TYPE, Endpoint
+from genret.service.gateway.endpoints import ENDPOINTS, FORM_ENDPOINTS, NDJSON_TYPE, Endpoint
+from genret.service.gateway.forms import EVENTS_TYPE, Form
 from genret.service.pb.regenerate import descriptor_set
 from genret.service.wire.json import INTEGER_RANGES, WIDE_INTEGERS
 
@@ -79,6 +80,10 @@ def openapi_document(descriptors: bytes, version: str) -> dict[str, Any]:
     for endpoint in ENDPOINTS:
         operation = _operation(endpoint, schemas, comments)
         paths.setdefault(endpoint.path, {})[endpoint.verb.lower()] = operation
+    for endpoint in FORM_ENDPOINTS:
+        if endpoint.form is not None:
+            operation = _operation(endpoint, schemas, comments) | _formed(endpoint.form, endpoint)
+            paths.setdefault(endpoint.path, {})[endpoint.verb.lower()] = operation
     services = {endpoint.service: endpoint.row.descriptor.containing_service for endpoint in ENDPOINTS}
     return {
         "openapi": "3.1.0",
@@ -141,6 +146,38 @@ def _reply(endpoint: Endpoint, schemas: Schemas) -> dict[str, Any]:
     schema: Schema = schemas.add(endpoint.row.descriptor.output_type, reads=False)
     text = "The answers, one JSON object a line." if endpoint.row.is_stream else "The answer."
     return {"description": text, "headers": _HEADERS, "content": {_media_type(endpoint): {"schema": schema}}}
+
+
+def _formed(form: Form, endpoint: Endpoint) -> dict[str, Any]:
+    """Return what a form changes of the operation of its endpoint."""
+    reply: dict[str, Any] = {"application/json": {"schema": form.reply}}
+    if form.streams:
+        reply[EVENTS_TYPE] = {"schema": {"type": "string"}}
+    failures = failures_of(endpoint)
+    if form.error is not None:
+        failed = {"headers": _HEADERS, "content": {"application/json": {"schema": form.error}}}
+        failures = {
+            "4XX": {"description": "The request is refused; 429 has Retry-After.", **failed},
+            "5XX": {"description": "The server failed; 503 has Retry-After.", **failed},
+        }
+    operation: dict[str, Any] = {
+        "operationId": form.name,
+        "summary": form.description.split(". ")[0].rstrip("."),
+        "description": form.description,
+        "responses": {
+            "200": {"description": "The answer.", "headers": _HEADERS, "content": reply},
+            **failures,
+        },
+    }
+    if form.request is not None:
+        required = form.request["required"]
+        properties = {
+            name: schema if name in required else _or_null(schema)
+            for name, schema in form.request["properties"].items()
+        }
+        media = {"schema": {**form.request, "properties": properties}, "example": form.example}
+        operation["requestBody"] = {"required": True, "content": {"application/json": media}}
+    return operation
 
 
 def _media_type(endpoint: Endpoint) -> str:

@@ -45,13 +45,23 @@ def message_from_json(body: bytes, message: M, max_items: int | None = None) -> 
         MalformedMessageError: the text is no JSON object.
         InputError: a field does not exist or cannot hold its value; names the field by its path.
     """
+    return message_from_dict(object_from_json(body, max_items), message)
+
+
+def object_from_json(body: bytes, max_items: int | None = None) -> dict[str, Any]:
+    """Return the JSON object of a UTF-8 text; raises as `message_from_json` does, not for fields' names."""
     value = _loaded(body)
     if not isinstance(value, dict):
         raise MalformedMessageError(f"the body must be a JSON object, got {_kind(value)}")
     for name, items in value.items():  # each object becomes a message, of ten times the size of its text
         too_many = max_items is not None and isinstance(items, list) and len(items) > max_items
         if too_many and any(isinstance(item, dict) for item in items):
-            raise InputError(_printable(name), f"at most {max_items}, got {len(items)}")
+            raise InputError(printable(name), f"at most {max_items}, got {len(items)}")
+    return value
+
+
+def message_from_dict(value: dict[str, Any], message: M) -> M:
+    """Fill an empty message from a JSON object, and return it; raises as `message_from_json` does."""
     _check_object(value, message.DESCRIPTOR, "")
     try:
         json_format.ParseDict(value, message)
@@ -127,7 +137,7 @@ def _check_object(value: dict[str, Any], kind: Descriptor, path: str) -> None:
             known = ", ".join(f.name for f in kind.fields) or "none"
             near = nearest(name, fields)
             hint = f", did you mean {near}?" if near else ";"
-            raise InputError(path + _printable(name), f"is no field of {kind.name}{hint} fields: {known}")
+            raise InputError(path + printable(name), f"is no field of {kind.name}{hint} fields: {known}")
         where = path + field.name
         if field.name in seen:
             raise InputError(where, f"is given twice, as {field.name} and as {field.json_name}")
@@ -205,9 +215,9 @@ def _kind(value: Any) -> str:
 
 
 def _shown(text: str) -> str:
-    return repr(_printable(text))
+    return repr(printable(text))
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Return a text that a reply can carry: at most 100 characters, no halves of surrogate pairs."""
     return text.encode("utf-8", "backslashreplace").decode()[:100]

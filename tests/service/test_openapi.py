@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from genret.retrieval.errors import InputError
-from genret.service.gateway.endpoints import ENDPOINTS, NDJSON_TYPE, Endpoint
+from genret.service.gateway.endpoints import ENDPOINTS, FORM_ENDPOINTS, NDJSON_TYPE, Endpoint
+from genret.service.gateway.forms import Form
 from genret.service.gateway.http_app import OPENAPI_FILE
 from genret.service.gateway.http_calls import HTTP_STATUS
 from genret.service.gateway.openapi import CONSTRAINTS, REQUIRED
@@ -33,6 +34,7 @@ from tests.service.http_gateway import client_in_a_thread, serving_in_a_thread
 from tests.service.openapi_cases import document, quiet
 
 DOCUMENT: dict[str, Any] = json.loads(OPENAPI_FILE.read_text(encoding="utf-8"))
+FORMS: list[Form] = [endpoint.form for endpoint in FORM_ENDPOINTS if endpoint.form is not None]
 SCHEMAS: dict[str, Any] = DOCUMENT["components"]["schemas"]
 READERS: dict[str, Callable[[Any], object]] = {
     "RetrieveRequest": request_from_proto,
@@ -56,9 +58,8 @@ def test_every_method_of_the_api_has_a_path() -> None:
     services = [*pb.DESCRIPTOR.services_by_name.values(), *index_pb.DESCRIPTOR.services_by_name.values()]
     methods = {(service.name, method.name) for service in services for method in service.methods}
     assert {(e.service, e.method) for e in ENDPOINTS} == methods
-    assert {o["operationId"] for path in DOCUMENT["paths"].values() for o in path.values()} == {
-        name for _, name in methods
-    }
+    operations = [o["operationId"] for path in DOCUMENT["paths"].values() for o in path.values()]
+    assert sorted(operations) == sorted([*(name for _, name in methods), *(form.name for form in FORMS)])
 
 
 def walk(value: Any) -> Iterator[dict[str, Any]]:
@@ -89,7 +90,7 @@ def test_schemas_are_json_schemas_and_examples_fit_them() -> None:
                     examples += 1
                     schema = {**media["schema"], "components": DOCUMENT["components"]}
                     jsonschema.validate(media["example"], schema)
-    assert examples == 5
+    assert examples == 5 + sum(form.example is not None for form in FORMS)
 
 
 def test_everything_the_proto_says_is_said() -> None:
@@ -103,6 +104,15 @@ def test_everything_the_proto_says_is_said() -> None:
     assert query["description"].startswith("The query text. Must not be blank")
     methods = SCHEMAS["RetrievalMethod"]["description"]
     assert "`RETRIEVAL_METHOD_DISC`: Samples from the model's own" in methods
+
+
+def test_everything_in_a_form_is_described() -> None:
+    for endpoint in FORM_ENDPOINTS:
+        assert endpoint.form is not None
+        for schema in (endpoint.form.request or {}, endpoint.form.reply, endpoint.form.error or {}):
+            for part in walk(schema):
+                for name, described in part.get("properties", {}).items():
+                    assert "properties" in described or described.get("description"), (endpoint.path, name)
 
 
 def test_options_of_mentions_leave_out_what_each_mention_says_itself() -> None:
