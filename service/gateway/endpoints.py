@@ -22,6 +22,7 @@ from starlette.types import Scope as AsgiScope
 from genret.retrieval.errors import InputError
 from genret.service.call import PRIORITY_KEY, REQUEST_ID_KEY, Call, CallScope, client_address, enter
 from genret.service.errors import MalformedMessageError, NotReadyError
+from genret.service.gateway.chat_completions import CHAT, COMPLETIONS, MODELS, ONE_MODEL
 from genret.service.gateway.forms import Form, MethodCall
 from genret.service.gateway.http_calls import (
     BodyLimits,
@@ -94,6 +95,10 @@ ENDPOINTS: tuple[Endpoint, ...] = (
 FORM_ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("POST", "/v1/rerank", "Score", form=RERANK),
     Endpoint("POST", "/v2/rerank", "Score", form=RERANK_2),
+    Endpoint("POST", "/v1/chat/completions", "Answer", form=CHAT),
+    Endpoint("POST", "/v1/completions", "Answer", form=COMPLETIONS),
+    Endpoint("GET", "/v1/models", "ListIndexes", has_body=False, form=MODELS),
+    Endpoint("GET", "/v1/models/{name}", "GetIndex", has_body=False, form=ONE_MODEL),
 )
 
 
