@@ -34,7 +34,8 @@ def outcomes(folder: Path, kinds: tuple[str, ...], seed: int, number: int) -> li
         stdout=subprocess.PIPE,
         text=True,
         cwd=REPOSITORY,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        # Threads do not survive a fork, and who waits for them waits for ever.
+        env={**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
     )
     found = []
     with child:
