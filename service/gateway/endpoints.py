@@ -177,7 +177,7 @@ def unary(endpoint: Endpoint, methods: Methods, gate: Gate) -> Handler:
                 answering = methods.call(METHODS[asked.method], asked.message, call)
                 reply = await attended(until_gone(request), answering, call.deadline)
                 observed.note_index(*index_of(reply))
-                body = await off_the_loop(reply.ByteSize(), asked.write, reply)
+                body = await write_message(reply, asked.write)
                 response = Response(body, media_type=asked.media_type)
             except (Exception, asyncio.CancelledError) as error:
                 return refusal(error, call, observed, endpoint.form)

@@ -105,9 +105,9 @@ async def read_body(
         return await off_the_loop(len(body), read, body, limits.max_items)
 
 
-async def write_message(message: Message) -> bytes:
-    """Return the body of a reply."""
-    return await off_the_loop(message.ByteSize(), message_to_json, message)
+async def write_message(message: Message, write: Callable[[Any], bytes] = message_to_json) -> bytes:
+    """Return a message as the body of a reply."""
+    return await off_the_loop(message.ByteSize(), write, message)
 
 
 async def off_the_loop(size: int, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:

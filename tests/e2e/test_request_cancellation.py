@@ -388,10 +388,10 @@ async def test_a_client_hangs_up_while_its_answer_is_written_as_json(
 ) -> None:
     async with served as api:
         calls: list[asyncio.Task[Any]] = []
-        write: Callable[[Message], Awaitable[bytes]] = getattr(handlers, "write_message")  # noqa: B009
+        write: Callable[..., Awaitable[bytes]] = getattr(handlers, "write_message")  # noqa: B009
 
-        async def leaving(message: Message) -> bytes:
-            body = await write(message)
+        async def leaving(message: Message, *form: Any) -> bytes:
+            body = await write(message, *form)
             if calls:
                 await gone(calls.pop())
             return body
