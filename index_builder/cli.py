@@ -136,7 +136,7 @@ class BuildWish:
     Attributes:
         options: Options without a place and a rendering.
         tokenizer: Place of the tokenizer; None: that of the model to weigh, else of the default model.
-        overrides: What is said of the rendering of titles.
+        overrides: Parts of the rendering of titles, by name, that go before those of the prompt.
         dry_run: Whether nothing is to be built.
     """
 

@@ -10,7 +10,6 @@ import os
 import sys
 import warnings
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from inspect import Parameter, Signature, cleandoc
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -21,7 +20,7 @@ from genret.index_builder.build import BuildSummary
 from genret.index_builder.build_plan import BuildPlan
 from genret.index_builder.cli import BuildWish, build_wish
 from genret.index_builder.command_line import left_out, shown_progress
-from genret.retrieval.errors import InputError
+from genret.retrieval.errors import InputError, nearest
 from genret.retrieval.sources.memory_rows import MemoryRows
 
 
@@ -98,8 +97,8 @@ def _wish(options: Mapping[str, Any]) -> BuildWish:
     words: list[str] = []
     for name, value in options.items():
         if name not in _OPTIONS:
-            near = get_close_matches(name, _OPTIONS, n=1)
-            meant = f"; did you mean {near[0]!r}?" if near else ""
+            near = nearest(name, _OPTIONS)
+            meant = f"; did you mean {near!r}?" if near else ""
             raise TypeError(f"build_index() got an unexpected keyword argument {name!r}{meant}")
         words += _words(_OPTIONS[name], value)
     try:

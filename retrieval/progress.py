@@ -133,14 +133,14 @@ class StepProgress:
             if not self._display.is_live:
                 self._display.say(f"{name} …")
 
-    def advance(self, done: int, note: str) -> None:
+    def advance(self, done: int, note: str, *, tells_left: bool = False) -> None:
         """Show that `done` units of the phase are finished in all, with a note in words.
 
-        The time left is told too, once it is known, unless the note tells it: then the caller knows better.
+        The time left is added, once it is known, unless the note tells it: then the caller knows better.
         """
         if self._display is None:
             return
-        left = "" if note.endswith(" left") else self._left(done, self._display.clock())
+        left = "" if tells_left else self._left(done, self._display.clock())
         if not self._display.is_live:
             share = f" {100 * done // self._total} %," if self._total else ""
             note = f"{self._name}:{share} {note}, {self._display.clock() - self._begun:.0f} s"
@@ -177,9 +177,9 @@ class PhaseClock(StepProgress):
         self._running = name, time.monotonic()
         self._progress.phase(name, total)
 
-    def advance(self, done: int, note: str) -> None:
+    def advance(self, done: int, note: str, *, tells_left: bool = False) -> None:
         """Pass it on."""
-        self._progress.advance(done, note)
+        self._progress.advance(done, note, tells_left=tells_left)
 
     def note(self, text: str) -> None:
         """Pass it on."""

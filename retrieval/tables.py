@@ -153,12 +153,7 @@ def to_arrow(results: Any) -> pa.Table:
     Raises:
         InputError: an item is no result, or results of several kinds stand together.
     """
-    import pyarrow as pa
-
-    kind, rows = _rows_of(results)
-    columns = _columns(kind).items()
-    cells = [{name: convert(row[name]) for name, (_, convert) in columns} for row in rows]
-    return pa.Table.from_pylist(cells, schema=arrow_schema(kind))
+    return _arrow_table(*_rows_of(results))
 
 
 def to_pandas(results: Any) -> pd.DataFrame:
@@ -173,12 +168,21 @@ def to_pandas(results: Any) -> pd.DataFrame:
     import pandas as pd
     import pyarrow as pa
 
-    table, (_, rows) = to_arrow(given := _listed(results)), _rows_of(given)
+    kind, rows = _rows_of(results)
+    table = _arrow_table(kind, rows)
     frame = table.to_pandas(integer_object_nulls=True)  # as doubles, large ones would be others
     for field in table.schema:
         if pa.types.is_nested(field.type) or field.name == "metadata":
             frame[field.name] = pd.Series([row[field.name] for row in rows], dtype=object)
     return frame
+
+
+def _arrow_table(kind: Any, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
+    import pyarrow as pa
+
+    columns = _columns(kind).items()
+    cells = [{name: convert(row[name]) for name, (_, convert) in columns} for row in rows]
+    return pa.Table.from_pylist(cells, schema=arrow_schema(kind))
 
 
 def arrow_schema(kind: Any) -> pa.Schema:

@@ -41,7 +41,7 @@ class NoProgress:
     def phase(self, name: str, total: int | None = None) -> None:
         pass
 
-    def advance(self, done: int, note: str) -> None:
+    def advance(self, done: int, note: str, *, tells_left: bool = False) -> None:
         pass
 
 

@@ -127,8 +127,8 @@ def minimize(loss: Smooth, start: FloatArray, *, floor: FloatArray | None = None
     """Return where a smooth function is least, by BFGS projected onto lower bounds (Bertsekas 1982).
 
     Args:
-        loss: The function; what it has as its only minimum is found if it is convex.
-        start: Where the search begins. Shape: (n,)
+        loss: The function; if it is convex, the point found is its minimum.
+        start: Point at which the search begins. Shape: (n,)
         floor: Lower bounds, -inf for none; None bounds nothing. Shape: (n,)
     """
     floor = np.full(len(start), -np.inf) if floor is None else floor

@@ -107,7 +107,8 @@ def complete_prior(
             left = duration((time.monotonic() - begun) * (total - done) / done)
             if first and done < total:
                 progress.note(f"the prior: about {left} left")
-            progress.advance(done, f"{done:,} of {total:,} titles and aliases, {left} left")
+            told = f"{done:,} of {total:,} titles and aliases, {left} left"
+            progress.advance(done, told, tells_left=True)
     except InvalidLogitsError as error:
         raise ModelError(str(error)) from error
 

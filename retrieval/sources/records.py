@@ -98,7 +98,7 @@ class Rejects:
         source: Name of the source, for messages.
         limit: Most bad rows that are allowed.
         files: Names of its files by number; bad rows name theirs if there are several.
-        unit: What the rows of the first file are counted in: "line", or "row" for rows in memory.
+        unit: Unit in which rows of the first file are counted: "line", or "row" for rows in memory.
     """
 
     source: str

@@ -176,7 +176,8 @@ class _Reporter(TrainerCallback):
         left = self.seconds_left(step)
         told = "" if left is None else f", {duration(left)} left"
         share = self._budget.progress(step)
-        self._progress.advance(round(1000 * share), f"step {step:,}{self._learnt}{told}")
+        note = f"step {step:,}{self._learnt}{told}"
+        self._progress.advance(round(1000 * share), note, tells_left=left is not None)
 
     def seconds_left(self, step: int) -> float | None:
         """Return an estimate of the seconds that are left after a step; None before steps are measured."""
@@ -240,7 +241,7 @@ def train_model(
         options: Options of the optimisation.
         progress: Shows the phases and the steps.
         evaluate: Called as `options.eval_steps` says.
-        forecast: What is known of the run so far.
+        forecast: Forecast as far as it is known before there are examples.
         approve: Receives the whole forecast when the first steps are measured, and before the first step if
             there is too little memory; an error that it raises ends the run, and nothing is saved.
 

@@ -164,7 +164,7 @@ class FairShares(Generic[J]):
             if now == tuple(reach):
                 num_waiting = len(call.waiting)
                 yield client, call
-                if not call.waiting or len(call.waiting) == num_waiting:
+                if not 0 < len(call.waiting) < num_waiting:
                     continue
                 now = client.reach, call.reach
             heappush(order, (*now, number))

@@ -56,7 +56,7 @@ def test_the_time_left_is_told_once_it_is_known(monkeypatch: pytest.MonkeyPatch)
     for at, done in ((50.0, 600), (50.5, 605), (52.0, 620), (60.0, 700), (90.0, 1000)):
         now = at
         steps.advance(done, "it")
-    steps.advance(1000, "it, 3 s left")
+    steps.advance(1000, "it, 3 s left", tells_left=True)
     steps.phase("sorting")
     steps.advance(1, "it")
     now = 200.0

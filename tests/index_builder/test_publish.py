@@ -119,7 +119,7 @@ class Notes(StepProgress):
         self.notes: list[str] = []
         self.advances: list[str] = []
 
-    def advance(self, done: int, note: str) -> None:
+    def advance(self, done: int, note: str, *, tells_left: bool = False) -> None:
         self.advances.append(note)
 
     def note(self, text: str) -> None:

@@ -2,7 +2,7 @@
 
 import { ApiError, retrieve } from "./api.js";
 import { bar, button, make, milliseconds, number, percent } from "./display.js";
-import { likelihoods, percentageWords } from "./results.js";
+import { likelihoods, percentageWords, probabilityOf } from "./results.js";
 
 const METHODS = [
   ["RETRIEVAL_METHOD_AUTO", "Auto"],
@@ -92,13 +92,12 @@ function headline(reply) {
 }
 
 function item(candidate, share, reply, name, ranks, mark) {
-  const probability = number(candidate.probability) ?? Math.exp(number(candidate.logprob));
   const others = ranks.filter(([other]) => other !== name).map(([other, rank]) => `${other} ${rank}`);
   return make(
     "li",
     { class: "compared", "data-entity": candidate.entity_id },
     button(candidate.title, { class: "link", "aria-pressed": "false" }, () => mark(candidate.entity_id)),
-    make("p", { class: "small" }, make("strong", {}, percent(probability)), ` ${percentageWords(candidate, reply)}`),
+    make("p", { class: "small" }, make("strong", {}, percent(probabilityOf(candidate))), ` ${percentageWords(candidate, reply)}`),
     bar([["filled", share]]),
     make("p", { class: "muted small" }, others.length > 0 ? `also ${others.join(", ")}` : "by this method alone"),
   );

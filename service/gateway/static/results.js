@@ -143,13 +143,18 @@ export function percentageWords(candidate, reply) {
   return reply.nothing_fits === undefined ? "among the scored" : "probability that this one is meant";
 }
 
+/** The probability that stands beside a candidate: its own, or where it has none the model's of the entity. */
+export function probabilityOf(candidate) {
+  return number(candidate.probability) ?? Math.exp(number(candidate.logprob));
+}
+
 /**
  * Lengths of the bars of a reply's candidates, in [0, 1]: their probabilities, unless the list has another order.
  * Then `isByScore` is true, and the first one's score is the whole length: bars never contradict the list.
  */
 export function likelihoods(reply) {
   const candidates = reply.candidates ?? [];
-  const shares = candidates.map((one) => number(one.probability) ?? Math.exp(number(one.logprob)));
+  const shares = candidates.map(probabilityOf);
   const isByScore = shares.some((share, at) => share > shares[at - 1] + 1e-9);
   return { isByScore, shares: isByScore ? candidates.map((one) => Math.exp(number(one.score) - number(candidates[0].score))) : shares };
 }
@@ -168,7 +173,7 @@ function candidateItem(candidate, reply, length, isByScore, ranks, onShow) {
   const { method } = reply;
   const isInTree = ranks?.has(candidate.rank) ?? false;
   const logprob = number(candidate.logprob);
-  const probability = number(candidate.probability) ?? Math.exp(logprob);
+  const probability = probabilityOf(candidate);
   const shares = sharesOf(candidate);
   const ids = make("p", { class: "ids" }, make("code", {}, candidate.entity_id));
   if (candidate.surface && candidate.surface !== candidate.title) {

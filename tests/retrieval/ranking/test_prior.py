@@ -109,7 +109,7 @@ class NoNotes(NoProgress):
 class Interrupted(NoNotes):
     """Ctrl-C once so much is done."""
 
-    def advance(self, done: int, note: str) -> None:
+    def advance(self, done: int, note: str, *, tells_left: bool = False) -> None:
         if done > 6:
             raise KeyboardInterrupt
 

@@ -296,7 +296,7 @@ class ReportedRun:
         run = self
 
         class Shown(StepProgress):
-            def advance(self, done: int, note: str) -> None:
+            def advance(self, done: int, note: str, *, tells_left: bool = False) -> None:
                 run.told.append((done, note))
 
         meter = StepMeter(self.clock, [10] * 16, lambda *found: self.measured.append(found))
