@@ -39,7 +39,7 @@ _DEFAULT_METHODS = "unconstrained trie disc:1 disc:2 disc:3 disc:4 beam:10 bm25-
 )
 @_option(
     "--method methods",
-    "A method, may be given several times: unconstrained[:BEAMS], trie, "
+    "A method, may be given several times: unconstrained[:BEAMS], trie, greedy, "
     "disc:K[xBEAMS][/SAMPLES][+adaptive][+top:M], beam[:BEAMS], exact, evidence[:N], vectors[:N], "
     "shortlist[:N][+weight:W], auto[:N][+weight:W][+disc], bm25-shortlist[:N], bm25, run:FILE.",
     multiple=True,

@@ -88,7 +88,7 @@ class MethodMaker:
                 return ModelFreeMethod(spec.name, self._propose, self._batch_size)
             case "run":
                 return RunFileMethod(spec.name, spec.file or "", self._k, self.titles)
-            case "unconstrained" | "trie":
+            case "unconstrained" | "trie" | "greedy":
                 return GeneratingMethod(spec, self._retriever, *asked, self.titles)
             case "bm25-shortlist":
                 check_bm25s()
@@ -156,6 +156,7 @@ MAX_BM25_SHORTLIST = 10_000
 METHOD_FORMS = (
     "unconstrained[:BEAMS]",
     "trie",
+    "greedy",
     "disc:K[xBEAMS][/SAMPLES][+adaptive][+top:M]",
     "beam[:BEAMS]",
     "exact",
@@ -182,11 +183,11 @@ class MethodSpec:
     """One method with its settings."""
 
     name: str  # name as it was given
-    # "unconstrained", "trie", "disc", "beam", "exact", "evidence", "vectors", "shortlist", "auto",
-    # "bm25-shortlist", "bm25" or "run"
+    # "unconstrained", "trie", "greedy", "disc", "beam", "exact", "evidence", "vectors", "shortlist",
+    # "auto", "bm25-shortlist", "bm25" or "run"
     family: str
-    # Beams of `unconstrained` (None: one sample) and `beam` (None: the larger of k and 10); prefixes per
-    # draw of `disc`
+    # Beams of `unconstrained` and `trie` (None: one sample), `greedy` (1) and `beam` (None: the larger of k
+    # and 10); prefixes per draw of `disc`
     beams: int | None = None
     draws: int = 1  # draws per sample of `disc`, K
     samples: int = 1  # samples of `disc`, N
@@ -203,8 +204,8 @@ class MethodSpec:
     @classmethod
     def parse(cls, text: str) -> MethodSpec:
         """Read a method as the command line spells it; an InputError about "method" names what is wrong."""
-        if text in ("trie", "exact", "bm25"):
-            return cls(text, text)
+        if text in ("trie", "greedy", "exact", "bm25"):
+            return cls(text, text, beams=1 if text == "greedy" else None)
         if text.startswith("run:") and text != "run:":
             return cls(text, "run", file=text.removeprefix("run:"))
         if match := _DISC.fullmatch(text):

@@ -1,4 +1,4 @@
-"""Answers with transformers' own `generate`: without any constraint, or sampling along the trie of titles."""
+"""Answers with transformers' own `generate`: without any constraint, or along the trie of titles."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class GeneratingMethod:
 
     `unconstrained` takes what the model writes. It names an entity if its tokens are a row of the index, or
     its text is a title or an alias after the text policy; otherwise it is an invalid answer. `trie` samples
-    one title, from the tokens that continue some title at each step.
+    one title, from the tokens that continue some title at each step; `greedy` takes the likeliest of them.
 
     Raises:
         InputError: the model is none of transformers'.
@@ -57,7 +57,7 @@ class GeneratingMethod:
         if not isinstance(retriever.model, HFLanguageModel):
             raise InputError("method", f"{spec.name!r} needs a model of transformers, which this one is not")
         self.name = spec.name
-        self.is_constrained = spec.family == "trie"
+        self.is_constrained = spec.family != "unconstrained"
         self.is_random = spec.beams is None
         self._retriever = retriever
         self._k = k

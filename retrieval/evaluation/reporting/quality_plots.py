@@ -20,6 +20,7 @@ _POINTS_PER_INCH = 72
 _LOOKS = {
     "unconstrained": ("#d1603d", "X"),
     "trie": ("#c79a00", "s"),
+    "greedy": ("#c79a00", ">"),
     "disc": ("#2f86d1", "o"),
     "beam": ("#2a9d74", "^"),
     "exact": ("#2a9d74", "v"),

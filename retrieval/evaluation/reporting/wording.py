@@ -41,13 +41,13 @@ _DISC = (
 )
 
 ABOUT_LISTS = (
-    "Methods that draw one sample (`unconstrained` and `disc:K` without a number of samples, `trie`) "
-    "answer with one title per query; beams, shortlists, vectors, BM25 and `disc:K/SAMPLES` answer with a "
-    "list. Metrics that look beyond the first answer favour lists: between the two kinds, compare Success@1, "
-    "or F1 of mentions, which looks at the first answer alone. Times of `unconstrained` and `trie` are those "
-    "of transformers' `generate`, and all others with a model are those of this engine, which computes what "
-    "the prompts have in common once: `disc:1`, which draws from the same distribution as `trie`, is what "
-    "the times of more draws are to be compared with."
+    "Methods that write one text (`unconstrained`, `trie`, `greedy`, and `disc:K` without a number of "
+    "samples) answer with one title per query; beams, shortlists, vectors, BM25 and `disc:K/SAMPLES` answer "
+    "with a list. Metrics that look beyond the first answer favour lists: between the two kinds, compare "
+    "Success@1, or F1 of mentions, which looks at the first answer alone. Times of `unconstrained`, `trie` "
+    "and `greedy` are those of transformers' `generate`, and all others with a model are those of this "
+    "engine, which computes what the prompts have in common once: `disc:1`, which draws from the same "
+    "distribution as `trie`, is what the times of more draws are to be compared with."
 )
 
 COLUMNS = (
@@ -110,7 +110,7 @@ def answers_once(name: str) -> bool:
     spec = MethodSpec.parse(name)
     if spec.family == "unconstrained":
         return (spec.beams or 1) == 1
-    return spec.family == "trie" or (spec.family == "disc" and spec.samples == 1)
+    return spec.family in ("trie", "greedy") or (spec.family == "disc" and spec.samples == 1)
 
 
 def looks_at_first(name: str) -> bool:
@@ -127,6 +127,7 @@ _METHODS = {
     "title of the index (a prefix tree, or trie). All answers exist, but probability is handed on "
     "token by token: a beginning that leads to few or unlikely titles is as likely as it was when "
     "it led anywhere, which biases the answer.",
+    "greedy": "As `trie`, but the likeliest of the tokens that continue some title is taken, and none drawn.",
     "beam": "Beam search among the titles of the index, {width} prefixes at a time. It looks for "
     "the most probable titles instead of drawing one, adds up the probabilities of an entity's "
     "title and aliases, and ranks up to k entities.",
@@ -159,8 +160,9 @@ def _describe(spec: MethodSpec) -> str:
         order = "in the order of the ranking of the index"
     if spec.weight is not None:
         order = f"by the log-probability plus {spec.weight:g} times the similarity"
+    how = "the likeliest token each time" if spec.beams == 1 else f"beam search with {spec.beams} beams"
     return _METHODS[spec.family].format(
-        how=f"beam search with {spec.beams} beams" if spec.beams else "one sample at temperature 1",
+        how=how if spec.beams else "one sample at temperature 1",
         width=spec.beams or "the larger of k and 10",
         size=spec.size,
         decoder="DISC" if spec.decoder == "disc" else "Beam search",

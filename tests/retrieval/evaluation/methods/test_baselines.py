@@ -22,6 +22,7 @@ from genret.retrieval.evaluation.methods.generated import GeneratedTitle, Genera
 from genret.retrieval.evaluation.methods.model_free_methods import LexicalIndex, RunFileMethod
 from genret.retrieval.index.owners import FormOwners
 from genret.retrieval.index.reader import Index
+from genret.retrieval.methods.decoded_methods import owners_best_first
 from genret.retrieval.retriever import Retriever
 from genret.retrieval.text import TextTokenizer
 from tests.checkpoints import CATALOGUE, make_checkpoint, make_index, train_tokenizer
@@ -209,6 +210,28 @@ def test_a_title_of_several_names_them_in_order_and_disc_draws_one(checkpoint: P
         for name in ("disc:1", "disc:3"):
             assert len(named[name]) == 1
             assert {*named[name]} <= {"Q1", "Q2", "Q3"}
+
+
+def test_greedy_takes_the_likeliest_token_that_continues_a_title(opened: Retriever) -> None:
+    """Against a walk over the list of all rows, by a session of ours."""
+    index = opened.index
+    titles = [index.row_token_ids(rank) for rank in range(index.num_rows)]
+    asked = [
+        LabelledQuery(text, text) for text in ("quicksilver", "the prince of denmark", "a river in africa")
+    ]
+    for query, ranking in zip(
+        asked, make_method("greedy", opened, 1, 2).answer(asked, 0, print), strict=True
+    ):
+        session = opened.model.prefill([opened.config.prompt(None).encode(opened.tokenizer, query.text)])
+        logits, written = session.root_logits[0], ()
+        while written not in titles:
+            following = {row[len(written)] for row in titles if row[: len(written)] == written}
+            token = max(following, key=lambda t: float(logits[t]))
+            written = (*written, token)
+            logits = session.step(torch.zeros(1, 1, dtype=torch.int64), torch.tensor([[token]]))[0, 0]
+        shares = FormOwners(index, None, opened.config.title_weight)(index.row_of(written))
+        first = next(iter(owners_best_first(index, shares)))
+        assert [e.entity_id for e in ranking.entities] == [index.entity(first).entity_id]
 
 
 @pytest.mark.statistical

@@ -42,6 +42,7 @@ from tests.fakes import likely_titles
         ("unconstrained", MethodSpec("unconstrained", "unconstrained")),
         ("unconstrained:5", MethodSpec("unconstrained:5", "unconstrained", beams=5)),
         ("trie", MethodSpec("trie", "trie")),
+        ("greedy", MethodSpec("greedy", "greedy", beams=1)),
         ("disc:4+adaptive", MethodSpec("disc:4+adaptive", "disc", draws=4, adaptive=True)),
         ("beam", MethodSpec("beam", "beam")),
         ("beam:20", MethodSpec("beam:20", "beam", beams=20)),
@@ -140,7 +141,17 @@ def test_any_text_is_a_method_or_refused(text: str) -> None:
 
 
 DISC = ("disc:1", "disc:3", "disc:2x2", "disc:2/4", "disc:2+adaptive", "disc:2+top:5")
-CONSTRAINED = ("trie", *DISC, "beam", "beam:2", "exact", "bm25-shortlist", "bm25-shortlist:1", "bm25")
+CONSTRAINED = (
+    "trie",
+    "greedy",
+    *DISC,
+    "beam",
+    "beam:2",
+    "exact",
+    "bm25-shortlist",
+    "bm25-shortlist:1",
+    "bm25",
+)
 FREE = ("unconstrained", "unconstrained:1", "unconstrained:4")
 QUERIES = (*query_set().queries, *mention_set().queries)
 
