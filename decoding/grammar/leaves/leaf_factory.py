@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 
 from genret.decoding.grammar.compile_options import AutomatonLimitError
 from genret.decoding.grammar.errors import VocabularyError
-from genret.decoding.grammar.leaves.counted_text import AnyText, CountedTextLeaf
+from genret.decoding.grammar.leaves.counted_text import CountableTexts, CountedTextLeaf
 from genret.decoding.grammar.leaves.dfa_leaf import DfaLeaf
 from genret.decoding.grammar.leaves.distinct_leaf import (
     AlikeExits,
@@ -23,7 +23,13 @@ from genret.decoding.grammar.leaves.leaf import Leaf, SparseLeaf
 from genret.decoding.grammar.leaves.restricted_keys import LabelledKeys, RestrictedKeys
 from genret.decoding.grammar.leaves.table_walk import TableWalker
 from genret.decoding.grammar.regular.byte_dfa import ByteDfa
-from genret.decoding.grammar.regular.json_spelling import spell_texts
+from genret.decoding.grammar.regular.dfa import ENDLESS, Dfa
+from genret.decoding.grammar.regular.json_spelling import (
+    spell_any_text,
+    spell_counted,
+    spell_texts,
+    written_with,
+)
 from genret.decoding.grammar.regular.number_set import WRITTEN_INTEGERS, WRITTEN_NUMBERS, NumberSet
 from genret.decoding.grammar.regular.text_set import TextSet
 from genret.decoding.grammar.vocabulary import Vocabulary
@@ -59,8 +65,17 @@ class Leaves:
         self.vocabulary = vocabulary
         self.walker = TableWalker(vocabulary)
         self._any_text = {
-            canonical: AnyText(vocabulary, self.walker, canonical) for canonical in (False, True)
+            canonical: CountableTexts(
+                written_with(
+                    spell_counted(Dfa.everything()) if canonical else spell_any_text(),
+                    vocabulary.writable_texts,
+                ),
+                self.walker,
+                is_shared=True,
+            )
+            for canonical in (False, True)
         }
+        self._countable: WeakValueDictionary[Dfa, CountableTexts] = WeakValueDictionary()
         self._kept: WeakValueDictionary[Hashable, Leaf] = WeakValueDictionary()
         self._labelled: WeakValueDictionary[Hashable, LabelledKeys] = WeakValueDictionary()
         self._recent: deque[Leaf] = deque(maxlen=_NUM_RECENT)
@@ -172,8 +187,8 @@ class Leaves:
     def _spelled_one_way(self, leaf: Leaf) -> Leaf:
         if leaf is self._any_text[False].unbounded:
             return self._any_text[True].unbounded
-        if isinstance(leaf, CountedTextLeaf) and not leaf.is_canonical:
-            return self.texts(TextSet.of(*leaf.bounds), canonical=True)
+        if isinstance(leaf, CountedTextLeaf) and leaf.texts is self._any_text[False]:
+            return self.texts(TextSet(leaf.lengths, None), canonical=True)
         return leaf
 
     def _distinct(self, writings: Writings, excluded: frozenset[int]) -> DistinctLeaf:
@@ -196,13 +211,32 @@ class Leaves:
                 self.numbers(numbers, canonical).tokens(0, self.vocabulary.root)
 
     def _new_texts(self, texts: TextSet, canonical: bool) -> Leaf:
-        lengths = texts.lengths
-        if lengths is None:
-            return self._automaton(spell_texts(texts.automaton()))
-        if lengths[0] > MAX_SHORTEST:
+        if texts.dfa is None:
+            countable = self._any_text[canonical]
+            if texts.is_everything:
+                return countable.unbounded
+        elif texts.is_of_any_length:
+            return self._automaton(spell_texts(texts.dfa))
+        else:
+            countable = self._counted(texts.dfa)
+        if texts.lengths[0][0] > MAX_SHORTEST:
             raise AutomatonLimitError(f"its shortest text has more than {MAX_SHORTEST:,} characters")
-        any_text = self._any_text[canonical]
-        return any_text.unbounded if lengths == (0, None) else CountedTextLeaf(*lengths, any_text)
+        leaf = CountedTextLeaf(countable, texts.lengths)
+        if leaf.is_empty:
+            raise _unwritable()
+        return leaf
+
+    def _counted(self, dfa: Dfa) -> CountableTexts:
+        """The texts of an automaton, of any length, whose characters can be counted."""
+        made = self._countable.get(dfa)
+        if made is None:
+            automaton = written_with(spell_counted(dfa), self.vocabulary.writable_texts)
+            if automaton.is_empty:
+                raise _unwritable()
+            strings = self._any_text[True]
+            made = CountableTexts(automaton, self.walker, strings=(strings.unbounded, strings.body))
+            self._countable[dfa] = made
+        return made
 
     def _new_keys(self, automaton: ByteDfa, bits: int) -> Leaf:
         key = ("all keys", automaton.digest)
@@ -223,11 +257,9 @@ class Leaves:
         """The leaf of the writable part of an automaton."""
         if automaton.is_empty:
             raise ValueError("there is no such text")
-        writable = self.vocabulary.writable_texts
-        if writable is not None:
-            automaton = automaton & writable
-            if automaton.is_empty:
-                raise VocabularyError("the tokenizer cannot write any of the texts that are allowed")
+        automaton = written_with(automaton, self.vocabulary.writable_texts)
+        if automaton.is_empty:
+            raise _unwritable()
         strings = self._any_text[True]
         return DfaLeaf(automaton, self.walker, is_shared, (strings.unbounded, strings.body))
 
@@ -265,9 +297,16 @@ class Leaves:
                 return
 
 
+def _unwritable() -> VocabularyError:
+    return VocabularyError("the tokenizer cannot write any of the texts that are allowed")
+
+
 def _is_endless(leaf: Leaf) -> bool:
     """Whether a leaf has more texts than anyone can write."""
     if isinstance(leaf, CountedTextLeaf):
         # JSON's own punctuation can always be written.
-        return leaf.bounds[1] is None or leaf.bounds[1] >= _MANY_CHARACTERS
+        most, texts = leaf.lengths[-1][1], leaf.texts
+        if texts.unbounded.is_shared:
+            return most >= _MANY_CHARACTERS
+        return most == ENDLESS and not texts.automaton.is_finite
     return isinstance(leaf, DfaLeaf) and not leaf.automaton.is_finite

@@ -29,6 +29,7 @@ Words = npt.NDArray[np.uint32]
 _FEW = 64
 if _FEW != FEW_TOKENS:
     raise ImportError(f"the compiled loop has room for {_FEW} tokens, leaves call {FEW_TOKENS} tokens few")
+_QUOTE = ord('"')
 # For smaller subtrees, writing a state's row takes longer than searching its edges.
 _SMALL_TREE = 24
 
@@ -77,7 +78,7 @@ def walk(
     tokens: Ints,
     max_depth: int,
     roots: Ints,
-    counting: tuple[int, int] | None,
+    counting: npt.NDArray[np.bool_] | None,
     mask: Words,
     found: Ints,
 ) -> tuple[int, int]:
@@ -89,8 +90,8 @@ def walk(
     * `tokens`: ids by node. Shape: (T,).
     * `max_depth`: largest depth of a node.
     * `roots`: positions of nodes.
-    * `counting`: a state and a byte; None marks tokens. Otherwise nodes are listed instead, and steps out of
-      the state by other bytes are counted. numba compiles one loop without the other's branches for each.
+    * `counting`: None marks tokens. Otherwise nodes are listed instead, and steps out of these states by
+      other bytes than a quote are counted. numba compiles one loop without the other's branches for each.
     * `mask`: output, a bit for each token. Shape: (ceil(V / 32),).
     * `found`: output, the first 64 tokens; and for each exit, as long as there is room, its position and its
       label. With `counting`: the positions that pass, the state at each, and the count on the way to each.
@@ -139,7 +140,7 @@ def walk(
                         found[room + 1] = label[after]
                     num_exits += 1
             else:
-                counts[depth] = counts[depth - 1] + (before == counting[0] and byte != counting[1])
+                counts[depth] = counts[depth - 1] + (counting[before] and byte != _QUOTE)
                 found[0, num_found] = position
                 found[1, num_found] = after
                 found[2, num_found] = counts[depth]
@@ -190,7 +191,7 @@ class CompiledWalk:
         self._num_words = vocabulary.num_words
         nothing = TransitionTable.of_automaton(ByteDfa.literals([]))
         self(nothing, 0, (0,))
-        self.trace(nothing, 0, (0,), (-1, -1))
+        self.trace(nothing, 0, (0,), nothing.alive)
 
     @property
     def num_bytes(self) -> int:
@@ -205,12 +206,12 @@ class CompiledWalk:
         )
 
     def trace(
-        self, table: TransitionTable, state: int, positions: tuple[int, ...], begin: tuple[int, int]
+        self, table: TransitionTable, state: int, positions: tuple[int, ...], counted: npt.NDArray[np.bool_]
     ) -> tuple[Ints, Ints, Ints]:
         """Trace (`table_walk.Trace`)."""
         roots = np.array(positions, dtype=np.int32)
         room = int((self._nodes[roots, 2] - roots).sum())
         found = np.empty((3, room), dtype=np.int32)  # what is not met is never touched, so it takes no memory
-        count, _ = walk(*table, state, *self._trie, roots, begin, self._no_mask, found)
+        count, _ = walk(*table, state, *self._trie, roots, counted, self._no_mask, found)
         places, states, counts = found[:, :count].copy()
         return places, states, counts

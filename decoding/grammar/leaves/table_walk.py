@@ -40,6 +40,7 @@ def ranges(first: Ints, behind: Ints) -> tuple[Ints, Ints]:
 
 logger = logging.getLogger(__name__)
 
+_QUOTE = ord('"')
 FEW_PLACES = 24
 """Up to so many prefixes a loop in Python is quicker than the first NumPy operations."""
 
@@ -118,7 +119,8 @@ class TransitionTable(NamedTuple):
 
 
 Walk = Callable[[TransitionTable, int, tuple[int, ...]], TokenWalk]
-Trace = Callable[[TransitionTable, int, tuple[int, ...], tuple[int, int]], tuple[Ints, Ints, Ints]]
+Flags = NDArray[np.bool_]
+Trace = Callable[[TransitionTable, int, tuple[int, ...], Flags], tuple[Ints, Ints, Ints]]
 
 
 class TableWalker:
@@ -159,7 +161,7 @@ class TableWalker:
         return walked.leaf_tokens(self.vocabulary)
 
     def trace_by_depth(
-        self, table: TransitionTable, state: int, positions: tuple[int, ...], begin: tuple[int, int]
+        self, table: TransitionTable, state: int, positions: tuple[int, ...], counted: Flags
     ) -> tuple[Ints, Ints, Ints]:
         """List the positions below some that pass, the state at each, and a count, with NumPy.
 
@@ -167,7 +169,7 @@ class TableWalker:
             table: The automaton.
             state: State at each of the positions.
             positions: Positions to begin at.
-            begin: A state and a byte: steps out of the state by other bytes are counted.
+            counted: Whether steps out of a state are counted, except by a quote. Shape: (S,), bool.
         """
         trie, next_state = self.vocabulary.trie, table.written()
         child_begin, child = trie.children
@@ -175,13 +177,12 @@ class TableWalker:
         states = np.full(len(places), state, dtype=np.int32)
         counts = np.zeros(len(places), dtype=np.int32)
         found = [(places[:0], states[:0], counts[:0])]
-        counted, except_byte = begin
         while len(places):
             runs, owner = ranges(child_begin[places], child_begin[places + 1])
             places = child[runs]
             before, byte = states[owner], trie.byte[places]
             states = next_state[before, byte]
-            counts = counts[owner] + ((before == counted) & (byte != except_byte))
+            counts = counts[owner] + (counted[before] & (byte != _QUOTE))
             kept = (states >= 0) & table.alive[states]  # whichever state -1 means there
             places, states, counts = places[kept], states[kept], counts[kept]
             found.append((places, states, counts))
@@ -219,7 +220,7 @@ class TableWalker:
     def walk_by_depth(self, table: TransitionTable, state: int, positions: tuple[int, ...]) -> TokenWalk:
         """Walk with NumPy."""
         trie = self.vocabulary.trie
-        places, states, _ = self.trace_by_depth(table, state, positions, (-1, -1))
+        places, states, _ = self.trace_by_depth(table, state, positions, table.alive)
         runs, _ = ranges(trie.token_begin[places], trie.token_begin[places + 1])
         tokens, ended = trie.tokens[runs], table.label[states]
         is_exit = (ended >= 0) & (trie.end[places] > places + 1)

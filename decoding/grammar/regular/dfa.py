@@ -25,12 +25,13 @@ class Dfa(Automaton):
     has too many states.
     """
 
-    __slots__ = ("_hash",)
+    __slots__ = ("_hash", "_lengths")
 
     def __init__(self, rows: Sequence[Row], ends: Sequence[int]) -> None:
         """See `Automaton`."""
         super().__init__(rows, ends)
         self._hash = hash((self.rows, self.ends))
+        self._lengths: tuple[int, int | None] | None = None
 
     @staticmethod
     def nothing() -> Dfa:
@@ -126,7 +127,9 @@ class Dfa(Automaton):
 
     def lengths(self) -> tuple[int, int | None] | None:
         """Code points of a shortest and of a longest text (None: unbounded); None for the empty set."""
-        return None if self.is_empty else (len(self._shortest()), longest_length(self.rows))
+        if self._lengths is None and not self.is_empty:
+            self._lengths = len(self._shortest()), longest_length(self.rows)
+        return self._lengths
 
     def shortest(self) -> str | None:
         """The first of the shortest texts in code point order; None for the empty set."""

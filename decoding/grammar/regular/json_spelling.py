@@ -14,7 +14,10 @@ from genret.decoding.grammar.regular.byte_dfa import ByteDfa, MakeState, byte_ed
 from genret.decoding.grammar.regular.dfa import Dfa
 from genret.decoding.grammar.regular.minimise import SIZE_PER_STATE, Edge, Row
 from genret.decoding.grammar.regular.nfa import Nfa
+from genret.decoding.grammar.regular.product import Combination, product
 
+BETWEEN = -2
+"""Label of the states between two characters, of automata that tell them from states within one."""
 _QUOTE = 0x22
 _BACKSLASH = 0x5C
 _SHORT_ESCAPES = {0x08: "b", 0x09: "t", 0x0A: "n", 0x0C: "f", 0x0D: "r", _QUOTE: '"', _BACKSLASH: "\\"}
@@ -177,8 +180,21 @@ def spell_labelled(parts: Sequence[tuple[Dfa, int]]) -> ByteDfa:
     return _spelled_rows(*nfa.determinise(start))
 
 
-def _spelled_rows(rows: Sequence[Row], labels: Sequence[int]) -> ByteDfa:
-    """A minimal automaton over code points in its spelling."""
+def spell_counted(dfa: Dfa) -> ByteDfa:
+    """Like `spell_texts`, with the label `BETWEEN` between characters."""
+    return _spelled_rows(dfa.rows, dfa.ends, BETWEEN)
+
+
+def written_with(automaton: ByteDfa, writable: ByteDfa | None) -> ByteDfa:
+    """The texts of an automaton that can be written (None: all); `BETWEEN` stays."""
+    if writable is None:
+        return automaton
+    both = Combination(lambda left, right: left if right >= 0 or left == BETWEEN else -1, False, False)
+    return ByteDfa(*product((automaton.rows, automaton.ends), (writable.rows, writable.ends), both))
+
+
+def _spelled_rows(rows: Sequence[Row], labels: Sequence[int], between: int = -1) -> ByteDfa:
+    """A minimal automaton over code points in its spelling; `between` is the label between characters."""
     speller = _Speller()
     speller.state()
     ends: dict[int, int] = {}
@@ -187,7 +203,7 @@ def _spelled_rows(rows: Sequence[Row], labels: Sequence[int]) -> ByteDfa:
             ends[label] = speller.state((), label)
     base = len(speller.rows)
     for _ in rows:
-        speller.state()
+        speller.state((), between)
     speller.rows[0] = ((_QUOTE, _QUOTE, base),)
     budget = current_budget()
     for state, row in enumerate(rows):
@@ -195,7 +211,7 @@ def _spelled_rows(rows: Sequence[Row], labels: Sequence[int]) -> ByteDfa:
         if not state & 63 or len(row) > _SMALL_SHAPE:
             # It is larger than the set, whose size has been within bounds, by a factor only.
             budget.check_states(len(speller.rows) // SIZE_PER_STATE)
-    if _may_merge(speller, base, len(rows)):
+    if between == -1 and _may_merge(speller, base, len(rows)):
         return ByteDfa.from_rows(speller.rows, speller.labels)
     return ByteDfa.from_minimal_rows(speller.rows, speller.labels)
 
@@ -229,9 +245,12 @@ def _bytes_of(row: Row) -> bytes:
 
 @cache
 def spell_any_text() -> ByteDfa:
-    """Every JSON string, with every escape that JSON allows; surrogates only as pairs."""
+    """Every JSON string, with every escape that JSON allows; surrogates only as pairs.
+
+    The state between characters has the label `BETWEEN`.
+    """
     speller = _Speller()
-    start, inside, end = speller.state(), speller.state(), speller.state((), 0)
+    start, inside, end = speller.state(), speller.state((), BETWEEN), speller.state((), 0)
 
     def before_hex(target: int) -> int:
         return speller.inside(tuple((first, last, target) for first, last in _HEX_DIGITS))

@@ -2,40 +2,40 @@
 
 from __future__ import annotations
 
+from genret.decoding.grammar.regular.completions import Completions
 from genret.decoding.grammar.regular.dfa import ENDLESS, Dfa
 from genret.decoding.grammar.regular.ranges import SCALAR_VALUES, Ranges, complement, intersection, union
 
-_NUM_CHARS = 0x110000 - 0x800
-# There are at least 2 ** _CHAR_BITS characters.
-_CHAR_BITS = 20
 _ALL_LENGTHS: Ranges = ((0, ENDLESS),)
+# States up to which an automaton counts itself: such sets are equal if they have the same texts.
+_FEW_STATES = 512
 
 
 class TextSet:
     """A set of texts. Closed under `&`, `|`, `-`, `~`; hashable; equal sets made alike are equal.
 
-    A set is either some ranges of lengths or an automaton, never both: lengths stay numbers as long as
-    possible, so that `maxLength: 65536` costs nothing.
+    A set is the texts of an automaton, those of some lengths, or those of both. Lengths stay numbers where
+    counting in the automaton would take many states: `maxLength: 65536` costs nothing. A set of both has no
+    only form, and is counted out for `~`, and for `|` and `-` with most others.
+
+    Attributes:
+        lengths: Ranges of lengths in code points; the last may be `ENDLESS`.
+        dfa: The automaton; None: all texts.
     """
 
-    __slots__ = ("_dfa", "_ranges")
+    __slots__ = ("dfa", "lengths")
 
-    def __init__(self, ranges: Ranges, dfa: Dfa | None) -> None:
-        """Not to be called: `of` brings a set into its only form."""
-        self._ranges = ranges
-        self._dfa = dfa
+    def __init__(self, lengths: Ranges, dfa: Dfa | None) -> None:
+        """Not to be called with both: `of` brings a set into its form."""
+        self.lengths = lengths
+        self.dfa = dfa
 
     @staticmethod
     def of(least: int = 0, most: int | None = None, automaton: Dfa | None = None) -> TextSet:
-        """Texts of `least` to `most` code points (None: no bound) that the automaton accepts.
-
-        Raises AutomatonLimitError if an automaton that counts that far has too many states.
-        """
+        """Texts of `least` to `most` code points (None: no bound) that the automaton accepts."""
         top = ENDLESS if most is None else most
-        ranges: Ranges = ((max(least, 0), top),) if max(least, 0) <= top else ()
-        if automaton is None:
-            return TextSet(ranges, None)
-        return _limited(automaton, ranges)
+        lengths: Ranges = ((max(least, 0), top),) if max(least, 0) <= top else ()
+        return TextSet(lengths, None) if automaton is None else _limited(automaton, lengths)
 
     @staticmethod
     def everything() -> TextSet:
@@ -48,107 +48,88 @@ class TextSet:
         return _NOTHING
 
     @property
-    def lengths(self) -> tuple[int, int | None] | None:
-        """The bounds of the length, for a set without an automaton; else None."""
-        if self._dfa is not None or len(self._ranges) != 1:
-            return None
-        least, most = self._ranges[0]
-        return least, None if most == ENDLESS else most
-
-    @property
     def num_bytes(self) -> int:
         """Approximate memory."""
-        return 100 * len(self._ranges) + (0 if self._dfa is None else self._dfa.num_bytes)
+        return 100 * len(self.lengths) + (0 if self.dfa is None else self.dfa.num_bytes)
 
     @property
     def is_empty(self) -> bool:
         """Whether the set has no text."""
-        return self._dfa is None and not self._ranges
+        return not self.lengths
+
+    @property
+    def is_of_any_length(self) -> bool:
+        """Whether lengths do not matter beside the automaton."""
+        return self.lengths == _ALL_LENGTHS
 
     @property
     def is_everything(self) -> bool:
         """Whether the set has every text."""
-        return self._dfa is None and self._ranges == _ALL_LENGTHS
+        return self.dfa is None and self.is_of_any_length
 
     def automaton(self) -> Dfa:
         """The set as one automaton. Raises AutomatonLimitError for too many states."""
-        if self._dfa is not None:
-            return self._dfa
-        return Dfa.of_lengths(self._ranges)
-
-    def count(self, most: int | None = None) -> int | None:
-        """Count the texts, at most up to `most`; None: infinitely many."""
-        if self._dfa is not None:
-            return self._dfa.count(most)
-        if self._ranges and self._ranges[-1][1] == ENDLESS:
-            return None
-        total = 0
-        for least, last in self._ranges:
-            if most is not None and last * _CHAR_BITS >= most.bit_length():
-                return most
-            # c^least + ... + c^last.
-            total += (int(_NUM_CHARS ** (last + 1)) - int(_NUM_CHARS**least)) // (_NUM_CHARS - 1)
-        return total if most is None else min(total, most)
+        if self.dfa is None:
+            return Dfa.of_lengths(self.lengths)
+        return self.dfa if self.is_of_any_length else self.dfa & Dfa.of_lengths(self.lengths)
 
     def accepts(self, text: str) -> bool:
         """Whether the set has the text."""
-        if self._dfa is not None:
-            return self._dfa.accepts(text)
         if any("\ud800" <= char <= "\udfff" for char in text):
             return False
-        return any(least <= len(text) <= most for least, most in self._ranges)
+        return any(least <= len(text) <= most for least, most in self.lengths) and (
+            self.dfa is None or self.dfa.accepts(text)
+        )
 
     def __and__(self, other: TextSet) -> TextSet:
-        if self._dfa is None and other._dfa is None:
-            return TextSet(intersection(self._ranges, other._ranges), None)
-        if self._dfa is None:
-            return _limited(other.automaton(), self._ranges)
-        if other._dfa is None:
-            return _limited(self._dfa, other._ranges)
-        return _of_dfa(self._dfa & other._dfa)
+        lengths = intersection(self.lengths, other.lengths)
+        if self.dfa is None or other.dfa is None:
+            dfa = self.dfa or other.dfa
+        else:
+            dfa = self.dfa & other.dfa
+        return TextSet(lengths, None) if dfa is None else _limited(dfa, lengths)
 
     def __or__(self, other: TextSet) -> TextSet:
-        if self._dfa is None and other._dfa is None:
-            return TextSet(union(self._ranges, other._ranges), None)
         if self.is_empty or other.is_everything:
             return other
         if other.is_empty or self.is_everything:
             return self
+        if self.dfa == other.dfa:
+            lengths = union(self.lengths, other.lengths)
+            return TextSet(lengths, None) if self.dfa is None else _limited(self.dfa, lengths)
         return _of_dfa(self.automaton() | other.automaton())
 
     def __sub__(self, other: TextSet) -> TextSet:
-        if other._dfa is None:
+        if other.dfa is None:
             return self & ~other
         if self.is_empty:
             return self
         if self.is_everything:
             return ~other
-        lengths = other._dfa.lengths()
-        if self._dfa is None and lengths is not None and lengths[1] is not None:
-            # Only lengths that the other set has can differ; no automaton need count beyond them.
-            common = intersection(self._ranges, ((lengths[0], lengths[1]),))
-            if not common:
-                return self
-        return _of_dfa(self.automaton() - other._dfa)
+        bounds = other.dfa.lengths() or (0, None)
+        common = ((bounds[0], ENDLESS if bounds[1] is None else bounds[1]),)
+        if self.dfa is None and not intersection(self.lengths, common):
+            return self  # no automaton need count that far
+        return _of_dfa(self.automaton() - other.automaton())
 
     def __invert__(self) -> TextSet:
-        if self._dfa is None:
-            return TextSet(complement(self._ranges, _ALL_LENGTHS), None)
-        return _of_dfa(~self._dfa)
+        if self.dfa is None:
+            return TextSet(complement(self.lengths, _ALL_LENGTHS), None)
+        return _of_dfa(~self.automaton())
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, TextSet):
             return NotImplemented
-        return self._ranges == other._ranges and self._dfa == other._dfa
+        return self.lengths == other.lengths and self.dfa == other.dfa
 
     def __hash__(self) -> int:
-        return hash((self._ranges, self._dfa))
+        return hash((self.lengths, self.dfa))
 
     def __repr__(self) -> str:
-        if self._dfa is not None:
-            return f"TextSet({self._dfa!r})"
-        shown = ", ".join(f"{least}-{'' if most == ENDLESS else most}" for least, most in self._ranges)
-        return f"TextSet(lengths {shown or 'none'})"
+        if self.dfa is not None and self.is_of_any_length:
+            return f"TextSet({self.dfa!r})"
+        shown = ", ".join(f"{least}-{'' if most == ENDLESS else most}" for least, most in self.lengths)
+        return f"TextSet(lengths {shown or 'none'}{'' if self.dfa is None else f', {self.dfa!r}'})"
 
 
 _EVERYTHING = TextSet(_ALL_LENGTHS, None)
@@ -161,8 +142,8 @@ def _of_dfa(dfa: Dfa) -> TextSet:
         return _NOTHING
     if dfa.is_everything:
         return _EVERYTHING
-    ranges = _lengths_alone(dfa)
-    return TextSet((), dfa) if ranges is None else TextSet(ranges, None)
+    lengths = _lengths_alone(dfa)
+    return TextSet(_ALL_LENGTHS, dfa) if lengths is None else TextSet(lengths, None)
 
 
 def _lengths_alone(dfa: Dfa) -> Ranges | None:
@@ -187,17 +168,25 @@ def _lengths_alone(dfa: Dfa) -> Ranges | None:
     return None
 
 
-def _limited(dfa: Dfa, ranges: Ranges) -> TextSet:
+def _limited(dfa: Dfa, lengths: Ranges) -> TextSet:
     """Texts of an automaton with some lengths; bounds that the automaton has itself are not counted again."""
     bounds = dfa.lengths()
-    if bounds is None or not ranges:
+    if bounds is None or not lengths:
         return _NOTHING
     top = ENDLESS if bounds[1] is None else bounds[1]
-    wanted = intersection(ranges, ((bounds[0], top),))
+    wanted = intersection(lengths, ((bounds[0], top),))
     if not wanted:
         return _NOTHING
     if wanted == ((bounds[0], top),):
         return _of_dfa(dfa)
     if wanted[-1][1] == top:
         wanted = (*wanted[:-1], (wanted[-1][0], ENDLESS))
-    return _of_dfa(dfa & Dfa.of_lengths(wanted))
+    counted = wanted[-1][0] if wanted[-1][1] == ENDLESS else wanted[-1][1]
+    if dfa.num_states * counted <= _FEW_STATES or _lengths_alone(dfa) is not None:
+        return _of_dfa(dfa & Dfa.of_lengths(wanted))
+    if wanted[0][0] > bounds[0] and wanted[-1][1] < ENDLESS:
+        # It may have no text of these lengths, for all that it has shorter and longer ones.
+        costs = Completions.of_characters(dfa).costs(wanted[-1][0])
+        if all(costs.fewest(least, 0) > most for least, most in wanted):
+            return _NOTHING
+    return TextSet(wanted, dfa)

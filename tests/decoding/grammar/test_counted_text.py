@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import json
+import random
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from genret.decoding.grammar.leaves.counted_text import AnyText, CountedTextLeaf
+from genret.decoding.grammar.compile_options import AutomatonLimitError
+from genret.decoding.grammar.leaves.counted_text import CountableTexts, CountedTextLeaf
+from genret.decoding.grammar.leaves.dfa_leaf import DfaLeaf
 from genret.decoding.grammar.leaves.table_walk import TableWalker
+from genret.decoding.grammar.regular.completions import Completions
+from genret.decoding.grammar.regular.dfa import ENDLESS, Dfa
+from genret.decoding.grammar.regular.formats import format_texts
+from genret.decoding.grammar.regular.json_spelling import (
+    spell_any_text,
+    spell_counted,
+    spell_texts,
+    written_with,
+)
+from genret.decoding.grammar.regular.ranges import Ranges
+from genret.decoding.grammar.regular.regex_compiler import compile_pattern
 from genret.decoding.grammar.vocabulary import Vocabulary
 from tests.leaf_oracle import after, check_tokens, label_of, real_vocabulary, steps_of
+from tests.regex_texts import random_pattern
 
 PIECES = [
     *[bytes([byte]) for byte in range(256)],
@@ -27,17 +42,26 @@ _SPELLINGS += ["😀".encode(), b"\x7f"]
 spellings = st.lists(st.sampled_from(_SPELLINGS), max_size=6).map(b"".join)
 
 
-def any_text_of(vocabulary: Vocabulary, is_warm: bool = False, canonical: bool = False) -> AnyText:
+def texts_of(vocabulary: Vocabulary, dfa: Dfa | None = None, is_warm: bool = False) -> CountableTexts:
+    """The texts of an automaton, one spelling each; of none: all, with all escapes."""
     walker = TableWalker(vocabulary)
-    any_text = AnyText(vocabulary, walker, canonical)
+    spelled = spell_any_text() if dfa is None else spell_counted(dfa)
+    texts = CountableTexts(written_with(spelled, vocabulary.writable_texts), walker)
     if is_warm:
         walker.warm_up()
-        any_text.warm_up()
-    return any_text
+        texts.warm_up()
+    return texts
 
 
-def leaf_of(least: int, most: int | None, canonical: bool = False) -> CountedTextLeaf:
-    return CountedTextLeaf(least, most, any_text_of(VOCABULARY, canonical=canonical))
+ANY_TEXT, CANONICAL = texts_of(VOCABULARY), texts_of(VOCABULARY, Dfa.everything())
+
+
+def lengths_of(least: int, most: int | None) -> Ranges:
+    return ((least, ENDLESS if most is None else most),)
+
+
+def leaf_of(least: int, most: int | None, texts: CountableTexts = ANY_TEXT) -> CountedTextLeaf:
+    return CountedTextLeaf(texts, lengths_of(least, most))
 
 
 def accepts(leaf: CountedTextLeaf, text: bytes) -> bool:
@@ -54,7 +78,7 @@ def test_characters_are_counted_as_readers_do(text: bytes, bounds: tuple[int, in
 
 
 def test_texts_may_have_one_spelling_only() -> None:
-    leaf = leaf_of(0, 3, canonical=True)
+    leaf = leaf_of(0, 3, CANONICAL)
     for value in ('a"b', "\\", "\n\t\x01", "é😀", "/"):
         assert accepts(leaf, json.dumps(value, ensure_ascii=False).encode())
     for text in (b'"\\/"', b'"\\u00e9"', b'"\\u000a"', b'"\\u001F"', b'"abcd"'):
@@ -70,7 +94,7 @@ def states_of(leaf: CountedTextLeaf, text: bytes) -> list[int]:
 @pytest.mark.parametrize("bounds", BOUNDS)
 @pytest.mark.parametrize("is_warm", [False, True])
 def test_tokens_are_those_of_the_oracle(bounds: tuple[int, int | None], is_warm: bool) -> None:
-    leaf = CountedTextLeaf(*bounds, any_text_of(VOCABULARY, is_warm))
+    leaf = leaf_of(*bounds, texts_of(VOCABULARY, is_warm=is_warm))
     for text in (b'"a\xc3\xa9\\n', b'"\\ud83d\\ude00a', b'"\xf0\x9f\x98\x80ab', b'"""', b'"abcde'):
         for state in states_of(leaf, text):
             check_tokens(VOCABULARY, leaf, state, (b"", b'"', b"a", b"\\"))
@@ -91,6 +115,99 @@ def test_every_state_can_be_completed(bounds: tuple[int, int | None]) -> None:
             assert all(len(leaf.shortest(after)) >= len(rest) - 1 for after in steps.values())
 
 
+PATTERNS = [
+    "^(?:ab|c{3})*$",
+    "^(?:a|é{2}|日)*x?$",
+    "^a{2,9}$|^(?:bb)*$",
+    '["\\\\\\n]b*$',
+    "^(?:a{3})*(?:b{5})*$",
+]
+
+
+@st.composite
+def counted_texts(draw: st.DrawFn) -> tuple[Dfa, Ranges]:
+    """An automaton, and one or two ranges of lengths."""
+    seed = draw(st.integers(0, 2**32))
+    pattern = draw(st.sampled_from(PATTERNS) | st.just(random_pattern(random.Random(seed), 2)))
+    bounds = sorted(draw(st.lists(st.integers(0, 14), min_size=1, max_size=4, unique=True)))
+    bounds += [ENDLESS] * (len(bounds) % 2)
+    return compile_pattern(pattern), tuple(zip(bounds[::2], bounds[1::2], strict=True))
+
+
+FEW = [
+    *[bytes([byte]) for byte in range(256)],
+    b'ab"',
+    b"abc",
+    b"aaaa",
+    "éx".encode(),
+    b'c",',
+    b"\\",
+    b"bbbbb",
+]
+FEW_TOKENS = Vocabulary([None, *FEW], 0, len(FEW) + 1)
+
+
+@settings(max_examples=30, deadline=None)
+@given(counted_texts(), st.data())
+def test_counting_beside_an_automaton_is_counting_in_it(
+    counted: tuple[Dfa, Ranges], data: st.DataObject
+) -> None:
+    dfa, lengths = counted
+    inside = dfa & Dfa.of_lengths(lengths)
+    costs = Completions.of_characters(dfa).costs(lengths[-1][0])
+    assert any(costs.fewest(least, 0) <= most for least, most in lengths) == (not inside.is_empty)
+    if inside.is_empty:
+        return
+    beside = CountedTextLeaf(texts_of(FEW_TOKENS, dfa), lengths)
+    oracle = DfaLeaf(spell_texts(inside), TableWalker(FEW_TOKENS))
+    assert not beside.is_empty
+    assert len(json.loads(beside.shortest(0))) == inside.lengths()[0]  # type: ignore[index]
+    state = other = 0
+    while True:
+        assert beside.label(state) == oracle.label(other)
+        assert beside.goes_on(state) == oracle.goes_on(other)
+        steps, others = steps_of(beside, state), steps_of(oracle, other)
+        assert list(steps) == list(others)
+        assert beside.edges(state) in (None, steps)
+        check_tokens(FEW_TOKENS, beside, state)
+        rest = beside.shortest(state)
+        assert label_of(oracle, rest, other) == 0
+        assert beside.farthest >= len(rest) >= len(oracle.shortest(other))
+        if rest:
+            assert beside.shortest(after(beside, rest[:1], state)) == rest[1:]
+        if not steps:
+            break
+        byte = data.draw(st.sampled_from(sorted(steps)))
+        state, other = steps[byte], others[byte]
+
+
+@pytest.mark.parametrize("name", ["email", "uri", "idn-email"])
+def test_formats_with_lengths_are_those_of_an_automaton_that_counts(name: str) -> None:
+    dfa = format_texts(name)
+    assert dfa is not None
+    texts, rng = texts_of(VOCABULARY, dfa), random.Random(5)
+    for lengths in (((20, 24),), ((3, 9), (13, 13))):
+        leaf = CountedTextLeaf(texts, lengths)
+        oracle = DfaLeaf(spell_texts(dfa & Dfa.of_lengths(lengths)), TableWalker(VOCABULARY))
+        state = other = 0
+        while leaf.goes_on(state):
+            steps = steps_of(leaf, state)
+            assert list(steps) == list(steps_of(oracle, other))
+            check_tokens(VOCABULARY, leaf, state)
+            byte = rng.choice(list(steps))
+            state, other = steps[byte], oracle.step(other, byte)
+        assert leaf.label(state) == oracle.label(other) == 0
+
+
+def test_a_table_of_costs_is_bounded() -> None:
+    ways = "|".join(f"{chr(prime + 80)}(?:x{{{prime}}})*" for prime in (7, 11, 13, 17, 19, 23))
+    completions = Completions.of_characters(compile_pattern(f"^(?:{ways})$"))
+    assert completions.costs(1000).fewest(1000, 0) == 1002  # a letter and 7 * 11 * 13 more
+    with pytest.raises(AutomatonLimitError):
+        completions.costs(10**6)
+    assert Completions.of_characters(compile_pattern("^(?:ab|c{3})*$")).costs(10**6).fewest(10**6, 0) == 10**6
+
+
 def test_shortest_strings() -> None:
     assert leaf_of(0, None).shortest(0) == b'""'
     assert leaf_of(3, 5).shortest(0) == b'"   "'
@@ -100,28 +217,23 @@ def test_shortest_strings() -> None:
 
 
 def test_long_bounds_take_few_masks() -> None:
-    any_text = any_text_of(VOCABULARY)
-    leaf = CountedTextLeaf(30_000, 65_536, any_text)
+    any_text = texts_of(VOCABULARY)
+    leaf = leaf_of(30_000, 65_536, any_text)
     state = leaf.step(0, ord('"'))
     found = set()
     for _ in range(65_536):
         state = leaf.step(state, ord("a"))
         found.add(id(leaf.tokens(state, VOCABULARY.root)))
     assert len(found) <= 2 * any_text.longest_token + 2
-    assert leaf.num_bytes < 1000
-
-
-def test_bounds_that_nothing_meets_are_an_error() -> None:
-    with pytest.raises(ValueError, match="3 to 2"):
-        leaf_of(3, 2)
+    assert leaf.num_bytes < 200_000
 
 
 def test_a_vocabulary_of_characters_restricts_strings() -> None:
     texts = [*'{}[]":,\\nab', "é", "日"]
     vocabulary = Vocabulary([None, *[text.encode() for text in texts], b'ab"', b"aaa"], 0, 40)
-    any_text = any_text_of(vocabulary)
+    any_text = texts_of(vocabulary)
     for bounds in ((0, None), (1, 2)):
-        leaf = CountedTextLeaf(*bounds, any_text)
+        leaf = leaf_of(*bounds, any_text)
         assert accepts(leaf, '"aé"'.encode())
         assert accepts(leaf, b'"\\n"')
         assert not accepts(leaf, b'"c"')
@@ -136,10 +248,10 @@ def test_a_vocabulary_of_characters_restricts_strings() -> None:
 @pytest.mark.parametrize("name", ["gpt2", "mistral_v1_sp32k", "titles_unigram32k"])
 def test_real_tokenizers(name: str) -> None:
     vocabulary = real_vocabulary(name, padded=100)
-    any_text = any_text_of(vocabulary, is_warm=True)
+    any_text = texts_of(vocabulary, is_warm=True)
     rng = np.random.default_rng(3)
     for least, most in [(0, 3), (5, None), (2, 20)]:
-        leaf = CountedTextLeaf(least, most, any_text)
+        leaf = leaf_of(least, most, any_text)
         for text in (b'"a b', b'"aaaaaa', b'"'):
             states = states_of(leaf, text)
             state = states[int(rng.integers(len(states)))]
@@ -148,8 +260,8 @@ def test_real_tokenizers(name: str) -> None:
 
 def test_what_is_known_of_places_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("genret.decoding.grammar.leaves.counted_text._MAX_PROFILES", 3)
-    any_text = any_text_of(VOCABULARY)
-    leaf = CountedTextLeaf(1, 2, any_text)
+    any_text = texts_of(VOCABULARY)
+    leaf = leaf_of(1, 2, any_text)
     state = leaf.step(0, ord('"'))
     for prefix in (b"", b"a", b'"', b"ab", b"\\", b"", b"x"):
         check_tokens(VOCABULARY, leaf, state, [prefix])
