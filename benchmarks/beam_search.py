@@ -35,7 +35,6 @@ from harness.beam_contest import (
     PREFILLED,
     Agreement,
     EqualTitles,
-    FreeText,
     Run,
     Setting,
     SettingType,
@@ -55,6 +54,7 @@ from torch import Tensor, nn
 import genret.decoding.beam_search.trie_beam_search as walks
 from genret.decoding.beam_search import beam_search
 from genret.decoding.constraints import Constraint
+from genret.decoding.free_text import FreeText
 from genret.decoding.language_model import PromptPrefix
 from genret.decoding.model.hf_model import HFLanguageModel
 from genret.decoding.model.hf_session import TreeSession
@@ -316,7 +316,7 @@ def free_outputs(twins: Twins, options: SimpleNamespace) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     for name, model in (("random", twins), ("default", Twins.load(SMALL_MODEL))):
         click.echo(f"{name} model of {model.num_parameters / 1e6:.1f} M parameters, {new_tokens} new tokens")
-        work = Work(model, FreeText(new_tokens, model.vocab_size, END), None, new_tokens)
+        work = Work(model, FreeText(model.vocab_size, new_tokens, END, new_tokens), None, new_tokens)
         figures[name] = []
         for setting in options.settings or _FREE:
             prompts = (

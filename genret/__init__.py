@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from genret.decoding.trie.logits_processor import TitleTrieLogitsProcessor
     from genret.index_builder.front_door import build_index
+    from genret.retrieval.generation import GeneratedText, generate
     from genret.retrieval.index.reader import Index
     from genret.retrieval.retriever import Retriever
     from genret.retrieval.score_types import ScoreRequest, ScoreResult, TitleScore
@@ -41,6 +42,7 @@ _EXPORTS = {
     "Candidate": "genret.retrieval.types",
     "Disc": "genret.retrieval.types",
     "Entity": "genret.retrieval.types",
+    "GeneratedText": "genret.retrieval.generation",
     "Index": "genret.retrieval.index.reader",
     "Mention": "genret.retrieval.types",
     "RetrievalResult": "genret.retrieval.types",
@@ -52,6 +54,7 @@ _EXPORTS = {
     "TitleScore": "genret.retrieval.score_types",
     "TitleTrieLogitsProcessor": "genret.decoding.trie.logits_processor",
     "build_index": "genret.index_builder.front_door",
+    "generate": "genret.retrieval.generation",
     "title_trie": "genret.retrieval.trie_opening",
     "to_arrow": "genret.retrieval.tables",
     "to_pandas": "genret.retrieval.tables",
@@ -63,6 +66,7 @@ __all__ = [
     "Candidate",
     "Disc",
     "Entity",
+    "GeneratedText",
     "Index",
     "Mention",
     "RetrievalResult",
@@ -74,6 +78,7 @@ __all__ = [
     "TitleScore",
     "TitleTrieLogitsProcessor",
     "build_index",
+    "generate",
     "title_trie",
     "to_arrow",
     "to_pandas",

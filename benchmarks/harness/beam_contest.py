@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from genret.decoding.beam_search import BeamResult, beam_search
-from genret.decoding.constraints import Children, Constraint
+from genret.decoding.constraints import Constraint
 from genret.decoding.language_model import KvUsage, LanguageModel
 from genret.decoding.params import BeamParams
 from genret.decoding.trie.title_trie import TitleTrie
@@ -98,56 +98,6 @@ class EqualTitles:
         offsets = np.arange(len(rows) + 1, dtype=np.int64) * (LENGTH + 1)
         trie = TitleTrie.from_rows([tuple(row) for row in rows.tolist()], vocab_size, torch.device(device))
         return cls(len(rows), LENGTH + 1, trie, whole_dictionary(rows.reshape(-1).astype(np.int32), offsets))
-
-
-class FreeText:
-    """A constraint that lets all tokens but one through until n have been written.
-
-    It is a `constraints.WideConstraint`. A state is the number of tokens written; n is at least 1.
-    """
-
-    is_wide = True
-
-    def __init__(self, num_tokens: int, vocab_size: int, banned: int) -> None:
-        self._length, self._banned = num_tokens, banned
-        tokens = torch.arange(vocab_size)
-        self._tokens = tokens[tokens != banned]
-
-    @property
-    def max_depth(self) -> int:
-        """Tokens of every text."""
-        return self._length
-
-    def start(self, queries: Tensor) -> Tensor:
-        """Return the state before the first token."""
-        return torch.zeros_like(queries)
-
-    def children(self, states: Tensor) -> Children:
-        """Return every token for every state that is not final."""
-        going = torch.nonzero(self._goes_on(states)).squeeze(1)
-        tokens = self._tokens.to(states.device)
-        owner = going.repeat_interleave(len(tokens))
-        return Children(owner, tokens.repeat(len(going)), states[owner] + 1)
-
-    def verify(self, states: Tensor, token_ids: Tensor) -> Tensor:
-        """Check tokens; see `Constraint.verify`."""
-        allowed = self._goes_on(states).unsqueeze(1) & (token_ids != self._banned)
-        return torch.where(allowed, states.unsqueeze(1) + 1, -1)
-
-    def advance(self, states: Tensor, token_ids: Tensor) -> Tensor:
-        """Follow one token per state."""
-        return self.verify(states, token_ids.unsqueeze(1)).squeeze(1)
-
-    def is_final(self, states: Tensor) -> Tensor:
-        """Whether all tokens have been written."""
-        return states == self._length
-
-    def row(self, states: Tensor) -> Tensor:
-        """Return -1: texts have no ranks."""
-        return torch.full_like(states, -1)
-
-    def _goes_on(self, states: Tensor) -> Tensor:
-        return (states >= 0) & (states < self._length)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,11 +14,12 @@ from torch import Tensor
 
 from genret.decoding.beam_search import beam_search
 from genret.decoding.constraints import Constraint
+from genret.decoding.free_text import FreeText
 from genret.decoding.language_model import DecodeSession
 from genret.decoding.model.hf_model import HFLanguageModel
 from genret.decoding.model.token_tree import CollectionPolicy
 from genret.decoding.params import BeamParams
-from harness.beam_contest import EqualTitles, FreeText, Run, Setting, finished, search
+from harness.beam_contest import EqualTitles, Run, Setting, finished, search
 from harness.report import Spread, picture, shown
 from harness.sample_data import SMALL_MODEL, sample_prompts
 from harness.timing import in_turn
@@ -108,7 +109,7 @@ def works(twins: Twins, titles: EqualTitles, prompt: int, queries: int, new_toke
     """Return titles of a random model, and free outputs of that model and of the small one."""
     free, wide = Setting(prompt, 15, queries), Setting(min(512, prompt), 40, queries)
     sample = Twins.load(SMALL_MODEL)
-    texts, own_texts = (FreeText(new_tokens, model.vocab_size, END) for model in (twins, sample))
+    texts, own_texts = (FreeText(model.vocab_size, new_tokens, END, new_tokens) for model in (twins, sample))
     return [
         Work("titles", twins, titles.trie, wide, wide.prompts(twins.vocab_size)),
         Work("free", twins, texts, free, free.prompts(twins.vocab_size)),

@@ -10,11 +10,12 @@ import pytest
 import torch
 from beam_search import PeerCost, main
 from click.testing import CliRunner
-from harness.beam_contest import Agreement, EqualTitles, FreeText, Run, Setting, generate, search
+from harness.beam_contest import Agreement, EqualTitles, Run, Setting, generate, search
 from harness.beam_memory import TracedSession
 from harness.sample_data import sample_prompts
 from harness.twin_models import Sizes, Twins
 
+from genret.decoding.free_text import FreeText
 from genret.decoding.model.token_tree import CollectionPolicy
 
 VOCAB, LENGTH, END = 300, 6, 1
@@ -56,7 +57,7 @@ def test_titles_and_scores_are_those_of_generate(twins: Twins, prefilled: bool) 
 
 def test_free_text_and_scores_are_those_of_generate(twins: Twins) -> None:
     prompts = Setting(9, 4, 2).prompts(VOCAB)
-    constraint = FreeText(LENGTH, VOCAB, END)
+    constraint = FreeText(VOCAB, LENGTH, END, LENGTH)
     ours = search(twins.model(), constraint, prompts, 4)
     peer = generate(twins.stock, prompts, 4, LENGTH, None)
     assert Agreement.of(ours.lists, peer.lists).holds(1e-3)

@@ -76,7 +76,10 @@ def test_every_line_of_a_list_names_a_file_and_what_it_holds(heading: str) -> No
 
 
 def test_the_list_of_a_request_option_is_complete() -> None:
-    """`length_penalty` is spelled in the listed files and nowhere else but where it takes effect."""
+    """`length_penalty` is spelled in the listed files and nowhere else but where it takes effect.
+
+    `genret.generate` has one of its own: it makes no request.
+    """
     example = re.compile(r"length[_-]penalty")
     listed = {code(row[0])[0] for row in rows(section("CONTRIBUTING.md", "Add a request option"))}
     for file in listed:
@@ -91,7 +94,7 @@ def test_the_list_of_a_request_option_is_complete() -> None:
         for path in spelled_in
         if path.suffix in (".py", ".proto", ".html", ".js") and example.search(path.read_text("utf-8"))
     }
-    assert found - listed == set()
+    assert found - listed == {"retrieval/generation.py"}
 
 
 def test_what_the_lists_ask_for_is_there_for_what_exists() -> None:

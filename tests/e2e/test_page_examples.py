@@ -91,7 +91,7 @@ def example(word: str) -> str:
     ("name", "number"),
     [
         pytest.param("disc", 5, marks=pytest.mark.slow),
-        pytest.param("beam-search", 6, marks=pytest.mark.slow),
+        pytest.param("beam-search", 7, marks=pytest.mark.slow),
         ("numbers", 4),
     ],
 )
