@@ -51,7 +51,7 @@ from genret.retrieval.sources.columns import ColumnType, Kinds, resolve
 from genret.retrieval.sources.memory_rows import MemoryRows
 from genret.retrieval.sources.records import Rejects
 from genret.retrieval.sources.source_files import digest_files, is_read_once
-from genret.retrieval.sources.title_source import TitleSource, open_source
+from genret.retrieval.sources.title_source import RowSample, TitleSource, open_source
 from genret.retrieval.tables import Shown
 from genret.retrieval.text import Rendering, TextTokenizer
 
@@ -291,6 +291,7 @@ class SourceRuns:
     duplicates: int = 0  # dropped because they repeat another
     resumed_shards: int = 0  # made by an earlier run
     resumed_records: int = 0  # in those shards, bad ones included
+    estimated_records: float | None = None  # of the source, if only stretches of it were read
 
     @property
     def num_entities(self) -> int:
@@ -300,12 +301,18 @@ class SourceRuns:
 
 @contextmanager
 def read_shards(
-    sources: Sources, tokenizer: TextTokenizer, options: BuildOptions, root: Path, progress: StepProgress
+    sources: Sources,
+    tokenizer: TextTokenizer,
+    options: BuildOptions,
+    root: Path,
+    progress: StepProgress,
+    sample: RowSample | None = None,
 ) -> Iterator[SourceRuns]:
     """Read, tokenise and sort the sources, continuing an interrupted run; the shards are open in the block.
 
     On the way out the bad rows are written to `options.rejects`, also after an error. The shards lie in the
-    work directory `root`.
+    work directory `root`. With a `sample` they hold stretches of a large source, and its files are not
+    digested.
 
     Raises:
         SourceError: a source cannot be used.
@@ -319,14 +326,15 @@ def read_shards(
         if options.aliases is not None:
             aliases = AliasFile(options.aliases, options.max_bad_rows, options.unescape_html)
         source = stack.enter_context(
-            open_source(paths, options.mapping, options.format, aliases, options.unescape_html)
+            open_source(paths, options.mapping, options.format, aliases, options.unescape_html, sample)
         )
         columns_asked = asked_columns(options.evidence, options.vectors)
         names = zip(source.columns.names, source.columns.declared, strict=True)
         check_columns(columns_asked, {name: str(kind or "string") for name, kind in names})
         rejects = Rejects(source.name, options.max_bad_rows, files=source.names, unit=source.unit)
         stack.enter_context(rejects.written_to(options.rejects))
-        journal = open_journal(root, work_key(_shaping(paths, tokenizer, options)), options.resume)
+        shaping = None if sample is not None else _shaping(paths, tokenizer, options)
+        journal = open_journal(root, work_key(shaping), options.resume)
         stack.enter_context(_removed_if_bad(root))
         resumed = list(journal.entries)
         if resumed:
@@ -340,7 +348,7 @@ def read_shards(
         shards = tuple(stack.enter_context(shard) for shard in _open_shards(journal, columns))
         progress.phase("resolving entities")
         duplicates = resolve_identities(shards, source.names, rejects, options.free_bytes // 2)
-        if aliases is not None:
+        if aliases is not None and source.estimated_records is None:
             source.reject_unknown_aliases(_known_keys(shards, aliases), rejects)
         fault_point("identities-resolved")
         yield SourceRuns(
@@ -350,11 +358,12 @@ def read_shards(
             rejects=rejects,
             longest=encoder.longest,
             normalization=maker.normalization,
-            sources=source.entries(),
+            sources=() if sample is not None else source.entries(),
             records=source.records_read,
             duplicates=duplicates,
             resumed_shards=len(resumed),
             resumed_records=resumed[-1].position.records_read if resumed else 0,
+            estimated_records=source.estimated_records,
         )
 
 

@@ -1,12 +1,12 @@
-"""Estimates what a build would make, for a dry run: everything is read and tokenised, nothing is built.
+"""Estimates what a build would make, for a dry run: a sample is built, with its evidence, and scaled up.
 
-Rows, their lengths and column types are counted. Sizes are extrapolated from an index over a sample of the
-rows; sizes of evidence are estimated from the number and length of its texts.
+Of a large source only stretches are read, as three samples of different sizes, by which each figure is
+scaled as it grows. Otherwise all rows are read, and ranges of the sorted rows are built if they are many.
 """
 
 from __future__ import annotations
 
-import json
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -15,8 +15,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from genret.index_builder.build import (
     SourceRuns,
@@ -27,24 +25,37 @@ from genret.index_builder.build import (
     read_shards,
     tokenizer_entry,
 )
-from genret.index_builder.build_options import MIB, BuildOptions, EvidenceOptions, VectorBuildOptions
+from genret.index_builder.build_options import MIB, BuildOptions, VectorBuildOptions
 from genret.index_builder.entities import check_weights
+from genret.index_builder.evidence_maker import EvidenceMaker
 from genret.index_builder.merge import TYPICAL_FORM_BYTES, VersionSpec, cut, write_version
 from genret.index_builder.past_queries import count_queries
 from genret.index_builder.publish import WORK_DIR, temporary_work
-from genret.index_builder.runs import IntArray, Run, ShardRun, sort_rows, windows
+from genret.index_builder.runs import IntArray, ShardRun, sort_rows
 from genret.index_builder.shard_maker import OverLong
-from genret.retrieval.index.layout import ALIASES, TITLE
 from genret.retrieval.index.manifest import Manifest, MetadataColumn
-from genret.retrieval.index.reader import text_columns
+from genret.retrieval.index.reader import EntityTexts, Index, text_columns
 from genret.retrieval.index.summary import length_lines
 from genret.retrieval.normalize import NormalizationReport
-from genret.retrieval.progress import StepProgress
-from genret.retrieval.sources.records import Rejects
+from genret.retrieval.progress import PhaseClock, StepProgress, duration
+from genret.retrieval.sources.records import SHOWN
+from genret.retrieval.sources.title_source import RowSample
 from genret.retrieval.tables import Shown
 from genret.retrieval.text import TextTokenizer
-from genret.retrieval.vectors.faiss_index import kind_of, new_index, num_cells, num_subquantisers
+from genret.retrieval.vectors.embedder import open_model
+from genret.retrieval.vectors.faiss_index import (
+    kind_of,
+    new_index,
+    num_cells,
+    num_subquantisers,
+    sample_size,
+    train,
+)
+from genret.retrieval.vectors.vector_maker import VectorOptions
 
+DEFAULT_SAMPLE = 10_000
+# Sources of fewer rows than this many samples are read whole, unless a sample is asked for.
+_LARGE = 10
 _BAR_WIDTH = 40
 _SAMPLE_FORMS = 200_000
 _SAMPLED_RANGES = 16
@@ -53,11 +64,13 @@ _MOST_BLOCK_BYTES = 64 * MIB
 
 @dataclass(frozen=True, slots=True, repr=False)
 class BuildPlan(Shown):
-    """Plan of a build; its text is that of the command."""
+    """Plan of a build, as estimates where a sample was read; its text is that of the command."""
 
-    records: int  # read, bad ones included
+    records: int  # bad ones included
     entities: int
     rows: int  # distinct rows
+    tokens: int  # of these rows
+    nodes: int  # of the trie
     duplicates: int  # records that repeat another and would be dropped
     rejected: Mapping[str, int]  # bad rows per reason
     report: str  # the first bad rows; "" when there are none
@@ -72,32 +85,50 @@ class BuildPlan(Shown):
     evidence: EvidencePlan | None
     vectors: VectorPlan | None
     bytes: Mapping[str, int]  # by part of the index, without evidence and vectors
-    sample_share: float  # share of the rows that were sampled for these sizes; 1 makes them exact
+    sample_share: float  # share of the rows that were built for sizes and seconds; 1: all
+    sampled: int | None  # rows that were read; None: all
+    ranges: Mapping[str, tuple[float, float]]  # of estimates by name, where a sample was read
+    phases: Mapping[str, float]  # estimated seconds of the build, by step
+    build_peak_bytes: int  # estimated peak memory of the build
     seconds: float  # taken by the dry run
-    build_seconds: float  # estimate up to the evidence
-    peak_rss_bytes: int
+    peak_rss_bytes: int  # of the dry run
 
     _told = ("records", "entities", "rows", "rejected", "num_bytes", "build_seconds")
 
     @property
     def num_bytes(self) -> int:
-        """Estimated size of the index, without evidence and vectors."""
+        """Size of the index, without evidence and vectors."""
         return sum(self.bytes.values())
+
+    @property
+    def build_seconds(self) -> float:
+        """Estimated time of the build, with evidence and vectors."""
+        return sum(self.phases.values())
 
     def __str__(self) -> str:
         reasons = ", ".join(f"{count:,} × {reason}" for reason, count in self.rejected.items())
+        about = "" if self.sampled is None else "about "
         lines = [
-            f"dry run: {self.records:,} records, of which {self.entities:,} are entities; {self.rows:,} rows",
-            f"  {self.duplicates:,} repeated rows counted once",
+            f"dry run: {about}{self.records:,} records, of which {self.entities:,} are entities; "
+            f"{self.rows:,} rows{self._span('rows')}",
+            f"  {self.duplicates:,} repeated rows counted once{self._span('duplicates')}",
             f"  {sum(self.rejected.values()):,} bad rows" + (f": {reasons}" if reasons else ""),
         ]
+        if self.sampled is not None:
+            lines.insert(
+                1, f"  estimated from {self.sampled:,} rows; --sample 0 reads all and finds all bad rows"
+            )
         if self.longest is not None:
             longest = self.longest
+            line = "" if self.sampled is not None else f" line {longest.line}"
             lines.append(
-                f"  longest over-long title: {longest.tokens:,} tokens, {self.files[longest.file]} line "
-                f"{longest.line}: {longest.text[:60]!r}"
+                f"  longest over-long title: {longest.tokens:,} tokens, {self.files[longest.file]}{line}: "
+                f"{longest.text[:60]!r}"
             )
         lines += catalogue_lines(self.columns, self.weight_column, self.normalization)
+        lines.append(
+            f"  {self.tokens:,} tokens{self._span('tokens')}, {self.nodes:,} trie nodes{self._span('nodes')}"
+        )
         lengths = length_lines(self.lengths, "#", _BAR_WIDTH) if self.lengths else []
         lines += ["", "tokens per row, end token included:", *lengths, ""]
         exactness = (
@@ -105,25 +136,35 @@ class BuildPlan(Shown):
         )
         lines.append(f"bytes, {exactness}:")
         lines += [f"  {name:<10} {size:>15,}" for name, size in self.bytes.items()]
-        lines.append(f"  {'all':<10} {self.num_bytes:>15,}, {self.num_bytes / max(self.rows, 1):.1f} per row")
+        per_row = self.num_bytes / max(self.rows, 1)
+        lines.append(f"  {'all':<10} {self.num_bytes:>15,}, {per_row:.1f} per row{self._span('bytes')}")
         further = [part for part in (self.evidence, self.vectors) if part is not None]
         lines += [f"  and {part.describe()}" for part in further]
         bad_rows = sum(self.rejected.values())
         if bad_rows > self.allowed:
-            lines.append(f"a build would fail: {bad_rows:,} bad rows, allowed: {self.allowed:,}")
-        beside = "" if self.vectors is None else ", vectors not counted"
-        taken = f"this dry run took {self.seconds:.0f} s"
-        lines.append(f"estimated build time: {self.build_seconds:.0f} s{beside}; {taken}")
+            lines.append(f"a build would fail: {about}{bad_rows:,} bad rows, allowed: {self.allowed:,}")
+        lines.append(f"estimated build time: {duration(self.build_seconds)}{self._span('seconds', ' s')}")
+        lines += [f"  {name:<28} {duration(one)}" for name, one in self.phases.items() if one >= 1]
+        lines.append(f"estimated peak memory: {self.build_peak_bytes / MIB:,.0f} MiB")
+        lines.append(f"this dry run took {duration(self.seconds)}")
         return "\n".join(lines)
+
+    def _span(self, name: str, unit: str = "") -> str:
+        """Return the range of an estimate in words; "" for an exact figure."""
+        low, high = self.ranges.get(name, (0, 0))
+        return "" if round(low) == round(high) else f" ({low:,.0f} to {high:,.0f}{unit})"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as a JSON object."""
         longest = self.longest
         return {
             "dry_run": True,
+            "sampled": self.sampled,
             "records": self.records,
             "entities": self.entities,
             "rows": self.rows,
+            "tokens": self.tokens,
+            "nodes": self.nodes,
             "duplicates": self.duplicates,
             "rejected": dict(self.rejected),
             "rejects_file": None if self.rejects_file is None else str(self.rejects_file),
@@ -139,69 +180,57 @@ class BuildPlan(Shown):
             "vectors": None if self.vectors is None else asdict(self.vectors),
             "estimated_bytes": {**self.bytes, "all": self.num_bytes},
             "sample_share": round(self.sample_share, 4),
+            "ranges": {name: [round(low, 3), round(high, 3)] for name, (low, high) in self.ranges.items()},
             "seconds": round(self.seconds, 3),
             "estimated_build_seconds": round(self.build_seconds, 3),
+            "estimated_phases": {name: round(one, 3) for name, one in self.phases.items()},
+            "estimated_peak_bytes": self.build_peak_bytes,
             "peak_rss_bytes": self.peak_rss_bytes,
         }
 
 
 def plan_build(
-    sources: Sources, tokenizer: TextTokenizer, options: BuildOptions, progress: StepProgress | None = None
+    sources: Sources,
+    tokenizer: TextTokenizer,
+    options: BuildOptions,
+    progress: StepProgress | None = None,
+    sample: int | None = None,
 ) -> BuildPlan:
     """Find out what `build_index` would make; the index directory is neither read nor written.
 
-    Arguments are those of `build_index`. Shards go to the system's temporary directory.
+    Shards go to the system's temporary directory. Other arguments are those of `build_index`.
+
+    Of a source with at least twice as many rows only about `sample` are read; 0: all. None: 10,000 where
+    there are more than 100,000. Pipes and rows in memory are read whole.
 
     Raises:
         SourceError: a source cannot be used, has more than 10,000 bad rows beyond those allowed, or all
             weights are 0.
         InputError: the tokenizer has no end token, or an option is wrong.
         MissingExtraError: vectors are asked for, and a library they need is not installed.
+        ModelError: the encoder of the vectors cannot be loaded.
         IndexDirectoryError: the temporary directory cannot be written.
     """
     progress = progress or StepProgress()
     check_evidence(options, tokenizer)
     options = replace(options, resume=False)
     begun = time.monotonic()
-    with (
-        temporary_work() as place,
-        read_shards(sources, tokenizer, options, place / WORK_DIR, progress) as front,
-    ):
-        read_seconds = time.monotonic() - begun
-        check_weights(front.shards, front.weight_column)
-        lengths = _row_lengths(front.shards, tokenizer.vocab_size, options, progress)
-        progress.phase("counting texts")
-        evidence, vectors = options.evidence, options.vectors
-        plan_of_evidence = None
-        if evidence is not None:
-            plan_of_evidence = _plan_evidence(evidence, front.shards, front.columns, front.rejects)
-        plan_of_vectors = None if vectors is None else plan_vectors(vectors, front.shards, front.columns)
-        sample, sample_seconds = _write_sample(front, tokenizer, options, place, progress)
-        rows = int(lengths.sum())
-        share = 1.0 if sample is None else sample.counts.rows / max(rows, 1)
-        return BuildPlan(
-            records=front.records,
-            entities=front.num_entities,
-            rows=rows,
-            duplicates=front.duplicates,
-            rejected=front.rejects.counts(),
-            report=front.rejects.report() if front.rejects.rows else "",
-            rejects_file=options.rejects if front.rejects.rows else None,
-            allowed=options.max_bad_rows,
-            longest=front.longest,
-            files=front.rejects.files,
-            lengths={int(length): int(lengths[length]) for length in np.flatnonzero(lengths)},
-            columns=front.columns,
-            weight_column=front.weight_column,
-            normalization=front.normalization,
-            evidence=plan_of_evidence,
-            vectors=plan_of_vectors,
-            bytes=_bytes_per_part(sample, share),
-            sample_share=share,
-            seconds=time.monotonic() - begun,
-            build_seconds=read_seconds + sample_seconds / share,
-            peak_rss_bytes=peak_rss_bytes(),
-        )
+    rows = DEFAULT_SAMPLE if sample is None else sample
+    least = rows * (_LARGE if sample is None else 2)
+    wishes = [RowSample(max(rows // part, 1), least) if rows else None for part in (16, 4, 1)]
+    parts: list[_Part] = []
+    with temporary_work() as place:
+        for number, wish in enumerate(wishes):
+            folder = place / str(number)
+            folder.mkdir()
+            clock = PhaseClock(progress)
+            with read_shards(sources, tokenizer, options, folder / WORK_DIR, clock, wish) as front:
+                is_whole = front.estimated_records is None
+                is_last = is_whole or number == len(wishes) - 1
+                parts.append(_measured(front, tokenizer, options, folder, clock, is_last))
+            if is_whole:
+                break
+        return _plan(parts, options, begun)
 
 
 def _row_lengths(
@@ -229,31 +258,257 @@ def _row_lengths(
     return lengths
 
 
-def _write_sample(
-    front: SourceRuns, tokenizer: TextTokenizer, options: BuildOptions, place: Path, progress: StepProgress
-) -> tuple[Manifest | None, float]:
-    """Write a version over some ranges of the rows, or over all if they are few.
+_RANKING, _COUNTING, _VECTORS = "fitting the ranking", "counting rows", "measuring vectors"
+_BLOCKS = 40  # of entities, by whose means the error of a sample is told
 
-    Returns its manifest, None if there is no entity, and the seconds it took.
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Part:
+    """What was read, and what was built of it."""
+
+    front: SourceRuns  # its shards are closed
+    entities: int
+    lengths: IntArray  # number of distinct rows by length
+    error: float  # standard error of the tokens of an entity, as a share of them
+    share: float  # share of these rows that was built
+    manifest: Manifest | None  # of what was built; None where there is no entity
+    seconds: Mapping[str, float]  # by step of a build, of all that was read
+    vectors: VectorPlan | None
+
+    def figures(self) -> dict[str, float]:
+        """Return the figures that grow with the number of records, by name; sizes in bytes by part."""
+        sizes = dict.fromkeys((*_PARTS, "evidence", "nodes"), 0.0)
+        if self.manifest is not None:
+            sizes["nodes"] = self.manifest.counts.nodes / self.share
+            for file in self.manifest.files:
+                part = file.name.split("/")[0].split(".")[0]
+                sizes[part if part in _PARTS else "evidence"] += file.bytes / self.share
+        return {"distinct": float(self.lengths.sum()), **sizes}
+
+
+_PARTS = ("rows", "trie", "entities", "postings", "title_order")
+
+
+def _measured(
+    front: SourceRuns,
+    tokenizer: TextTokenizer,
+    options: BuildOptions,
+    place: Path,
+    clock: PhaseClock,
+    is_last: bool,
+) -> _Part:
+    """Build what was read, or ranges of it if it is much.
+
+    Only the last sample has a ranking fitted and tells about vectors.
     """
-    if not front.num_entities:
-        return None, 0.0
-    progress.phase("measuring a sample")
-    folder, work = place / "version", place / "spill"
-    folder.mkdir()
-    work.mkdir()
-    kept = [shard.keep for shard in front.shards]
-    for shard, chosen in zip(front.shards, _sampled(front.shards), strict=True):
-        shard.keep = chosen
-    begun = time.monotonic()
-    try:
+    is_whole = front.estimated_records is None
+    if is_whole:
+        check_weights(front.shards, front.weight_column)
+    read = clock.seconds()
+    lengths = _row_lengths(front.shards, tokenizer.vocab_size, options, clock)
+    manifest, vectors, share = None, None, 1.0
+    if front.num_entities:
+        folder, spill = place / "version", place / "spill"
+        folder.mkdir()
+        spill.mkdir()
+        kept = [shard.keep for shard in front.shards]
+        for shard, chosen in zip(front.shards, _sampled(front.shards), strict=True):
+            shard.keep = chosen
         entry = tokenizer_entry(tokenizer, options.rendering)
         spec = VersionSpec(entry, options.rendering, front.columns)
-        written = write_version(front.shards, spec, folder, work, options.free_bytes, StepProgress())
-    finally:
+        manifest = write_version(front.shards, spec, folder, spill, options.free_bytes, clock)
+        share = manifest.counts.rows / int(lengths.sum())
+        if (wish := options.evidence) is not None:
+            maker = EvidenceMaker(folder, place, options, clock)
+            manifest = maker.make_fields(manifest, wish.columns, (), front.rejects)
+            if is_last:
+                manifest = maker.make_ranking(manifest, "cpu", wish.ranking)
+        if options.vectors is not None and is_last:
+            clock.phase(_VECTORS)
+            scale = (front.estimated_records or front.records) / front.records / share
+            with Index.open_unpublished(folder, manifest) as index:
+                vectors = _measured_vectors(options.vectors, index, scale)
         for shard, keep in zip(front.shards, kept, strict=True):
             shard.keep = keep
-    return written, time.monotonic() - begun
+    seconds = {
+        name: taken if name in read or name == _RANKING else taken / share
+        for name, taken in clock.seconds().items()
+        if name not in (_COUNTING, _VECTORS)
+    }
+    error = 0.0 if is_whole else _error(front.shards)
+    return _Part(front, front.num_entities, lengths, error, share, manifest, seconds, vectors)
+
+
+def _error(shards: Sequence[ShardRun]) -> float:
+    """Return the standard error of the tokens of an entity, as a share of them, by blocks of the source."""
+    means: list[float] = []
+    for shard in shards:
+        forms = shard.forms(0, shard.num_forms)
+        tokens = np.bincount(forms.entity, np.diff(forms.offsets), shard.num_entities)
+        means += [float(block.mean()) for block in np.array_split(tokens, _BLOCKS) if len(block)]
+    return float(np.std(means) / np.mean(means) / math.sqrt(len(means))) if means else 0.0
+
+
+def _plan(parts: Sequence[_Part], options: BuildOptions, begun: float) -> BuildPlan:
+    last = parts[-1]
+    front, is_whole = last.front, last.front.estimated_records is None
+    records = round(front.records if front.estimated_records is None else front.estimated_records)
+    scale = records / front.records
+    grown = {name: _grown(parts, name, records) for name in last.figures()}
+
+    def span(name: str, unit: float = 1, error: float = last.error) -> tuple[float, float]:
+        low, high = sorted(grown[name])
+        spread = 2 * error
+        return low * unit * (1 - spread), high * unit * (1 + spread)
+
+    duplicates = _repeated(parts, records)
+    rejected = {reason: round(count * scale) for reason, count in front.rejects.counts().items()}
+    bad_rows = sum(rejected.values())
+    rows = round(grown["distinct"][0])
+    by_row = rows / max(int(last.lengths.sum()), 1)
+    lengths = {int(at): round(last.lengths[at] * by_row) for at in np.flatnonzero(last.lengths)}
+    tokens_by_row = int(last.lengths @ np.arange(len(last.lengths))) / max(int(last.lengths.sum()), 1)
+    phases = {name: _grown_seconds(parts, name, records)[0] for name in last.seconds}
+    most = sum(_grown_seconds(parts, name, records)[1] for name in last.seconds)
+    evidence = None
+    if options.evidence is not None:
+        of_titles = front.rejects.counts()
+        queries, query_bytes = count_queries(options.evidence.queries, front.rejects)
+        for reason, count in front.rejects.counts().items():
+            if count > of_titles.get(reason, 0):
+                rejected[reason] = rejected.get(reason, 0) + count - of_titles.get(reason, 0)
+        entry = None if last.manifest is None else last.manifest.evidence
+        names, texts = (0, 0) if entry is None else (entry.names, entry.texts)
+        size = grown["evidence"][0] + _PER_QUERY * queries + _PER_BYTE * query_bytes
+        unit = scale / last.share
+        columns = () if entry is None else entry.columns
+        evidence = EvidencePlan(round(names * unit), columns, round(texts * unit), queries, round(size))
+        if queries:
+            phases["past queries"] = queries * phases.get(_NAMES, 0.0) / max(evidence.names, 1)
+    if last.vectors is not None:
+        phases["vectors"] = last.vectors.seconds
+        most += last.vectors.seconds
+    phases["publishing"] = 0.0
+    seconds = sum(phases.values())
+    ranges = {
+        "rows": span("distinct", error=0 if isinstance(front.estimated_records, int) else last.error),
+        "duplicates": duplicates[1:],
+        "tokens": span("distinct", tokens_by_row),
+        "nodes": span("nodes"),
+        "bytes": tuple(sum(ends) for ends in zip(*map(span, _PARTS), strict=True)),
+        "seconds": (_LEAST_TIME * seconds, _MOST_TIME * max(seconds, most)),
+    }
+    return BuildPlan(
+        records=records,
+        entities=last.entities if is_whole else records - bad_rows - duplicates[0],
+        rows=rows,
+        tokens=round(rows * tokens_by_row),
+        nodes=round(grown["nodes"][0]),
+        duplicates=duplicates[0],
+        rejected=rejected,
+        report=_report(last),
+        rejects_file=options.rejects if is_whole and front.rejects.rows else None,
+        allowed=options.max_bad_rows,
+        longest=front.longest,
+        files=front.rejects.files,
+        lengths=lengths,
+        columns=front.columns,
+        weight_column=front.weight_column,
+        normalization=NormalizationReport(
+            **{name: round(count * scale) for name, count in asdict(front.normalization).items()}
+        ),
+        evidence=evidence,
+        vectors=last.vectors,
+        bytes={name: round(grown[name][0]) for name in _PARTS},
+        sample_share=last.share / scale,
+        sampled=None if is_whole else front.records,
+        ranges={} if is_whole else ranges,
+        phases=phases,
+        build_peak_bytes=peak_rss_bytes() + _held_bytes(last, records, rows, options),
+        seconds=time.monotonic() - begun,
+        peak_rss_bytes=peak_rss_bytes(),
+    )
+
+
+def _report(part: _Part) -> str:
+    """Return a few lines about bad rows; those of a sample have no numbers of lines."""
+    rejects = part.front.rejects
+    if not rejects.rows or part.front.estimated_records is None:
+        return rejects.report() if rejects.rows else ""
+    lines = [f"{rejects.source}: {len(rejects.rows):,} of {part.front.records:,} sampled rows are bad"]
+    lines += [f"  {row.told('').partition(': ')[2]}" for row in rejects.rows[:SHOWN]]
+    return "\n".join(lines)
+
+
+def _grown(parts: Sequence[_Part], name: str, records: int) -> tuple[float, float]:
+    """Return two estimates of a figure for all records, the better one first.
+
+    It is a + b·n + c·√n through three samples, since most grow in proportion, by a fixed size, and by what
+    repeats itself more and more, such as words; the other one is the straight line through the last two.
+    """
+    values = [part.figures()[name] for part in parts]
+    sizes = [float(part.front.records) for part in parts]
+    if len(parts) == 1:
+        return values[0], values[0]
+    ratio = records / sizes[-1]
+    proportional = values[-1] * ratio
+    if not sizes[0] < sizes[1] < sizes[2]:
+        return proportional, proportional
+    bases = np.array([[1.0, size, math.sqrt(size)] for size in (*sizes, records)])
+    curve = float(bases[-1] @ np.linalg.solve(bases[:-1], values))
+    line = values[-1] + (values[-1] - values[-2]) / (sizes[-1] - sizes[-2]) * (records - sizes[-1])
+    least = values[-1] * math.sqrt(ratio)
+    return min(max(curve, least), proportional), min(max(line, least), proportional)
+
+
+def _repeated(parts: Sequence[_Part], records: int) -> tuple[int, int, int]:
+    """Return how many records repeat another, and the range: they grow with a power of 1 to 2 of all."""
+    last = parts[-1].front
+    if len(parts) == 1 or not last.duplicates:
+        return last.duplicates, last.duplicates, last.duplicates
+    ratio = records / last.records
+    power, before = 1.5, parts[-2].front
+    if before.duplicates >= _FEW and before.records < last.records:
+        power = math.log(last.duplicates / before.duplicates) / math.log(last.records / before.records)
+    estimates = (last.duplicates * ratio**one for one in (min(max(power, 1.0), 2.0), 1.0, 2.0))
+    told, low, high = (min(round(one), records - 1) for one in estimates)
+    return told, low, high
+
+
+def _grown_seconds(parts: Sequence[_Part], name: str, records: int) -> tuple[float, float]:
+    """Return the estimated and the longest time of a step: a straight line, which begins above 0 at most.
+
+    The ranking is fitted to as many queries whatever the size; only finding their candidates takes longer.
+    """
+    last = parts[-1].seconds[name]
+    if len(parts) == 1:
+        return last, last
+    ratio = records / parts[-1].front.records
+    if name == _RANKING:
+        return last * ratio**_RANKING_GROWTH, last * ratio ** (2 * _RANKING_GROWTH)
+    growth = max(last - parts[-2].seconds.get(name, last), 0.0)
+    step = parts[-2].front.records / parts[-1].front.records
+    growth = min(growth / (1 - step), last) if step < 1 else last
+    return last + growth * (ratio - 1), last * ratio
+
+
+def _held_bytes(part: _Part, records: int, rows: int, options: BuildOptions) -> int:
+    """Return the memory that a build takes beside what the sample took, for a shard and the trie."""
+    sizes = part.figures()
+    per_record = _HELD * (sizes["rows"] + sizes["entities"]) / max(part.front.records, 1)
+    held = min(per_record * min(records, options.shard_records), options.free_bytes / 2)
+    trie = _ROW_BYTES * rows + _ENTITY_BYTES * records
+    return round(max(held - per_record * min(part.front.records, options.shard_records), 0) + trie)
+
+
+# Least and most time, as shares of the estimated and of the longest one.
+_LEAST_TIME, _MOST_TIME = 0.6, 1.25
+# The time of the ranking grows with this power of the records, measured from 10,000 to 500,000.
+_RANKING_GROWTH = 0.15
+_FEW = 5  # repeated records, from which on their growth shows
+# A shard in memory, as a multiple of its files; bytes of the trie per row, and of what is kept of an entity.
+_HELD, _ROW_BYTES, _ENTITY_BYTES = 1.2, 26, 4
+_NAMES = "words and letters of names"
 
 
 def _sampled(shards: Sequence[ShardRun]) -> list[npt.NDArray[np.bool_]]:
@@ -271,17 +526,8 @@ def _sampled(shards: Sequence[ShardRun]) -> list[npt.NDArray[np.bool_]]:
     return sampled if any(mask.any() for mask in sampled) else [shard.keep for shard in shards]
 
 
-def _bytes_per_part(written: Manifest | None, share: float) -> dict[str, int]:
-    parts = {"rows": 0, "trie": 0, "entities": 0, "postings": 0, "title_order": 0}
-    for file in () if written is None else written.files:
-        parts[file.name.split("/")[0].split(".")[0]] += file.bytes
-    return {name: round(size / share) for name, size in parts.items()}
-
-
-# Bytes of a field per text and per byte of text, measured on titles and on descriptions.
-_PER_TEXT, _PER_BYTE = 9, 2.1
-# Past queries are also stored themselves.
-_PER_QUERY = 8
+# Bytes of past queries: for each, and for each of their bytes; they are also stored themselves.
+_PER_QUERY, _PER_BYTE = 17, 3.1
 # Bytes of a number of a vector, and of an id.
 _WORD = 4
 _ID = 8
@@ -294,9 +540,9 @@ _LEVEL_SHARE = 1 / 16
 class EvidencePlan:
     """The planned evidence by words and letters."""
 
-    names: int  # titles and aliases; equal ones of one entity count twice
+    names: int  # titles and aliases
     columns: tuple[str, ...]  # of texts
-    texts: int
+    texts: int  # entities with texts
     queries: int  # lines of past queries, those for unknown entities included
     bytes: int  # estimate
 
@@ -312,78 +558,73 @@ class VectorPlan:
     """The planned vectors."""
 
     method: str
-    texts: int  # upper bound: a build counts equal texts of one entity once
-    dimensions: int | None  # None where only the model knows
+    texts: int
+    dimensions: int
     kind: str  # "flat", "hnsw", "ivfpq" or "factory"
-    bytes: int | None  # estimate of vectors.faiss; None where it needs the model
+    bytes: int  # estimate of vectors.faiss
+    seconds: float  # estimated, of embedding and of training and filling the index
 
     def describe(self) -> str:
         """Return the plan in one line."""
         noun = "text" if self.texts == 1 else "texts"
-        size = "of a size that the model decides"
-        if self.bytes is not None:
-            size = f"of {self.dimensions} dimensions, about {self.bytes:,} bytes"
-        return f"vectors: {self.method}, up to {self.texts:,} {noun}, {self.kind}, {size}"
+        size = f"of {self.dimensions} dimensions, about {self.bytes:,} bytes, {duration(self.seconds)}"
+        return f"vectors: {self.method}, {self.texts:,} {noun}, {self.kind}, {size}"
 
 
-def _plan_evidence(
-    wish: EvidenceOptions, shards: Sequence[Run], columns: Sequence[MetadataColumn], rejects: Rejects
-) -> EvidencePlan:
-    """Plan the evidence of the kept entities. Past queries are read, but not matched with entities."""
-    chosen = text_columns(wish.columns, {column.name: column.type for column in columns})
-    names, name_bytes, texts, text_bytes = _count_texts(shards, chosen)
-    queries, query_bytes = count_queries(wish.queries, rejects)
-    size = _PER_TEXT * (names + texts) + _PER_BYTE * (name_bytes + text_bytes)
-    size += _PER_QUERY * queries + (_PER_BYTE + 1) * query_bytes
-    return EvidencePlan(names, chosen, texts, queries, round(size))
+def _measured_vectors(wish: VectorBuildOptions, index: Index, scale: float) -> VectorPlan:
+    """Plan the vectors of `scale` times as many entities as an index has: some of its texts are embedded.
+
+    Raises:
+        InputError: faiss knows no such kind of index, or it cannot hold such vectors.
+        ModelError: the encoder cannot be loaded.
+        MissingExtraError: a library is not installed.
+    """
+    texts = EntityTexts(index, text_columns(wish.options.columns, index.metadata_types))
+    embedder = open_model(wish.method.placed(), wish.options.device)
+    tried = texts.sample(_EMBEDDED).texts
+    embedder.embed_texts(tried[:_WARM])
+    begun = time.perf_counter()
+    embedder.embed_texts(tried)
+    per_text = (time.perf_counter() - begun) / max(len(tried), 1)
+    return plan_vectors(wish, round(texts.count * scale), embedder.dimensions, per_text)
 
 
-def plan_vectors(
-    wish: VectorBuildOptions, shards: Sequence[Run], columns: Sequence[MetadataColumn]
-) -> VectorPlan:
-    """Plan the vectors of the kept entities.
+def plan_vectors(wish: VectorBuildOptions, texts: int, dimensions: int, per_text: float) -> VectorPlan:
+    """Plan vectors of so many texts, where one takes `per_text` seconds to embed.
 
     Raises:
         InputError: faiss knows no such kind of index, or it cannot hold such vectors.
         MissingExtraError: faiss is not installed.
     """
-    chosen = text_columns(wish.options.columns, {column.name: column.type for column in columns})
-    names, _, values, _ = _count_texts(shards, chosen)
-    texts = names + values
-    kind = kind_of(wish.options.kind, texts)
-    dimensions = _dimensions(wish)
-    size = None
-    if dimensions is not None:
-        index = new_index(kind, wish.options.kind, dimensions, texts, wish.options.seed)
-        size = round(texts * _bytes_per_text(kind, index, dimensions)) + _fixed_bytes(kind, texts, dimensions)
-    return VectorPlan(str(wish.method), texts, dimensions, kind, size)
+    options = wish.options
+    kind = kind_of(options.kind, texts)
+    index = new_index(kind, options.kind, dimensions, texts, options.seed)
+    size = texts * _bytes_per_text(kind, index, dimensions) + _fixed_bytes(kind, texts, dimensions)
+    trained = 0 if index.is_trained else min(options.sample or sample_size(texts), texts)
+    counts = [count for count in _FILLED if count < texts] or [texts]
+    taken = [_filling_seconds(kind, options, dimensions, count) for count in counts]
+    power = 1.0
+    if len(taken) > 1:
+        power = min(max(math.log(taken[-1] / taken[-2]) / math.log(counts[-1] / counts[-2]), 1.0), 1.3)
+    filling = taken[-1] * (texts / max(counts[-1], 1)) ** power
+    seconds = per_text * (texts + trained + (0 if kind == "flat" else _KNOWN_ITEMS)) + filling
+    return VectorPlan(str(wish.method), texts, dimensions, kind, round(size), seconds)
 
 
-def _count_texts(shards: Sequence[Run], columns: Sequence[str]) -> tuple[int, int, int, int]:
-    """Return how many names there are and their bytes, then the same for texts of columns."""
-    sums = [0, 0, 0, 0]
-    for shard in shards:
-        kept = np.flatnonzero(shard.keep)
-        for low, high, inside in windows(kept):
-            table = shard.entities(low, high).take(pa.array(kept[inside] - low))
-            for column in (table.column(TITLE), pc.list_flatten(table.column(ALIASES))):
-                sums[0] += len(column)
-                sums[1] += pc.sum(pc.binary_length(column)).as_py() or 0
-            for name in columns:
-                cells = table.column(name)
-                said = cells.filter(pc.not_equal(pc.utf8_trim_whitespace(cells), ""))
-                sums[2] += len(said)
-                sums[3] += pc.sum(pc.binary_length(said)).as_py() or 0
-    return sums[0], sums[1], sums[2], sums[3]
+# Texts that are embedded for the time they take, and before it; sizes of indexes of random vectors that are
+# trained and filled; texts that choose the search effort.
+_EMBEDDED, _WARM, _FILLED, _KNOWN_ITEMS = 256, 16, (4096, 16_384), 1000
 
 
-def _dimensions(wish: VectorBuildOptions) -> int | None:
-    try:
-        config = json.loads((Path(wish.method.source) / "config.json").read_bytes())
-        size = config.get("hidden_size", config.get("d_model"))
-    except (OSError, ValueError, AttributeError):  # a hub id, or a model that says it elsewhere
-        return None
-    return size if type(size) is int and size > 0 else None
+def _filling_seconds(kind: str, options: VectorOptions, dimensions: int, count: int) -> float:
+    """Return the seconds that faiss takes to train an index and fill it with so many random vectors."""
+    vectors = np.random.default_rng(0).standard_normal((count, dimensions), np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    index = new_index(kind, options.kind, dimensions, count, options.seed)
+    begun = time.perf_counter()
+    train(index, vectors[: options.sample or sample_size(count)])
+    index.add_with_ids(vectors, np.arange(count))
+    return time.perf_counter() - begun
 
 
 def _bytes_per_text(kind: str, index: Any, dimensions: int) -> float:

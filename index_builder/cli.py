@@ -33,7 +33,7 @@ from genret.index_builder.command_line import (
     tokenizer_of,
     use_threads,
 )
-from genret.index_builder.flags import build_evidence_flags, source_flags, update_evidence_flags
+from genret.index_builder.flags import build_evidence_flags, row_count, source_flags, update_evidence_flags
 from genret.index_builder.update import UpdateRequest, UpdateSummary, update_index
 from genret.retrieval.checkpoints import SETTINGS_FILE, settings_folder
 from genret.retrieval.command_options import GroupedCommand, grouped, prompt_option
@@ -98,7 +98,15 @@ _update_option = partial(env_option, _UPDATE_ENV)
 @_build_option(
     "--dry-run",
     is_flag=True,
-    help="Read and tokenise everything, build nothing, and say what a build would make.",
+    help="Build nothing, and say what a build would make: exactly, or of a large input by a sample.",
+)
+@_build_option(
+    "--sample",
+    type=row_count,
+    metavar="ROWS|all",
+    show_default="10000 of more than 100,000 rows, or all with --rejects",
+    help="Rows that a dry run reads, of an input of at least twice as many; 0 or all: every one, which "
+    "finds all bad rows.",
 )
 @threads_option(_BUILD_ENV)
 def build_wish(
@@ -112,6 +120,7 @@ def build_wish(
     evidence: tuple[EvidenceOptions | None, VectorBuildOptions | None],
     no_resume: bool,
     dry_run: bool,
+    sample: int | None,
     **limits: Any,
 ) -> BuildWish:
     """Return what the options of a build say; the table of these options is `build_wish.__click_params__`."""
@@ -126,7 +135,13 @@ def build_wish(
         options, prompt=prompt, resume=not no_resume, evidence=fields, vectors=vectors, **limits
     )
     given = {name: value for name, value in overrides.items() if value is not None}
-    return BuildWish(options, tokenizer, given, dry_run)
+    if sample is not None and not dry_run:
+        raise click.UsageError("--sample goes with --dry-run")
+    if options.rejects is not None and dry_run:
+        if sample:
+            raise click.UsageError("--rejects of a dry run takes all rows: it goes with --sample 0")
+        sample = 0
+    return BuildWish(options, tokenizer, given, dry_run, sample)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +153,14 @@ class BuildWish:
         tokenizer: Place of the tokenizer; None: that of the model to weigh, else of the default model.
         overrides: Parts of the rendering of titles, by name, that go before those of the prompt.
         dry_run: Whether nothing is to be built.
+        sample: Rows that a dry run reads, as `plan_build` has it.
     """
 
     options: BuildOptions
     tokenizer: str | None
     overrides: dict[str, str]
     dry_run: bool
+    sample: int | None
 
     def run(
         self, sources: Sources, out: Path, progress: StepProgress, warn: Callable[[str], None]
@@ -159,7 +176,7 @@ class BuildWish:
         rejects = rejects_file(options.rejects, out, self.dry_run)
         options = replace(options, out=out, rendering=rendering, rejects=rejects)
         if self.dry_run:
-            return plan_build(sources, tokenizer, options, progress)
+            return plan_build(sources, tokenizer, options, progress, self.sample)
         summary = build_index(sources, tokenizer, options, progress)
         if prompt is not None and prompt != CheckpointConfig.load(Path(tokenizer.source)).default_prompt:
             return replace(summary, prompt=prompt)

@@ -49,6 +49,13 @@ def byte_size(text: str) -> int:
     return int(float(number) * 1024 ** _POWERS[unit.lower()])
 
 
+def row_count(text: str) -> int:
+    """Return a number of rows to sample; 0 for 0 and "all". Raises `click.BadParameter` for other text."""
+    if text != ALL and not text.isdecimal():
+        raise click.BadParameter(f"expected a number of rows such as 10000, or {ALL}, got {text!r}")
+    return 0 if text == ALL else int(text)
+
+
 def typed_column(text: str) -> tuple[str, ColumnType]:
     """Return column and type of COLUMN=TYPE; the column's name may hold "=".
 

@@ -6,7 +6,7 @@ pandas, polars, pyarrow and `datasets` are known by their interfaces, and none o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, count, islice
 from typing import Any
 
@@ -81,6 +81,11 @@ class _MemoryReader:
     header_lines = 0
     bytes_read = 0
     digest = ""
+    num_rows = 0.0
+    kept_share = 1.0
+
+    def keep_stretches(self, places: Sequence[float], rows: int) -> None:
+        """Do nothing: what is read once is read whole."""
 
     def close(self) -> None:
         """Do nothing: what was given belongs to the caller."""

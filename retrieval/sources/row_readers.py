@@ -13,6 +13,7 @@ import os
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NoReturn, Protocol, get_args
@@ -152,6 +153,20 @@ class RowReader(Protocol):
     def digest(self) -> str:
         """xxh3_128 of a stream that can be read only once, else ""."""
 
+    @property
+    def num_rows(self) -> float:
+        """Number of rows of a regular file, before any is read: an int where it is known."""
+
+    @property
+    def kept_share(self) -> float:
+        """Share of the file that `chunks` gave, known when it has ended."""
+
+    def keep_stretches(self, places: Sequence[float], rows: int) -> None:
+        """Let `chunks` give only stretches of about so many rows each, at places > 0: shares of the file.
+
+        Numbers of lines are then those of the stretches, but in a table.
+        """
+
     def restrict(self, used: Sequence[int], ignore_others: bool, lists: Sequence[int]) -> None:
         """Choose the columns to be read, by positions in `names`, before reading.
 
@@ -191,6 +206,26 @@ class _TextReader:
     @property
     def digest(self) -> str:
         return self._stream.raw.hexdigest
+
+    @property
+    def num_rows(self) -> float:
+        head = self._stream.peek(_HEAD_BYTES)
+        read = self._stream.raw.bytes_read if self._stream.is_compressed else len(head)
+        return (head.count(b"\n") or 1) * self._stream.num_bytes / max(read, 1)
+
+    @property
+    def kept_share(self) -> float:
+        return self._stream.kept_share
+
+    def keep_stretches(self, places: Sequence[float], rows: int) -> None:
+        head = self._stream.peek(_HEAD_BYTES)
+        size = len(head) * rows // (head.count(b"\n") or 1)
+        self._stream.keep_stretches(places, max(size, 1), self._begun)
+        self.header_lines = 0  # which no stretch holds
+
+    def _begun(self, content: bytes, size: int) -> bytes:
+        """Return the records that begin in the first `size` bytes of a piece of the file, if whole."""
+        return content[content.find(b"\n") + 1 : content.find(b"\n", size - 1) + 1]
 
     def close(self) -> None:
         self._stream.close()
@@ -246,6 +281,7 @@ def _odd_row(raw: bytes) -> list[str] | BadRow:
 _DELIMITERS = (",", ";", "|", "\t")
 _CSV_HEAD_BYTES = 1 << 16
 _CSV_HEAD_RECORDS = 100
+_TRIED_RECORDS = 8  # that must have all fields, before a place in the midst of a file is one where they begin
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,6 +440,33 @@ class CsvReader(_TextReader):
                     starts.append(lines.begin())
                     rows.append(self._record(reader, lines))
                 yield self._chunk(rows, [*starts, lines.next_line])
+
+    def _begun(self, content: bytes, size: int) -> bytes:
+        """Return the records that begin there; the first one is where some follow that have all fields."""
+        text = _csv_text(content[content.find(b"\n") + 1 :])
+        lines = [line + "\n" for line in text.split("\n")[:-1]]
+        count = content.count(b"\n", 0, size)  # of the lines that begin there
+        begin = next(filter(partial(self._fits, lines), range(min(count, _SMALL_BLOCK))), count)
+        reader = _csv_reader(iter(lines[begin:]), self._delimiter, self._quote)
+        while begin + reader.line_num < count:
+            try:
+                next(reader)
+            except StopIteration:
+                return b""
+            except csv.Error:  # a record of another form, or one that goes on behind the piece
+                if begin + reader.line_num == len(lines):
+                    return b""
+        end = begin + reader.line_num
+        return "".join(lines[begin:end]).encode("utf-8", errors="surrogateescape")
+
+    def _fits(self, lines: Sequence[str], begin: int) -> bool:
+        """Whether records seem to begin at a line."""
+        reader = _csv_reader(iter(lines[begin : begin + _SMALL_BLOCK]), self._delimiter, self._quote)
+        try:
+            fitting = [len(row) == len(self.names) for row in islice(reader, _TRIED_RECORDS)]
+            return len(fitting) == _TRIED_RECORDS and all(fitting)
+        except csv.Error:
+            return False
 
     def _unquoted(self, first: int, text: str) -> Iterator[RowChunk]:
         """Split lines without quotes, each of which is a record."""
@@ -649,6 +712,7 @@ class ParquetReader(TableRows):
         self._num_bytes = stream.raw.bytes_read if self._spooled is not None else Path(path).stat().st_size
         super().__init__(stream.name, self._file.schema_arrow)
         self._rows_read = 0
+        self._spans = [(0, self._file.metadata.num_rows)]
 
     @property
     def bytes_read(self) -> int:
@@ -661,15 +725,35 @@ class ParquetReader(TableRows):
         """xxh3_128 of a stream that can be read only once, else ""."""
         return self._stream.raw.hexdigest
 
+    @property
+    def num_rows(self) -> float:
+        """Number of rows."""
+        return int(self._file.metadata.num_rows)
+
+    @property
+    def kept_share(self) -> float:
+        """Share of the rows that were given."""
+        return float(sum(end - begin for begin, end in self._spans) / max(self.num_rows, 1))
+
+    def keep_stretches(self, places: Sequence[float], rows: int) -> None:
+        """Let `chunks` give only stretches of rows, at places that are shares of them."""
+        begins = [round(place * self.num_rows) for place in places]
+        ends = [*begins[1:], self._file.metadata.num_rows]
+        self._spans = [
+            (begin, min(begin + rows, end)) for begin, end in zip(begins, ends, strict=True) if begin < end
+        ]
+
     def chunks(self, skip: int) -> Iterator[RowChunk]:
-        """Yield the rows behind the first `skip`; row groups before them are not read."""
-        begin = 0
+        """Yield the rows behind the first `skip`; row groups without such rows are not read."""
+        first = 0
         self._rows_read = skip
         for group in range(self._file.num_row_groups):
-            num_rows = self._file.metadata.row_group(group).num_rows
-            if begin + num_rows > skip:
-                yield from self._group(group, begin, max(0, skip - begin))
-            begin += num_rows
+            behind = first + self._file.metadata.row_group(group).num_rows
+            spans = [(max(begin, first, skip), min(end, behind)) for begin, end in self._spans]
+            spans = [(begin, end) for begin, end in spans if begin < end]
+            if spans:
+                yield from self._group(group, first, spans)
+            first = behind
 
     def close(self) -> None:
         """Close the files."""
@@ -677,18 +761,18 @@ class ParquetReader(TableRows):
         self._close_spooled()
         self._stream.close()
 
-    def _group(self, group: int, begin: int, skip: int) -> Iterator[RowChunk]:
+    def _group(self, group: int, row: int, spans: Sequence[tuple[int, int]]) -> Iterator[RowChunk]:
         names = [self._schema.field(place).name for place in self._used]
-        row = begin
         try:
             for batch in self._file.iter_batches(TABLE_BATCH_ROWS, row_groups=[group], columns=names):
-                end = row + batch.num_rows
-                behind = max(0, begin + skip - row)
-                if behind < batch.num_rows:
-                    rows = self.rows(batch.slice(behind))
-                    self._rows_read = end
-                    yield RowChunk(row + behind + 1, rows, is_text=False)
-                row = end
+                behind = row + batch.num_rows
+                for begin, end in spans:
+                    low, high = max(begin, row), min(end, behind)
+                    if low < high:
+                        rows = self.rows(batch.slice(low - row, high - low))
+                        self._rows_read = high
+                        yield RowChunk(low + 1, rows, is_text=False)
+                row = behind
         except (OSError, pa.ArrowException) as error:
             raise SourceError(
                 f"{self.name}: damaged or cut off in row group {group}, near row {row + 1}: {one_line(error)}"

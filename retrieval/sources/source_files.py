@@ -12,11 +12,12 @@ import sys
 import tempfile
 import zlib
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO, TypeAlias, cast
 
 import pyarrow as pa
 import xxhash
@@ -29,6 +30,9 @@ BOM = b"\xef\xbb\xbf"
 MAX_LINE_BYTES = 1 << 24
 PARQUET_MAGIC = b"PAR1"
 _BLOCK_BYTES = 1 << 18
+# Most bytes that are searched for a stretch's whole records; where stretches begin, as sizes and bytes from
+# the end of a file.
+_MOST_STRETCH_BYTES, _MARGIN, _MARGIN_BYTES = 1 << 20, 4, 1 << 12
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _REFUSED = {
@@ -41,6 +45,9 @@ _REFUSED = {
     b"SQLite format 3\x00": "an SQLite database",
     b"%PDF-": "a PDF file",
 }
+
+
+Cut: TypeAlias = Callable[[bytes, int], bytes]
 
 
 class CountedFile:
@@ -97,6 +104,7 @@ class ByteStream:
         self._file = _open(path, self.name)
         self.raw = CountedFile(self._file, self.name, digests=digests or self.is_read_once)
         self.is_compressed = False  # known after the first `peek`
+        self.kept_share = 1.0  # of the content, once `blocks` has ended
         self._peeked: deque[bytes] = deque()
         self._blocks = self._decompressed()
 
@@ -123,6 +131,54 @@ class ByteStream:
             self._peeked.clear()
             yield peeked
         yield from self._blocks
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the regular file on disk."""
+        return os.fstat(self._file.fileno()).st_size
+
+    def keep_stretches(self, places: Sequence[float], size: int, cut: Cut) -> None:
+        """Let `blocks` yield some stretches of a regular file in place of all of it.
+
+        What is compressed is unpacked as a whole, and at most one stretch of each block of it is kept.
+
+        Args:
+            places: Where the stretches begin, ascending, as shares of the file.
+            size: Bytes of content of each, about.
+            cut: Function that returns, of content that begins and ends anywhere, the whole records that begin
+                in so many of its first bytes. So none is likelier to be among them because it is long.
+        """
+        self.peek(1)
+        peeked = chain([b"".join(self._peeked)], self._blocks)
+        self._peeked = deque()
+        latest = self.num_bytes - max(_MARGIN * size, _MARGIN_BYTES)  # few records end behind it
+        starts = [max(min(round(place * self.num_bytes), latest), 0) for place in places]
+        self._blocks = self._stretches(starts, size, cut, peeked)
+
+    def _stretches(
+        self, starts: Sequence[int], size: int, cut: Cut, blocks: Iterator[bytes]
+    ) -> Iterator[bytes]:
+        kept = total = end = 0
+        for start in starts:
+            if not self.is_compressed:
+                if start < end:
+                    continue
+                self._file.seek(start)
+                blocks = self._plain(self.raw.read(_BLOCK_BYTES))
+            held, records, tried = b"", b"", size
+            for block in blocks:
+                total += len(block)
+                if self.is_compressed and self.raw.bytes_read < start:
+                    continue
+                held += block
+                while not records and tried <= len(held):
+                    records, tried = cut(held, tried), 2 * tried
+                if records or len(held) > _MOST_STRETCH_BYTES:
+                    break
+            kept, end = kept + len(records), start + tried // 2
+            yield records
+        total = total + sum(map(len, blocks)) if self.is_compressed else self.num_bytes
+        self.kept_share = kept / max(total, 1)
 
     def blocks_from(self, offset: int) -> Iterator[bytes]:
         """Yield the content from an offset on; in an uncompressed regular file only that is read.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -18,6 +19,19 @@ from genret.retrieval.sources.memory_rows import MemoryRows
 from genret.retrieval.sources.records import Position, RecordMaker, Rejects, RowChunk, SourceBatch
 from genret.retrieval.sources.row_readers import RowReader, SourceFormat, open_rows
 from genret.retrieval.sources.source_files import FileState, digest_file, display_name, is_read_once
+
+_STRETCHES = 40
+
+
+@dataclass(frozen=True, slots=True)
+class RowSample:
+    """A wish to read only stretches, spread over all files, of about so many rows in all.
+
+    Sources of at most `least` rows, pipes and rows in memory are read whole.
+    """
+
+    rows: int
+    least: int
 
 
 class TitleSource:
@@ -39,6 +53,7 @@ class TitleSource:
         source_format: SourceFormat,
         aliases: AliasFile | None,
         unescape_html: bool,
+        sample: RowSample | None = None,
     ) -> None:
         self._paths = tuple(paths)
         self.in_memory = any(isinstance(path, MemoryRows) for path in paths)
@@ -51,6 +66,9 @@ class TitleSource:
         self._reader: RowReader | None = None
         self._start = Position()
         self._bytes_before = 0
+        self._num_rows: list[float] = []  # of each file, before it is read, where a sample is wanted
+        self._estimated: dict[int, float] = {}  # by the stretches of a file
+        self._wants_sample = sample is not None and not any(map(is_read_once, paths))
         try:
             readers = [self._first_look(path) for path in paths]
             names = [display_name(path) for path in paths]
@@ -62,6 +80,8 @@ class TitleSource:
             self.close()
             raise
         self.names = tuple(names if aliases is None else [*names, aliases.name])
+        self._places = None if sample is None else self._stretches(sample)
+        self._stretch_rows = 0 if sample is None else -(-sample.rows // _STRETCHES)
         self.has_ids = self._layouts[0].entity_id is not None
         sizes = [state.bytes for state in self._states if state is not None]
         self.num_bytes = sum(sizes) if len(sizes) == len(paths) else None
@@ -85,6 +105,30 @@ class TitleSource:
     def bytes_read(self) -> int:
         """Bytes of the files on disk that have been consumed."""
         return self._bytes_before + (0 if self._reader is None else self._reader.bytes_read)
+
+    @property
+    def estimated_records(self) -> float | None:
+        """Number of rows, after stretches of them were read; an int if exact. None where all are read."""
+        if self._places is None:
+            return None
+        if all(isinstance(rows, int) for rows in self._num_rows):
+            return sum(self._num_rows)
+        before = sum(self._num_rows[file] for file in self._estimated)
+        growth = sum(self._estimated.values()) / before if before else 1.0
+        return sum(self._estimated.get(file, rows * growth) for file, rows in enumerate(self._num_rows))
+
+    def _stretches(self, sample: RowSample) -> list[list[float]] | None:
+        """Return where in each file stretches begin, as shares of it; None if all is to be read."""
+        total = sum(self._num_rows)
+        if total <= sample.least:
+            return None
+        ends = np.cumsum(self._num_rows)
+        places: list[list[float]] = [[] for _ in self._paths]
+        count = min(_STRETCHES, sample.rows)
+        for at in (total * (np.arange(count) + 0.5) / count).tolist():
+            file = int(np.searchsorted(ends, at))
+            places[file].append((at - (ends[file] - self._num_rows[file])) / self._num_rows[file])
+        return places
 
     def skip_to(self, position: Position) -> None:
         """Let `batches` begin behind a position that an earlier run reached; nothing before it is parsed.
@@ -125,6 +169,8 @@ class TitleSource:
                     if len(batch.records) == size:
                         yield batch
                         batch = SourceBatch(nothing)
+        if not self.records_read and self._places is not None:
+            raise SourceError(f"{self.name}: no whole rows were found for a sample; --sample 0 reads all")
         if not self.records_read:
             raise SourceError(f"{self.name}: there is a header but no title below it")
         if batch.position.records_read:
@@ -170,6 +216,8 @@ class TitleSource:
     def _first_look(self, path: str | Path | MemoryRows) -> RowReader:
         """Find out the columns of a file. It is opened again for reading: there may be many files."""
         reader = self._open(path)
+        if self._wants_sample:
+            self._num_rows.append(reader.num_rows)
         if is_read_once(path):
             self._kept[str(path)] = reader
         else:
@@ -187,6 +235,8 @@ class TitleSource:
 
     def _chunks(self, file: int) -> Iterator[tuple[RecordMaker, RowChunk]]:
         path, layout = self._paths[file], self._layouts[file]
+        if self._places is not None and not self._places[file]:
+            return
         kept = self._kept.get(str(path))
         reader = kept or self._open(path)
         self._bytes_before = sum(state.bytes for state in self._states[:file] if state is not None)
@@ -199,8 +249,13 @@ class TitleSource:
                 file, layout, self.columns, self._mapping.alias_separator, self._unescape_html
             )
             skip = self._start.lines if file == self._start.file else 0
+            if self._places is not None:
+                reader.keep_stretches(self._places[file], self._stretch_rows)
+            before = self.records_read
             for chunk in reader.chunks(skip):
                 yield maker, chunk
+            if self._places is not None and reader.kept_share:
+                self._estimated[file] = (self.records_read - before) / reader.kept_share
         finally:
             if kept is None:
                 reader.close()
@@ -212,6 +267,7 @@ def open_source(
     source_format: SourceFormat = "auto",
     aliases: AliasFile | None = None,
     unescape_html: bool = False,
+    sample: RowSample | None = None,
 ) -> TitleSource:
     """Open a catalogue.
 
@@ -222,6 +278,7 @@ def open_source(
         source_format: Format of all files; "auto" finds it out for each.
         aliases: A second file of aliases.
         unescape_html: Whether HTML entities in titles and aliases are resolved.
+        sample: The part of a large source that is to be read; None: all.
 
     Raises:
         InputError: no file, standard input or one file twice, an unknown format.
@@ -237,4 +294,4 @@ def open_source(
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise InputError("sources", f"{display_name(twice)} is named more than once")
-    return TitleSource(files, mapping or ColumnMapping(), source_format, aliases, unescape_html)
+    return TitleSource(files, mapping or ColumnMapping(), source_format, aliases, unescape_html, sample)

@@ -6,7 +6,10 @@ import json
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
@@ -14,12 +17,13 @@ from hypothesis import strategies as st
 
 from genret.index_builder import build_plan as plan_module
 from genret.index_builder.build import build_index
-from genret.index_builder.build_options import BuildOptions
+from genret.index_builder.build_options import BuildOptions, EvidenceOptions
 from genret.index_builder.build_plan import plan_build
 from genret.index_builder.cli import build_command
 from genret.index_builder.faults import ENVIRONMENT_VARIABLE
 from genret.retrieval.errors import IndexDirectoryError, SourceError
 from genret.retrieval.index.layout import EVIDENCE_FILES, RANKING_FILE, ROWS_DIR
+from genret.retrieval.ranking.rankings import DEFAULT_RANKING, NO_MODEL, Rankings
 from tests.index_fixtures import character_tokenizer, save_tokenizer, write_titles
 
 ABC = character_tokenizer("abcdefgh A")
@@ -92,6 +96,81 @@ def test_sizes_of_a_large_catalogue_are_estimated_from_a_sample(
         assert plan.bytes[part] == pytest.approx(size, rel=0.3)
     assert plan.evidence is not None
     assert plan.evidence.bytes == pytest.approx(evidence, rel=0.5)
+
+
+@pytest.mark.parametrize(("order", "kind"), [("sorted", "parquet"), ("mixed", "tsv")])
+def test_a_sample_of_the_rows_tells_about_all(tmp_path: Path, order: str, kind: str) -> None:
+    """Titles of 4 to 12 letters, some of them long, some repeated: 2,000 rows tell all within a tenth."""
+    random = Random(7)
+    letters = [random.choices("abcdefgh", range(1, 9), k=random.randint(4, 12)) for _ in range(8_000)]
+    titles = sorted({f"{''.join(some[:3])} {''.join(some[3:])}" for some in letters})
+    if order == "mixed":
+        random.shuffle(titles)
+    titles = [*titles, *titles[::50]]  # some stand there twice
+    notes = [title[:2] if i % 40 else "A" * 300 for i, title in enumerate(titles)]
+    aliases = ["" if i % 3 else title[::-1] for i, title in enumerate(titles)]
+    if kind == "tsv":
+        lines = ["title\taliases\tnote", *map("\t".join, zip(titles, aliases, notes, strict=True))]
+        source = write_titles(tmp_path / "it.tsv", lines)
+    else:
+        source = tmp_path / "it.parquet"
+        table = {"title": titles, "aliases": [[a] if a else [] for a in aliases], "note": notes}
+        pq.write_table(pa.table(table), source, row_group_size=1500)
+    rankings = tmp_path / "rankings.json"
+    rankings.write_bytes(Rankings().with_one(NO_MODEL, DEFAULT_RANKING).to_bytes())
+    options = BuildOptions(out=tmp_path / "it.index", max_bad_rows=9999)
+    # Some titles are of more tokens; fitting a ranking would take most of the time.
+    options = replace(options, max_title_tokens=14, evidence=EvidenceOptions(ranking=rankings))
+    plan, summary = plan_build(source, ABC, options, sample=2000), build_index(source, ABC, options)
+    assert plan.sampled is not None
+    assert abs(plan.sampled - 2000) < 300
+    counts, history = summary.manifest.counts, summary.manifest.history[-1]
+    told = {"records": plan.records, "entities": plan.entities, "rows": plan.rows, "nodes": plan.nodes}
+    true = {
+        "records": history.records,
+        "entities": counts.entities,
+        "rows": counts.rows,
+        "nodes": counts.nodes,
+    }
+    for name, number in true.items():
+        assert told[name] == pytest.approx(number, rel=0.08), name
+    assert plan.tokens == pytest.approx(counts.tokens, rel=0.08)
+    stored = [file.bytes for file in summary.manifest.files if file.name not in EVIDENCE_FILES]
+    assert plan.num_bytes == pytest.approx(sum(stored), rel=0.1)
+    assert sum(plan.rejected.values()) == pytest.approx(sum(summary.rejected.values()), rel=0.25)
+    assert plan.rejected.keys() == summary.rejected.keys()
+    assert plan.evidence is not None
+    assert plan.evidence.names == pytest.approx(counts.postings, rel=0.08)
+    assert plan.ranges["tokens"][0] < plan.tokens < plan.ranges["tokens"][1]
+    assert plan.phases.keys() >= summary.seconds.keys() - {"publishing"}
+    text = str(plan)
+    assert f"estimated from {plan.sampled:,} rows; --sample 0 reads all and finds all bad rows" in text
+    assert "line" not in plan.report
+    exact = plan_build(source, ABC, options, sample=0)
+    assert (exact.sampled, exact.records, exact.entities, exact.rows, exact.tokens, exact.nodes) == (
+        None,
+        history.records,
+        counts.entities,
+        counts.rows,
+        counts.tokens,
+        counts.nodes,
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--sample", "many"], "expected a number of rows such as 10000, or all, got 'many'"),
+        (["--sample", "-1"], "expected a number of rows"),
+        (["--sample", "5"], "--sample goes with --dry-run"),
+        (["--dry-run", "--sample", "5", "--rejects", "x"], "takes all rows: it goes with --sample 0"),
+    ],
+)
+def test_a_sample_that_cannot_be_is_refused(tmp_path: Path, flags: list[str], said: str) -> None:
+    source = write_titles(tmp_path / "t.tsv", ["a"])
+    result = CliRunner().invoke(build_command, [str(source), *flags])
+    assert result.exit_code == 2
+    assert said in result.stderr
 
 
 def test_an_existing_index_is_not_touched(tmp_path: Path) -> None:

@@ -14,8 +14,6 @@ from click.testing import CliRunner
 from genret.index_builder.build import BuildSummary
 from genret.index_builder.build_options import BuildOptions, VectorBuildOptions, VectorChange
 from genret.index_builder.build_plan import plan_vectors
-from genret.index_builder.changes import VersionRun
-from genret.index_builder.runs import Run
 from genret.index_builder.update import UpdateRequest, update_index
 from genret.retrieval.index.inspect_command import inspect_command, verify_command
 from genret.retrieval.index.layout import VECTORS_FILE
@@ -139,31 +137,14 @@ def _fingerprint(index: Path) -> str:
         return opened.vectors.fingerprint
 
 
-def test_the_size_of_a_models_vectors_is_told_where_the_model_says_it(
-    summary: BuildSummary, tmp_path: Path
-) -> None:
-    (tmp_path / "config.json").write_text('{"hidden_size": 24}')
-    with Index.open(summary.index) as index:
-        runs: list[Run] = [VersionRun(index)]
-        known, unknown = (
-            plan_vectors(VectorBuildOptions(VectorMethod("encoder", source)), runs, ())
-            for source in (str(tmp_path), "hub/model")
-        )
-    assert (known.dimensions, known.bytes) == (24, len(TITLES) * (4 * 24 + 8))
-    assert (unknown.dimensions, unknown.bytes, unknown.kind) == (None, None, "flat")
-    assert unknown.describe().endswith("texts, flat, of a size that the model decides")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["flat", "hnsw", "ivfpq", "SQ8"])
 def test_sizes_are_reckoned_up_about_right(tmp_path: Path, kind: str) -> None:
-    (tmp_path / "config.json").write_text(f'{{"hidden_size": {DIMENSIONS}}}')
-    wish = VectorBuildOptions(VectorMethod("encoder", str(tmp_path)), VectorOptions(kind))
+    wish = VectorBuildOptions(TRIGRAMS, VectorOptions(kind))
     made = build(tmp_path, wish=wish)
     vectors = made.manifest.file(VECTORS_FILE)
     assert vectors is not None
-    with Index.open(made.index) as index:
-        runs: list[Run] = [VersionRun(index)]
-        plan = plan_vectors(wish, runs, made.manifest.metadata)
+    plan = plan_vectors(wish, len(TITLES), DIMENSIONS, 0.5)
     assert (plan.texts, plan.dimensions) == (len(TITLES), DIMENSIONS)
+    assert plan.seconds >= 0.5 * len(TITLES)
     assert plan.bytes == pytest.approx(vectors.bytes, rel=0.3, abs=15_000)
