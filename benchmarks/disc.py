@@ -4,6 +4,7 @@
     python benchmarks/disc.py --only time --index six_million.index   # wall time over an index of GPT-2 ids
     python benchmarks/disc.py --only time --titles titles.parquet     # or over a list of titles
     python benchmarks/disc.py --only exactness --only adaptive --plot docs/images/disc.png
+    python benchmarks/disc.py --only bias --bias-plot docs/images/trie-bias.png
 
 `time`: a whole request (prompt of 256 tokens) on a random Llama of 102 M parameters that leans towards
 titles (`harness/leaning_model.py` says how), fp32, one torch thread: K draws against one, and eight draws
@@ -11,7 +12,8 @@ together against eight over the same prompt KV with the same random numbers, wit
 runs that needed phase two, which doubles the forwards, are told apart. `exactness`: catalogues whose P_S is
 enumerated, against sampling error (parametric bootstrap), the exact law of Algorithm 1 and Theorem 3.1, all
 judged together. `adaptive`: adaptive against plain draws at P_L(S) of 0.5, 0.1 and 0.02, on 24 titles and on
-3,000: what comes as close to P_S in fewer forwards, tokens or draws. `beams` and `calibration`: the
+3,000: what comes as close to P_S in fewer forwards, tokens or draws. `bias`: constrained decoding and DISC on
+a catalogue where the first is wrong by a formula (`harness/trie_bias.py`). `beams` and `calibration`: the
 default model on the dev and test queries of data/.
 """
 
@@ -33,6 +35,8 @@ from harness.report import COUNT, FILE, FOLDER, NEW_FILE, NEW_FOLDER, Spread, be
 from harness.sample_data import Query, answers, held_out_queries, sample_retriever
 from harness.timing import timed
 from harness.titles import TOKENIZER, batches, tokenizer_file
+from harness.trie_bias import bias
+from harness.trie_bias import draw as draw_bias
 from harness.twin_models import random_model
 from tokenizers import Tokenizer
 from torch import Tensor
@@ -46,7 +50,7 @@ from genret.decoding.stopping import StopPoll
 from genret.decoding.trie.title_trie import TitleTrie
 from genret.retrieval.index.reader import Index
 
-_SECTIONS = ("time", "exactness", "adaptive", "beams", "calibration")
+_SECTIONS = ("time", "exactness", "adaptive", "bias", "beams", "calibration")
 _VOCAB, _TITLE_TOKENS = 50_257, 8  # GPT-2's vocabulary; mean length of Wikipedia's titles in it
 _HIDDEN, _LAYERS = 768, 9
 _COLOURS = ("#1f6feb", "#d9480f", "#2b8a3e", "#862e9c")
@@ -93,11 +97,14 @@ _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 @click.option("--hidden", type=click.IntRange(min=64), default=_HIDDEN, help="`time`: width of the model.")
 @click.option("--layers", type=COUNT, default=_LAYERS, help="`time`: depth of the model.")
 @click.option("--plot", type=NEW_FILE, help="Draw `exactness` and `adaptive` there.")
+@click.option("--bias-plot", type=NEW_FILE, help="Draw `bias` there.")
 def main(options: SimpleNamespace) -> dict[str, Any]:
     """Measure DISC."""
     chosen, results = options.only or _SECTIONS, options.results
     if options.plot and not {"exactness", "adaptive"} <= set(chosen):
         raise click.UsageError("--plot needs the sections exactness and adaptive")
+    if options.bias_plot and "bias" not in chosen:
+        raise click.UsageError("--bias-plot needs the section bias")
     torch.set_num_threads(1)
     figures: dict[str, Any] = {}
 
@@ -109,6 +116,7 @@ def main(options: SimpleNamespace) -> dict[str, Any]:
     section("time", lambda: _time(options))
     section("exactness", lambda: exactness(results))
     section("adaptive", lambda: adaptive(results, options.runs))
+    section("bias", lambda: bias(results))
     if {"beams", "calibration"} & set(chosen):
         asked = held_out_queries(options.queries)
         with sample_retriever() as retriever:
@@ -117,6 +125,9 @@ def main(options: SimpleNamespace) -> dict[str, Any]:
     if options.plot:
         draw(options.plot, figures["exactness"], figures["adaptive"])
         click.echo(f"drawn: {options.plot}")
+    if options.bias_plot:
+        draw_bias(options.bias_plot, figures["bias"])
+        click.echo(f"drawn: {options.bias_plot}")
     return figures
 
 

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 from harness.divergence import clustered, divergence, expected_draws, holm, kl, law_of_results
-from harness.exactness import needed
+from harness.exactness import judged, needed
+from harness.trie_bias import MASSES, TOP_MASS, exact_law, floor, formula, measured, model_of
+from harness.trie_bias import TARGET as TRIE_TARGET
 
 ABSENT = ["--data", "absent"]  # no shared data is needed
 TARGET = np.array([0.5, 0.3, 0.15, 0.05])
@@ -121,15 +123,45 @@ def test_sampling_error_counts_against_a_setting() -> None:
     assert found[0.01, "nodes"]["cheaper"] == "neither"
 
 
+def test_the_bias_of_constrained_decoding_is_its_formula_and_grows_as_theorem_2_1_says() -> None:
+    for mass in (1.0, *MASSES):
+        law = model_of(mass).law()
+        assert (law.mass, *law.target) == pytest.approx((mass, *TRIE_TARGET), rel=1e-9)
+        assert kl(TRIE_TARGET, exact_law(mass, 1)) == pytest.approx(formula(mass), abs=1e-9)
+        assert formula(mass) >= floor(mass)
+        away = [kl(TRIE_TARGET, exact_law(mass, k)) for k in (1, 2, 4, 16, 64)]
+        assert away == sorted(away, reverse=True)
+    assert formula(1e-6) - formula(1e-3) == pytest.approx(0.6 * math.log(1e3), abs=1e-3)
+
+
+def test_a_title_below_the_m_likeliest_tokens_is_never_written() -> None:
+    for top in (50, 100):
+        assert exact_law(TOP_MASS, 64, top)[1] == 0
+        assert np.abs(exact_law(TOP_MASS, 4096, top) - TRIE_TARGET).sum() / 2 == pytest.approx(0.1, abs=1e-3)
+    for top in (500, 1000):
+        np.testing.assert_array_equal(exact_law(TOP_MASS, 4, top), exact_law(TOP_MASS, 4))
+
+
+@pytest.mark.statistical
+def test_trie_and_disc_draw_by_these_laws() -> None:
+    tests: dict[str, float] = {}
+    measured("trie", 0.1, 1, 4000, tests, is_trie=True)
+    for top in (50, 500, None):
+        figure = measured(f"M={top}", TOP_MASS, 4, 4000, tests, top_m=top)
+        _, low, high = figure["measured_share_of_b"]
+        assert low < figure["share_of_b"] < high
+    assert not judged(tests)["failed"]
+
+
 @pytest.mark.slow
 def test_wall_time(figures_of: Callable[..., Any]) -> None:
     options = ["--only", "time", "--hidden", "64", "--layers", "1", "--limit", "300", "--repeats", "1"]
     figures = figures_of("disc.py", *ABSENT, *options)["time"]
     assert figures["together"]["same_draws"]
     assert figures["draws"][-1]["K=4"]["second_phase"] == 1.0
-    for measured in figures["draws"]:
+    for timed in figures["draws"]:
         for k in (2, 4, 8):
-            against = measured[f"K={k}"]
+            against = timed[f"K={k}"]
             phases = {
                 "ratio_one_phase": 1.0 - against["second_phase"],
                 "ratio_two_phases": against["second_phase"],

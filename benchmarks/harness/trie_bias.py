@@ -1,0 +1,208 @@
+"""The bias of constrained decoding that Theorem 2.1 speaks of, on a catalogue whose every law is a formula.
+
+Three titles: B alone, A x and A y. Given a mass m = P_L(S), the model gives B, A x and A y the probabilities
+0.6 m, 0.3 m and 0.1 m, and everything else, 1 - m, to texts that begin with A and are no titles: behind A,
+300 wrong tokens, each more likely than y, and 1,000 unlikely ones. So P_S is (0.6, 0.3, 0.1) whatever m is.
+Constrained decoding knows at its first step that A or B must come, and takes A with probability 1 - 0.6 m:
+it writes B with 0.6 m. Its divergence from P_S is
+
+    KL(P_S || P_CD) = 0.6 ln(1 / m) + 0.4 ln(0.4 / (1 - 0.6 m)) >= 0.6 ln(1 / (1 - p_b)) + 0.4 ln 0.4
+
+with p_b = 1 - m, which grows without bound as the theorem says. Where y is not among the M likeliest tokens
+behind A, a draw that verifies no others (`top_m`) never writes A y.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import stats
+
+from genret.decoding.params import DiscParams
+from genret.decoding.trie.logits_processor import TitleTrieLogitsProcessor
+from genret.decoding.trie.title_trie import TitleTrie
+from harness.divergence import Array, Counts, divergence, kl, law_of_results
+from harness.enumerable import END, TableModel
+from harness.exactness import PROMPT, judged, results_of, tally
+from harness.report import picture, shown
+
+A, B, X, Y, FIRST = 1, 2, 3, 4, 5
+ROWS = [(A, X, END), (A, Y, END), (B, END)]
+TARGET = np.array([0.3, 0.1, 0.6])  # P_S of the rows
+_LIKELY, _UNLIKELY = 300, 1000  # wrong tokens behind A
+_LIKELY_SHARE = 0.9  # of the probability of wrong tokens
+MASSES = (0.9, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
+DRAWS = (1, 2, 4, 16, 64)
+TOPS = (50, 100, 500, 1000)
+TOP_MASS = 0.02  # P_L(S) at which M is looked at: y is then less likely than 300 wrong tokens
+_PER_QUERY = 100
+_RESULTS_AT_ONCE = 20  # queries
+
+
+def model_of(mass: float) -> TableModel:
+    """Return the model that gives the three titles this probability together."""
+    behind_a = 1 - 0.6 * mass
+    wrong = (1 - mass) / behind_a
+    first, then, last = (torch.zeros(FIRST + _LIKELY + _UNLIKELY, dtype=torch.float64) for _ in range(3))
+    first[A], first[B] = behind_a, 0.6 * mass
+    then[X], then[Y] = 0.3 * mass / behind_a, 0.1 * mass / behind_a
+    then[FIRST : FIRST + _LIKELY] = wrong * _LIKELY_SHARE / _LIKELY
+    then[FIRST + _LIKELY :] = wrong * (1 - _LIKELY_SHARE) / _UNLIKELY
+    last[END] = 1.0
+    # Behind the empty prefix, A, B, A x and A y, in the order of `prefixes`
+    return TableModel(ROWS, torch.stack([first, then, last, last, last]).log())
+
+
+def formula(mass: float) -> float:
+    """Return KL(P_S || P_CD) of constrained decoding, in nats."""
+    return 0.6 * math.log(1 / mass) + 0.4 * math.log(0.4 / (1 - 0.6 * mass))
+
+
+def floor(mass: float) -> float:
+    """Return the bound of that form which Theorem 2.1 promises: it lies below for every mass."""
+    return 0.6 * math.log(1 / mass) + 0.4 * math.log(0.4)
+
+
+def exact_law(mass: float, num_draws: int, top_m: int | None = None) -> Array:
+    """Return the law of DISC's results by Algorithm 1, over the rows; what is never verified has none."""
+    law = model_of(mass).law()
+    seen = np.full(len(ROWS), True)
+    if top_m is not None and 0.1 * mass / (1 - mass) < _LIKELY_SHARE / _LIKELY:
+        seen[ROWS.index((A, Y, END))] = top_m > _LIKELY
+    if seen.all():
+        return law_of_results(law.mass, law.target, law.weights, num_draws)
+    left = law.mass * law.target[seen].sum()
+    weights = law.weights[seen].copy()
+    weights[0] *= 0.3 / 0.4  # behind A only x is valid
+    found = np.zeros(len(ROWS))
+    found[seen] = law_of_results(left, law.target[seen] / law.target[seen].sum(), weights, num_draws)
+    return found
+
+
+def drawn_by_disc(mass: float, results: int, **options: Any) -> Counts:
+    """Count the rows that DISC returns."""
+    model = model_of(mass)
+    trie = TitleTrie.from_rows(ROWS, model.vocab_size)
+    queries = -(-results // _PER_QUERY)
+    asked = [DiscParams(num_samples=_PER_QUERY, seed=seed, **options) for seed in range(queries)]
+    found = [s for r in results_of(model, trie, asked, _RESULTS_AT_ONCE) for s in r.samples]
+    return tally(ROWS, found)
+
+
+def drawn_by_trie(mass: float, results: int, seed: int = 0) -> Counts:
+    """Count the rows that sampling with the logits processor writes, token by token as `generate` does."""
+    model = model_of(mass)
+    generator = torch.Generator().manual_seed(seed)
+    trie = TitleTrie.from_rows(ROWS, model.vocab_size)
+    processor = TitleTrieLogitsProcessor(trie, len(PROMPT), END, 1)
+    written = torch.tensor([PROMPT] * results)
+    node = torch.zeros(results, dtype=torch.int64)
+    for _ in range(3):
+        scores = processor(written, model.table[node].float())
+        tokens = torch.multinomial(scores.softmax(-1), 1, generator=generator)
+        written = torch.cat([written, tokens], dim=1)
+        node = model.children[node, tokens.squeeze(1)].clamp(min=0)
+    return np.bincount(processor.rows(written).numpy(), minlength=len(ROWS)).astype(np.int64)
+
+
+def bias(results: int) -> dict[str, Any]:
+    """Measure constrained decoding and DISC at several masses, and DISC with several M, beside exact laws."""
+    tests: dict[str, float] = {}
+    settings = [
+        measured(f"{name} at {mass}", mass, 1 if k is None else k, results, tests, is_trie=k is None)
+        for mass in MASSES
+        for name, k in (("trie", None), *((f"K={k}", k) for k in DRAWS))
+    ]
+    tops = [
+        measured(f"K={k}, M={top or 'all'}", TOP_MASS, k, results, tests, top_m=top)
+        for k in (1, 4, 64)
+        for top in (*TOPS, None)
+    ]
+    formulas = [{"mass": mass, "kl": formula(mass), "bound": floor(mass)} for mass in MASSES]
+    return {"formula": formulas, "by_mass": settings, "by_top_m": tops, "together": judged(tests)}
+
+
+def measured(
+    name: str,
+    mass: float,
+    num_draws: int,
+    results: int,
+    tests: dict[str, float],
+    *,
+    is_trie: bool = False,
+    top_m: int | None = None,
+) -> dict[str, Any]:
+    """Draw results, test them against their exact law, and tell how far law and results are from P_S."""
+    exact = exact_law(mass, num_draws, top_m)
+    counts = (
+        drawn_by_trie(mass, results)
+        if is_trie
+        else drawn_by_disc(mass, results, num_draws=num_draws, top_m=top_m)
+    )
+    possible = exact > 0
+    assert not counts[~possible].any(), name
+    own = divergence(exact[possible], counts[possible])
+    tests[f"results follow their exact law: {name}"] = own.p_value
+    at_b = int(counts[ROWS.index((B, END))])
+    low, high = stats.binomtest(at_b, int(counts.sum())).proportion_ci(method="wilson")
+    figure = {
+        "way": "trie" if is_trie else "disc",
+        "mass": mass,
+        "num_draws": num_draws,
+        "top_m": top_m,
+        "kl": kl(TARGET, exact) if possible.all() else math.inf,
+        "total_variation": float(np.abs(exact - TARGET).sum() / 2),
+        "measured_total_variation": float(np.abs(counts / counts.sum() - TARGET).sum() / 2),
+        "share_of_b": float(exact[-1]),
+        "measured_share_of_b": [at_b / counts.sum(), float(low), float(high)],
+        "against_the_exact_law": asdict(own),
+    }
+    return shown(name, figure)
+
+
+def draw(file: Path, figures: dict[str, Any]) -> None:
+    """Draw docs/images/trie-bias.png."""
+    with picture(file, 2, (9.0, 3.9), layout="constrained") as (_, (left, right)):
+        span = np.geomspace(0.008, 1.0, 100)
+        left.plot(
+            span, [formula(m) for m in span], color="#c79a00", label="constrained decoding, its formula"
+        )
+        left.plot(span, [floor(m) for m in span], ":", color="#c79a00", label="bound of Theorem 2.1's form")
+        for shade, k in zip(("#9ecae1", "#6baed6", "#3182bd", "#08519c"), DRAWS[1:], strict=True):
+            left.plot(span, [kl(TARGET, exact_law(m, k)) for m in span], color=shade, label=f"DISC, K = {k}")
+        left.set_xscale("log")
+        left.set_xlim(1.0, 0.008)
+        left.set_ylim(-0.05, 2.6)
+        left.set(
+            xlabel="$P_L(S)$ = 1 − $p_b$", ylabel="KL($P_S$ || results), nats", title="The bias, exactly"
+        )
+        left.legend(frameon=False, fontsize=8)
+        for way, k, colour, mark in (
+            ("trie", 1, "#c79a00", "s"), ("disc", 1, "#9ecae1", "o"),
+            ("disc", 4, "#3182bd", "o"), ("disc", 64, "#08519c", "o"),
+        ):  # fmt: skip
+            right.plot(span, [exact_law(m, k)[-1] for m in span], color=colour, linewidth=1)
+            own = [f for f in figures["by_mass"] if (f["way"], f["num_draws"]) == (way, k)]
+            share = np.array([f["measured_share_of_b"] for f in own]).T
+            label = "sampled trie" if way == "trie" else f"DISC, K = {k}"
+            error = [share[0] - share[1], share[2] - share[0]]
+            right.errorbar(
+                [f["mass"] for f in own],
+                share[0],
+                error,
+                fmt=mark,
+                color=colour,
+                markersize=4,
+                capsize=3,
+                label=label,
+            )
+        right.axhline(0.6, color="#868e96", linewidth=1, linestyle="--", label="$P_S$")
+        right.set_xscale("log")
+        right.set_xlim(1.0, 0.008)
+        right.set(xlabel="$P_L(S)$", ylabel="share of B", title="What comes out")
+        right.legend(frameon=False, fontsize=8)
