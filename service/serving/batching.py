@@ -32,7 +32,7 @@ from genret.service.call import DEADLINE_SLACK_S
 from genret.service.configuration.server_config import BatchLimits, QueueLimits
 from genret.service.errors import NotReadyError, OverloadedError
 from genret.service.serving.admission import Admission, Patience, done_tokens
-from genret.service.serving.device_threads import DeviceThread, Work, contained
+from genret.service.serving.device_threads import DeviceThread, Work, as_exception
 from genret.service.serving.fair_shares import Caller, CallShare, ClientShare, FairShares
 from genret.service.serving.served import (
     SILENT,
@@ -385,11 +385,12 @@ class Batcher:
         """Run a group; if it fails as a whole, run its requests one by one so that only the culprit fails."""
         requests, cancels = [job.request for job in jobs], [job.cancel for job in jobs]
         try:
-            outcomes = contained(jobs[0].batch_call, requests, cancels)
+            outcomes = jobs[0].batch_call(requests, cancels)
             if len(outcomes) != len(jobs):
                 raise ValueError(f"the retriever gave {len(outcomes)} answers to {len(jobs)} requests")
             return outcomes
-        except Exception as error:
+        except BaseException as raised:
+            error = as_exception(raised)
             reasons = [reason_to_stop(job.cancel) for job in jobs]
             if isinstance(error, DecodingCancelledError) and all(reasons):
                 return [reason or error for reason in reasons]
@@ -413,7 +414,8 @@ class Batcher:
             for client in {job.client_share for job in group.jobs}:
                 client.num_groups -= 1
             self._shares.tidy()
-        outcomes = ended.value if ended.value is not None else [_as_exception(ended.error)] * len(group.jobs)
+        failure = ended.error or RuntimeError("the device's call returned nothing")
+        outcomes = ended.value or [as_exception(failure)] * len(group.jobs)
         self._loop.call_soon_threadsafe(self._finish, group, outcomes)
 
     def _begun(self, group: _Group, now: float) -> None:
@@ -476,10 +478,6 @@ class Batcher:
 
 def _finite(deadline: float | None) -> float | None:
     return None if deadline == math.inf else deadline
-
-
-def _as_exception(error: BaseException | None) -> Exception:
-    return error if isinstance(error, Exception) else RuntimeError(f"the device's call ended with {error!r}")
 
 
 def _as_memory_error(error: Exception) -> Exception:

@@ -42,27 +42,27 @@ class DeviceExecutor:
 
 
 def contained(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Return the result of `call`; whatever it raises becomes an error of that call alone.
-
-    Three kinds would escape otherwise: a panic in a Rust extension (tokenizers) is no `Exception`, a stray
-    cancellation would hit the waiting task, and a future cannot hold a StopIteration.
-
-    Raises:
-        RuntimeError: for one of these; it is the cause.
-        Exception: any other error of `call`.
-    """
+    """Return the result of `call`; whatever it raises is raised `as_exception`."""
     try:
         return call(*args, **kwargs)
-    except (StopIteration, CancelledError) as error:
-        raise _died_of(error) from error
-    except Exception:
-        raise
     except BaseException as error:
-        raise _died_of(error) from error
+        told = as_exception(error)
+        if told is error:
+            raise
+        raise told from error
 
 
-def _died_of(error: BaseException) -> RuntimeError:
-    return RuntimeError(f"the call ended with {type(error).__name__}: {error}")
+def as_exception(error: BaseException) -> Exception:
+    """Return an error as one of its call alone, which a future can hold: a RuntimeError where it is none.
+
+    Three kinds are none: a panic in a Rust extension (tokenizers) is no `Exception`, a stray cancellation
+    would hit the waiting task, and a future cannot hold a StopIteration.
+    """
+    if isinstance(error, Exception) and not isinstance(error, StopIteration | CancelledError):
+        return error
+    told = RuntimeError(f"the call ended with {type(error).__name__}: {error}")
+    told.__cause__ = error
+    return told
 
 
 @dataclass(slots=True, eq=False)
