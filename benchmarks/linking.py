@@ -47,8 +47,9 @@ from harness.timing import in_turn
 from transformers import AutoModelForCausalLM
 
 from genret.retrieval.defaults import small_model_dir
+from genret.retrieval.evaluation.datasets.file_lines import json_objects
 from genret.retrieval.linking.documents.corpus import CorpusOptions
-from genret.retrieval.linking.documents.document_records import MentionRow, read_mentions
+from genret.retrieval.linking.documents.document_records import mention_row
 from genret.retrieval.linking.documents.text_document import Document, Span
 from genret.retrieval.linking.link_options import LinkOptions, WorkerOptions
 from genret.retrieval.linking.linker import open_linker
@@ -340,7 +341,7 @@ def mentions_of(file: Path, number: int, seed: int = 0) -> list[Mention]:
     Raises:
         click.ClickException: it has too few.
     """
-    rows = [row.mention for row in read_mentions(str(file)) if isinstance(row, MentionRow)]
+    rows = [mention_row(value, line).mention for line, value in json_objects(file)]
     different = list(dict.fromkeys(rows))
     if len(different) < number:
         raise click.ClickException(f"{file}: expected at least {number} mentions, got {len(different)}")

@@ -105,35 +105,20 @@ INT64 = (-(2**63), 2**63 - 1)
 
 @dataclass(frozen=True, slots=True)
 class RequestOption:
-    """One option of a request.
+    """One option of a request."""
 
-    Attributes:
-        default: Value where none is given.
-        help: One sentence, for the help of commands.
-        range: Least and greatest value of a number.
-        choices: Words that it may be; empty: any text.
-        methods: Methods that take it, others refuse any value but the default; empty: all.
-        disc_high: Greatest value with `disc`; None: that of `range`.
-        unset: Meaning of having no value, in the help; empty: there is always one.
-        wire: Path of the field in messages.
-        is_filled: Whether a text must hold something besides white space.
-        name: Name of the field.
-        type: Type without None: `int`, `float`, `bool`, `str`, or `tuple` for a list of ids.
-        is_optional: Whether it may be None.
-    """
-
-    default: Any
-    help: str
-    range: tuple[float, float] = INT64
-    choices: tuple[str, ...] = ()
-    methods: tuple[str, ...] = ()
-    disc_high: int | None = None
-    unset: str = ""
-    wire: str = ""
-    is_filled: bool = False
-    name: str = ""
-    type: Any = str
-    is_optional: bool = False
+    default: Any  # value where none is given
+    help: str  # one sentence, for the help of commands
+    range: tuple[float, float] = INT64  # least and greatest value of a number
+    choices: tuple[str, ...] = ()  # words that it may be; empty: any text
+    methods: tuple[str, ...] = ()  # methods that take it, others refuse any value but the default; empty: all
+    disc_high: int | None = None  # greatest value with `disc`; None: that of `range`
+    unset: str = ""  # meaning of having no value, in the help; empty: there is always one
+    wire: str = ""  # path of the field in messages
+    is_filled: bool = False  # whether a text must hold something besides white space
+    name: str = ""  # name of the field
+    type: Any = str  # type without None: `int`, `float`, `bool`, `str`, or `tuple` for a list of ids
+    is_optional: bool = False  # whether it may be None
 
     @property
     def told(self) -> str:
@@ -337,28 +322,33 @@ def _digest(ids: tuple[str, ...]) -> str:
     return (ids if isinstance(ids, IdList) else IdList(ids)).digest
 
 
-# Larger files cannot be lists of ids.
-
-_MAX_FILE_BYTES = 64 * 2**20
+_MOST_ID_BYTES = 64 << 20  # larger files cannot be lists of ids
 
 
 def read_ids(path: str | Path) -> tuple[str, ...]:
     """Read a file of ids, one a line, without blanks around it; SourceError names file and line."""
-    try:
-        with Path(path).open("rb") as file:
-            data = file.read(_MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise SourceError(f"{path}: cannot be read: {error.strerror}") from error
-    if len(data) > _MAX_FILE_BYTES:
-        raise SourceError(f"{path}: larger than {_MAX_FILE_BYTES // 2**20} MiB, which is no list of ids")
     ids = []
-    for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
-        try:
-            text = line.decode().strip()
-        except UnicodeDecodeError:
-            raise SourceError(f"{path}, line {number}: not valid UTF-8") from None
+    for number, text in enumerate(small_lines(path, str(path), _MOST_ID_BYTES), start=1):
         if text:
             ids.append(text)
         if len(ids) > MAX_IDS:
             raise SourceError(f"{path}, line {number}: more than {MAX_IDS:,} ids")
     return tuple(ids)
+
+
+def small_lines(path: str | Path, name: str, most_bytes: int) -> list[str]:
+    """Return the lines of a UTF-8 file without blanks around them; a SourceError begins with `name`."""
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(most_bytes + 1)
+    except OSError as error:
+        raise SourceError(f"{name}: cannot be read: {error.strerror}") from error
+    if len(data) > most_bytes:
+        raise SourceError(f"{name}: expected at most {most_bytes >> 20} MiB, got more")
+    lines = []
+    for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
+        try:
+            lines.append(line.decode().strip())
+        except UnicodeDecodeError:
+            raise SourceError(f"{name}, line {number}: not valid UTF-8") from None
+    return lines

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +15,7 @@ from genret.retrieval.checkpoints import find_checkpoint
 from genret.retrieval.command_options import SHOWN, GroupedCommand, hardware_options
 from genret.retrieval.defaults import default_model
 from genret.retrieval.errors import GenretError, ModelError
+from genret.retrieval.progress import ProgressDisplay
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
 
 _DIFFERENT = 1
 _LARGEST_SEED = 2**63 - 1
-_SILENT_S = 10.0  # between two lines of progress where there is no terminal
 
 
 @click.command("doctor", cls=GroupedCommand)
@@ -140,8 +137,13 @@ def _examine(
     how, refusal = standing(config)
     if refusal is not None and not even_if_refused:
         return Report(ModelFacts(config.model_type, how, refusal), None), None
-    progress = _Progress()
-    try:
+    with ProgressDisplay(is_transient=True) as display:
+        display.begin("")
+        begun = display.clock()
+
+        def progress(stage: str, done: int, total: int) -> None:
+            display.show(f"{stage}: {done} of {total}, {display.clock() - begun:.0f} s")
+
         progress("loading", 0, 1)
         loaded = load_weights(
             found.weights, config, target, dtype, trust_remote_code=False, adapter=found.adapter
@@ -154,8 +156,6 @@ def _examine(
                 usage = find_usage(place, loaded, _own_dtype(config, loaded), progress)
             except ModelError as error:
                 usage = str(error)
-    finally:
-        progress.clear()
     return report, usage
 
 
@@ -165,31 +165,6 @@ def _own_dtype(config: PreTrainedConfig, model: PreTrainedModel) -> torch.dtype:
 
     declared = getattr(config, "dtype", None)
     return declared if isinstance(declared, torch.dtype) else model.dtype
-
-
-class _Progress:
-    """Shows stage, progress and seconds on standard error.
-
-    One line that is rewritten on a terminal; elsewhere a line whenever the last one is ten seconds old.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._is_terminal = sys.stderr.isatty()
-        self._clock = clock
-        self._began_s = self._shown_s = clock()
-
-    def __call__(self, stage: str, done: int, total: int) -> None:
-        now = self._clock()
-        line = f"{stage}: {done} of {total}, {now - self._began_s:.0f} s"
-        if self._is_terminal:
-            click.echo(f"\r\033[K{line}", err=True, nl=False)
-        elif now - self._shown_s >= _SILENT_S:
-            click.echo(line, err=True)
-            self._shown_s = now
-
-    def clear(self) -> None:
-        if self._is_terminal:
-            click.echo("\r\033[K", err=True, nl=False)
 
 
 def _refuse_unwritable(file: Path | None) -> None:

@@ -188,17 +188,13 @@ DEFAULT_GRAMMAR_CACHE_BYTES = 256 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Positions of a model, None where the architecture sets no bound.
+    """Positions of a model, None where the architecture sets no bound."""
 
-    Attributes:
-        positions: Most tokens of prompt and title together; of the title alone for encoder-decoders.
-        encoder_positions: Most tokens of the prompt of an encoder-decoder; not used for others.
-        is_encoder_decoder: Whether prompts go into an encoder.
-    """
-
+    # Most tokens of prompt and title together; of the title alone for encoder-decoders
     positions: int | None = None
+    # Most tokens of the prompt of an encoder-decoder; not used for others
     encoder_positions: int | None = None
-    is_encoder_decoder: bool = False
+    is_encoder_decoder: bool = False  # whether prompts go into an encoder
 
     @classmethod
     def of(cls, model: LanguageModel) -> Limits:

@@ -21,19 +21,12 @@ _SPACE_AT_AN_EDGE = ("  ", " \n", "\n ", " \t", "\t ")
 
 @dataclass(slots=True)
 class NormalizationReport:
-    """Numbers of titles that the text policy changed or found odd.
+    """Numbers of titles that the text policy changed or found odd."""
 
-    Attributes:
-        composed: Titles put into NFC.
-        respaced: Titles with white space trimmed, collapsed or replaced by single spaces.
-        html_entities: Titles that keep an HTML entity such as `&amp;`.
-        unescaped: Titles whose HTML entities were resolved.
-    """
-
-    composed: int = 0
-    respaced: int = 0
-    html_entities: int = 0
-    unescaped: int = 0
+    composed: int = 0  # titles put into NFC
+    respaced: int = 0  # titles with white space trimmed, collapsed or replaced by single spaces
+    html_entities: int = 0  # titles that keep an HTML entity such as `&amp;`
+    unescaped: int = 0  # titles whose HTML entities were resolved
 
     def __add__(self, other: NormalizationReport) -> NormalizationReport:
         return NormalizationReport(

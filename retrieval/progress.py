@@ -32,7 +32,7 @@ class ProgressDisplay:
 
     def __init__(
         self,
-        columns: Callable[[], list[ProgressColumn]] = list,
+        columns: Callable[[], list[ProgressColumn]] = lambda: _spinner_and_note(),
         *,
         is_live: bool | None = None,
         is_transient: bool = False,
@@ -113,6 +113,12 @@ class ProgressDisplay:
         if self._task is not None:
             total = self._bars.tasks[-1].total or 1
             self._bars.update(self._task, total=total, completed=total)
+
+
+def _spinner_and_note() -> list[ProgressColumn]:
+    from rich.progress import SpinnerColumn, TextColumn
+
+    return [SpinnerColumn(), TextColumn("{task.fields[note]}", markup=False)]
 
 
 class StepProgress:

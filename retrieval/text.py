@@ -30,19 +30,12 @@ _BYTES_OF_UNBOUNDED = 256
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """The text around a title behind a prompt, and the token that ends it.
+    """The text around a title behind a prompt, and the token that ends it."""
 
-    Attributes:
-        context: Last plain text of the prompt; titles are tokenised after it and it is stripped again.
-        prefix: Text put in front of every title, e.g. " " or " <".
-        suffix: Text put behind every title, e.g. ">".
-        end_token: Token that closes a row, or text that is one token, e.g. a line break. None: the
-            tokenizer's end-of-sequence token.
-    """
-
-    context: str = ""
-    prefix: str = ""
-    suffix: str = ""
+    context: str = ""  # last plain text of the prompt; titles are tokenised after it and it is stripped again
+    prefix: str = ""  # text put in front of every title, e.g. " " or " <"
+    suffix: str = ""  # text put behind every title, e.g. ">"
+    # Token that closes a row, or text that is one token, e.g. a line break; None: the tokenizer's end token.
     end_token: str | None = None
 
     def to_json(self) -> dict[str, str | None]:

@@ -231,21 +231,13 @@ _OUTSIDE, _MENTION, _CLOSED, _TITLE = range(4)
 
 
 class _Spot(NamedTuple):
-    """A state.
+    """A state."""
 
-    Attributes:
-        kind: Place of the text, one of the four.
-        at: Number of written bytes of the spelled text.
-        begin: First character of the mention; 0 outside of mentions.
-        links: Number of links so far if they are counted; else 0.
-        place: Place in a title.
-    """
-
-    kind: int
-    at: int
-    begin: int
-    links: int
-    place: TitlePlace | None = None
+    kind: int  # place of the text, one of the four
+    at: int  # number of written bytes of the spelled text
+    begin: int  # first character of the mention; 0 outside of mentions
+    links: int  # number of links so far if they are counted; else 0
+    place: TitlePlace | None = None  # place in a title
 
 
 class AnnotationAutomaton:

@@ -51,23 +51,14 @@ def _escaped(text: bytes, special: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One link; places are in bytes.
+    """One link; places are in bytes."""
 
-    Attributes:
-        begin: Begin of the mention in the text.
-        end: End of the mention in the text.
-        title: Title, not as it is spelled.
-        opened: Begin of the link in the annotated text, its bracket.
-        titled: Begin of the title there.
-        closed: End of the link there, behind the parenthesis.
-    """
-
-    begin: int
-    end: int
-    title: bytes
-    opened: int
-    titled: int
-    closed: int
+    begin: int  # begin of the mention in the text
+    end: int  # end of the mention in the text
+    title: bytes  # title, not as it is spelled
+    opened: int  # begin of the link in the annotated text, its bracket
+    titled: int  # begin of the title there
+    closed: int  # end of the link there, behind the parenthesis
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,17 +134,11 @@ _NAMING_SYMBOLS = frozenset({"So", "Sc", "Sm"})
 
 @dataclass(frozen=True, slots=True)
 class MentionRules:
-    """Rules for mentions.
+    """Rules for mentions."""
 
-    Attributes:
-        max_chars: Most code points of a mention.
-        max_mentions: Most mentions of a text; None: any number.
-        word_boundaries: Whether a mention must begin and end where words do.
-    """
-
-    max_chars: int = 80
-    max_mentions: int | None = None
-    word_boundaries: bool = True
+    max_chars: int = 80  # most code points of a mention
+    max_mentions: int | None = None  # most mentions of a text; None: any number
+    word_boundaries: bool = True  # whether a mention must begin and end where words do
 
     def __post_init__(self) -> None:
         if self.max_chars < 1:
@@ -168,18 +153,13 @@ class Boundaries:
 
     A mention begins and ends with something that is not white space, contains a letter, a digit or a symbol,
     separates no character from its marks, and crosses no paragraph break.
-
-    Attributes:
-        opens: Whether a mention may begin there; some place then ends it. Length n + 1.
-        closes: Whether a mention may end there, by the place alone. Length n + 1.
-        first_close: First possible end of a mention that begins there, -1 for none. Length n + 1.
-        last_close: Last possible end, -1 for none. Length n + 1.
     """
 
-    opens: tuple[bool, ...]
-    closes: tuple[bool, ...]
+    opens: tuple[bool, ...]  # whether a mention may begin there; some place then ends it. Length n + 1.
+    closes: tuple[bool, ...]  # whether a mention may end there, by the place alone. Length n + 1.
+    # First possible end of a mention that begins there, -1 for none. Length n + 1.
     first_close: tuple[int, ...]
-    last_close: tuple[int, ...]
+    last_close: tuple[int, ...]  # last possible end, -1 for none. Length n + 1.
 
 
 def find_boundaries(text: str, rules: MentionRules) -> Boundaries:

@@ -28,15 +28,10 @@ _BLOCK_ROWS = 1 << 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowFilter:
-    """The allowed rows of a trie. Immutable; made by `from_mask` or `from_prefix`.
+    """The allowed rows of a trie. Immutable; made by `from_mask` or `from_prefix`."""
 
-    Attributes:
-        prefix: Grows from rank r to r + 1 exactly if row r is allowed. Shape: (R + 1,), int32.
-        num_allowed: Number of rows allowed.
-    """
-
-    prefix: Tensor
-    num_allowed: int
+    prefix: Tensor  # grows from rank r to r + 1 exactly if row r is allowed. Shape: (R + 1,), int32.
+    num_allowed: int  # number of rows allowed
 
     @classmethod
     def from_mask(cls, mask: npt.NDArray[np.bool_], device: torch.device | str | None = None) -> RowFilter:

@@ -26,15 +26,10 @@ from genret.decoding.trie.trie_kernels import POSITION_BITS, TorchKernels, TrieK
 
 
 class WalkedTrie:
-    """The part of a trie's constraint that its kernels answer, for a whole trie and for a filtered one.
+    """The part of a trie's constraint that its kernels answer, for a whole trie and for a filtered one."""
 
-    Attributes:
-        kernels: The backend that walks the trie.
-        num_rows: Number of the trie's rows, allowed or not, R.
-    """
-
-    kernels: TrieKernels
-    num_rows: int
+    kernels: TrieKernels  # the backend that walks the trie
+    num_rows: int  # number of the trie's rows, allowed or not, R
 
     def children(self, states: Tensor) -> Children:
         """Return every allowed continuation of every state, exactly; state -1 has none.

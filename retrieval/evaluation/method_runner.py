@@ -12,10 +12,10 @@ from genret.retrieval.evaluation.datasets.index_entities import EntityFinder
 from genret.retrieval.evaluation.labelled_sets import LabelledSet, MethodRun
 from genret.retrieval.evaluation.methods.evaluated_method import EvaluatedMethod
 from genret.retrieval.evaluation.run_files import RunStore
-from genret.retrieval.progress import ProgressDisplay
+from genret.retrieval.progress import ProgressDisplay, duration
 
 if TYPE_CHECKING:
-    from rich.progress import ProgressColumn
+    pass
 
 _WARM_UP_QUERIES = 2
 
@@ -121,7 +121,7 @@ class Reporter:
     """
 
     def __init__(self, tasks: Sequence[Task]) -> None:
-        self._display = ProgressDisplay(_columns, is_transient=True)
+        self._display = ProgressDisplay(is_transient=True)
         self._tasks = tasks
         self._speeds: dict[str, float] = {}  # queries per second, by method
 
@@ -155,7 +155,7 @@ class Reporter:
             return text
         text += f", {speed:,.1f}/s"
         left = (total - num_answered) / speed + self._later(number)
-        return f"{text}, {_clock(left)} left" if left >= 1 else text
+        return f"{text}, {duration(left)} left" if left >= 1 else text
 
     def _later(self, number: int) -> float:
         """Return the expected seconds of the tasks behind one."""
@@ -164,15 +164,3 @@ class Reporter:
             len(task.labelled.queries) / self._speeds.get(task.method.name, mean)
             for task in self._tasks[number:]
         )
-
-
-def _columns() -> list[ProgressColumn]:
-    from rich.progress import SpinnerColumn, TextColumn
-
-    return [SpinnerColumn(), TextColumn("{task.fields[note]}", markup=False)]
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

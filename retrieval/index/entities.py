@@ -228,16 +228,11 @@ def _strings(entity_ids: Sequence[str] | pa.Array) -> pa.Array:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Postings:
-    """Row -> entities, many to many.
+    """Row -> entities, many to many."""
 
-    Attributes:
-        offsets: Postings of rank r are offsets[r] … offsets[r + 1] - 1. Shape: (R + 1,), int32.
-        entity: Entity number of each posting, ascending within a rank. Shape: (P,), int32.
-        form: Which of the entity's forms the row is: 0 the title, n the n-th alias. Shape: (P,), unsigned.
-    """
-
-    offsets: IntArray
-    entity: IntArray
+    offsets: IntArray  # postings of rank r are offsets[r] … offsets[r + 1] - 1. Shape: (R + 1,), int32.
+    entity: IntArray  # entity number of each posting, ascending within a rank. Shape: (P,), int32.
+    # Which of the entity's forms the row is: 0 the title, n the n-th alias. Shape: (P,), unsigned.
     form: IntArray
 
     @classmethod

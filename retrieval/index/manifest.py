@@ -49,20 +49,13 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class TokenizerEntry:
-    """The tokenizer whose ids, all below `vocab_size`, the rows hold; ValueError if no integer type holds it.
+    """The tokenizer whose ids, below `vocab_size`, the rows hold; ValueError if no integer type holds it."""
 
-    Attributes:
-        name: Last part of the path or id it was loaded from; for messages only.
-        fingerprint: Hash of its serialised form.
-        end_token_id: Token that closes every row and stands nowhere else in one.
-        max_token_id: Largest id in any row.
-    """
-
-    name: str
-    fingerprint: str
+    name: str  # last part of the path or id it was loaded from; for messages only
+    fingerprint: str  # hash of its serialised form
     vocab_size: int
-    end_token_id: int
-    max_token_id: int
+    end_token_id: int  # token that closes every row and stands nowhere else in one
+    max_token_id: int  # largest id in any row
 
     def __post_init__(self) -> None:
         if not 1 <= self.vocab_size <= 1 << 32:
@@ -119,38 +112,24 @@ class MetadataColumn:
 
 @dataclass(frozen=True, slots=True)
 class VectorsEntry:
-    """The vectors of a version; ValueError for an unknown method or kind, or a number out of its range.
+    """The vectors of a version; ValueError for an unknown method or kind, or a number out of its range."""
 
-    Attributes:
-        method: "encoder" or "sentence-transformers", or one of `OLD_VECTOR_METHODS`.
-        source: Path or hub id of the encoder.
-        fingerprint: Fingerprint of the embedder.
-        columns: Metadata columns whose texts have vectors too, beside titles and aliases.
-        count: Number of vectors: texts that are not empty, equal ones of an entity counted once.
-        kind: "flat", "hnsw", "ivfpq" or "factory".
-        factory: Name of the index in faiss, such as "IDMap,Flat".
-        effort: Search effort in force: cells visited, or candidates kept by hnsw; 0 where all vectors are
-            compared.
-        sample: Number of vectors that the quantisers were trained on; 0 where nothing is trained.
-        recall: Share of the known items found first with `effort`, of those found first with full effort; up
-            to format version 5 the share of the 100 nearest texts that are found. 1 where all are compared.
-        recall_queries: Number of known items; 0 where nothing was measured.
-        seed: Seed of everything random.
-    """
-
-    method: str
-    source: str
-    fingerprint: str
-    columns: tuple[str, ...]
+    method: str  # "encoder" or "sentence-transformers", or one of `OLD_VECTOR_METHODS`
+    source: str  # path or hub id of the encoder
+    fingerprint: str  # fingerprint of the embedder
+    columns: tuple[str, ...]  # metadata columns whose texts have vectors too, beside titles and aliases
     dimensions: int
-    count: int
-    kind: str
-    factory: str
+    count: int  # number of vectors: texts that are not empty, equal ones of an entity counted once
+    kind: str  # "flat", "hnsw", "ivfpq" or "factory"
+    factory: str  # name of the index in faiss, such as "IDMap,Flat"
+    # Search effort in force: cells visited, or candidates kept by hnsw; 0 where all vectors are compared
     effort: int
-    sample: int
+    sample: int  # number of vectors that the quantisers were trained on; 0 where nothing is trained
+    # Share of the known items found first with `effort`, of those found first with full effort; up to format
+    # version 5 the share of the 100 nearest texts that are found. 1 where all are compared.
     recall: float
-    recall_queries: int
-    seed: int
+    recall_queries: int  # number of known items; 0 where nothing was measured
+    seed: int  # seed of everything random
 
     def __post_init__(self) -> None:
         for name, known in (("method", VECTOR_METHODS), ("kind", VECTOR_KINDS)):
@@ -171,21 +150,13 @@ class VectorsEntry:
 
 @dataclass(frozen=True, slots=True)
 class EvidenceEntry:
-    """The names, texts and past queries of a version; ValueError for a repeated column or a negative number.
+    """Names, texts and past queries of a version; ValueError for a repeated column or a negative number."""
 
-    Attributes:
-        terms: Version of the rules by which texts are split into words and letters.
-        names: Number of titles and aliases.
-        columns: Metadata columns whose values are texts of an entity.
-        texts: Number of entities with texts.
-        queries: Number of past queries, the same one for the same entity counted once.
-    """
-
-    terms: int
-    names: int
-    columns: tuple[str, ...]
-    texts: int
-    queries: int
+    terms: int  # version of the rules by which texts are split into words and letters
+    names: int  # number of titles and aliases
+    columns: tuple[str, ...]  # metadata columns whose values are texts of an entity
+    texts: int  # number of entities with texts
+    queries: int  # number of past queries, the same one for the same entity counted once
 
     def __post_init__(self) -> None:
         if len(set(self.columns)) != len(self.columns):

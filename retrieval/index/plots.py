@@ -32,20 +32,13 @@ _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 @dataclass(frozen=True, slots=True)
 class TrieDepth:
-    """The trie nodes of one depth. Nodes below the first that holds a single row are not stored.
+    """The trie nodes of one depth. Nodes below the first that holds a single row are not stored."""
 
-    Attributes:
-        depth: Tokens written, 0 for the root.
-        branching: Number of nodes with stored children: the root, and shared beginnings of rows.
-        median_children: Median over the branching nodes; 0 where there is none.
-        max_children: Most children of one of them.
-    """
-
-    depth: int
+    depth: int  # tokens written, 0 for the root
     nodes: int
-    branching: int
-    median_children: float
-    max_children: int
+    branching: int  # number of nodes with stored children: the root, and shared beginnings of rows
+    median_children: float  # median over the branching nodes; 0 where there is none
+    max_children: int  # most children of one of them
 
 
 @dataclass(frozen=True, slots=True)

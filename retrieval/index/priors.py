@@ -23,21 +23,14 @@ _ROUNDING = 1e-3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prior:
-    """A model's prior of the entities of an index: log P(e | queries without content).
+    """A model's prior of the entities of an index: log P(e | queries without content)."""
 
-    Attributes:
-        model: Fingerprint of its checkpoint.
-        queries: The queries; the mean of their probabilities counts.
-        prompts: Digest of the token ids of their prompts.
-        title_weight: As in `RetrieveRequest`.
-        logprobs: log P(e | queries) by entity number; -inf where the model cannot write the entity, NaN where
-            nothing was computed yet. Shape: (num_entities,), float32.
-    """
-
-    model: str
-    queries: tuple[str, ...]
-    prompts: str
-    title_weight: float
+    model: str  # fingerprint of its checkpoint
+    queries: tuple[str, ...]  # the queries; the mean of their probabilities counts
+    prompts: str  # digest of the token ids of their prompts
+    title_weight: float  # as in `RetrieveRequest`
+    # log P(e | queries) by entity number; -inf where the model cannot write the entity, NaN where nothing was
+    # computed yet. Shape: (num_entities,), float32.
     logprobs: FloatArray
 
     @property

@@ -184,17 +184,11 @@ IntArray = npt.NDArray[np.signedinteger]
 
 @dataclass(frozen=True, slots=True)
 class RowBucket:
-    """The n rows of one length, in lexicographic order.
+    """The n rows of one length, in lexicographic order."""
 
-    Attributes:
-        length: Tokens per row, end token included.
-        columns: Token i of every row, for each i. Shapes: (n,), unsigned.
-        ranks: Rank of every row, ascending. Shape: (n,), int32.
-    """
-
-    length: int
-    columns: tuple[IntArray, ...]
-    ranks: IntArray
+    length: int  # tokens per row, end token included
+    columns: tuple[IntArray, ...]  # token i of every row, for each i. Shapes: (n,), unsigned.
+    ranks: IntArray  # rank of every row, ascending. Shape: (n,), int32.
 
     @classmethod
     def from_table(cls, length: int, table: pa.Table, name: str) -> RowBucket:

@@ -55,23 +55,15 @@ _MAX_LOGITS_BYTES = 256 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """The properties that requests have in common to decode together.
+    """The properties that requests have in common to decode together."""
 
-    Attributes:
-        decoder: "beam", "disc", or None where nothing is decoded.
-        width: Most branches of a request, rounded up to a power of two.
-        drawing: `disc`: `top_m`, `adaptive` and prefixes per draw; None otherwise.
-        exact: Whether sessions keep what they have written.
-        explained: Whether traces are recorded, for which the host waits at every step.
-        shared: Token ids of their shared prefix; empty for none.
-    """
-
-    decoder: str | None
-    width: int
+    decoder: str | None  # "beam", "disc", or None where nothing is decoded
+    width: int  # most branches of a request, rounded up to a power of two
+    # `disc`: `top_m`, `adaptive` and prefixes per draw; None otherwise
     drawing: tuple[int | None, bool, int] | None
-    exact: bool
-    explained: bool
-    shared: tuple[int, ...]
+    exact: bool  # whether sessions keep what they have written
+    explained: bool  # whether traces are recorded, for which the host waits at every step
+    shared: tuple[int, ...]  # token ids of their shared prefix; empty for none
 
     @classmethod
     def of(cls, request: RetrieveRequest, prefix: PromptPrefix | None) -> _Kind:
@@ -167,19 +159,13 @@ Reply = RetrievalResult | GenretError | DecodingCancelledError
 
 @dataclass(slots=True, eq=False)
 class RetrieveJob(Asked):
-    """A request on its way through its batch, to its reply.
+    """A request on its way through its batch, to its reply."""
 
-    Attributes:
-        prompt: Its prompt.
-        num_shared: Number of leading tokens that every prompt of its template has.
-        proposed: The entities it scores whatever is decoded; None where it scores nothing.
-        table: The features of these and of those decoded.
-    """
-
-    prompt: list[int] = field(default_factory=list)
-    num_shared: int = 0
+    prompt: list[int] = field(default_factory=list)  # its prompt
+    num_shared: int = 0  # number of leading tokens that every prompt of its template has
+    # The entities it scores whatever is decoded; None where it scores nothing
     proposed: Proposed | None = None
-    table: FeatureTable | None = None
+    table: FeatureTable | None = None  # the features of these and of those decoded
     decoded: Decoded | None = None
     scored: Scored | None = None
     reply: Reply | None = None

@@ -135,15 +135,11 @@ def candidate(
 
 @dataclass(frozen=True, slots=True)
 class EntityScore:
-    """The rule by which the forms of an entity make its score.
+    """The rule by which the forms of an entity make its score."""
 
-    Attributes:
-        takes_best: The score is that of the best form; otherwise the log of the forms' probability.
-        length_penalty: A form's score is logprob / length ** length_penalty; 0 unless `takes_best`.
-    """
-
+    # The score is that of the best form; otherwise the log of the forms' probability
     takes_best: bool = False
-    length_penalty: float = 0.0
+    length_penalty: float = 0.0  # A form's score is logprob / length ** length_penalty; 0 unless `takes_best`
 
     def of(self, tally: Tally) -> float:
         """Return the score by the forms found: a lower bound of the entity's own."""
@@ -204,20 +200,13 @@ def is_proven(
 
 @dataclass(slots=True, eq=False)
 class Asked:
-    """A request in its batch, as decoders see it.
+    """A request in its batch, as decoders see it."""
 
-    Attributes:
-        request: The request, with a seed where its decoder is `disc`.
-        allowed: The entities allowed; None: all.
-        room: Most tokens that may follow its prompt.
-        cancel: Polled between forwards.
-        trace: Takes in what its decoder walks through, all of its searches; None: nothing is recorded.
-    """
-
-    request: RetrieveRequest
-    allowed: EntityFilter | None = None
-    room: int | None = None
-    cancel: CancelToken | None = None
+    request: RetrieveRequest  # the request, with a seed where its decoder is `disc`
+    allowed: EntityFilter | None = None  # the entities allowed; None: all
+    room: int | None = None  # most tokens that may follow its prompt
+    cancel: CancelToken | None = None  # polled between forwards
+    # Takes in what its decoder walks through, all of its searches; None: nothing is recorded
     trace: Trace | None = None
 
 
@@ -502,19 +491,14 @@ class _Query:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decoded:
-    """The findings of a decoder.
+    """The findings of a decoder."""
 
-    Attributes:
-        answer: The answer of the decoder alone.
-        entities: Numbers of the entities found, the best first: as a rule more than the answer lists, with
-            `beam` at most one more than `MAX_SHORTLIST_SIZE`.
-        unseen: Bound on the scores of all rows that were not found; inf where none is known.
-        logprobs: log P(e | q) of these entities, by the forms that were found.
-        rows: By rank, the rows found with log P(f | q). Empty for `disc`, which may have another temperature.
-    """
-
-    answer: RetrievalResult
+    answer: RetrievalResult  # the answer of the decoder alone
+    # Numbers of the entities found, the best first: as a rule more than the answer lists, with `beam` at most
+    # one more than `MAX_SHORTLIST_SIZE`
     entities: tuple[int, ...]
-    unseen: float
+    unseen: float  # bound on the scores of all rows that were not found; inf where none is known
+    # log P(e | q) of these entities, by the forms that were found
     logprobs: Mapping[int, float] = field(default_factory=dict)
+    # By rank, the rows found with log P(f | q). Empty for `disc`, which may have another temperature.
     rows: Mapping[int, Hypothesis] = field(default_factory=dict)

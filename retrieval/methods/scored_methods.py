@@ -234,24 +234,16 @@ MAX_SCORED_FORMS = 8_192
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scored:
-    """The scores of the forms of a query's entities.
+    """The scores of the forms of a query's entities."""
 
-    Attributes:
-        tallies: The forms of each entity, without those that are longer than the model has room for or that
-            it cannot write, and without entities that have no other.
-        logprob: Natural log of the probability of all distinct forms; -inf without any.
-        num_forms: Number of distinct forms, whether a decoder had found them or not.
-        num_nodes: Tokens the model computed behind the prompt.
-        has_all_listed: Whether all forms were scored, no more than one query may have.
-        is_complete: Whether, besides, none of them is longer than the model has room for.
-    """
-
+    # The forms of each entity, without those that are longer than the model has room for or that it cannot
+    # write, and without entities that have no other
     tallies: dict[int, Tally]
-    logprob: float = -math.inf
-    num_forms: int = 0
-    num_nodes: int = 0
-    has_all_listed: bool = True
-    is_complete: bool = True
+    logprob: float = -math.inf  # natural log of the probability of all distinct forms; -inf without any
+    num_forms: int = 0  # number of distinct forms, whether a decoder had found them or not
+    num_nodes: int = 0  # tokens the model computed behind the prompt
+    has_all_listed: bool = True  # whether all forms were scored, no more than one query may have
+    is_complete: bool = True  # whether, besides, none of them is longer than the model has room for
 
 
 class EntityScorer:
@@ -351,17 +343,12 @@ ScoreReply = ScoreResult | GenretError | DecodingCancelledError
 
 @dataclass(slots=True, eq=False)
 class ScoreJob:
-    """One request on its way through its batch, to its reply.
-
-    Attributes:
-        rows: The token row of every title, end token included.
-        num_shared: Number of leading tokens that every prompt of its template has.
-    """
+    """One request on its way through its batch, to its reply."""
 
     request: ScoreRequest
     prompt: list[int]
-    rows: list[tuple[int, ...]]
-    num_shared: int = 0
+    rows: list[tuple[int, ...]]  # the token row of every title, end token included
+    num_shared: int = 0  # number of leading tokens that every prompt of its template has
     cancel: CancelToken | None = None
     reply: ScoreReply | None = None
 

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from genret.retrieval.errors import SourceError
-from genret.retrieval.linking.documents.document_records import BadRecord, read_mentions
+from genret.retrieval.errors import InputError, SourceError
+from genret.retrieval.evaluation.datasets.file_lines import json_objects, text_lines
+from genret.retrieval.linking.documents.document_records import mention_row
 from genret.retrieval.normalize import normalize
 from genret.retrieval.sources.columns import Columns
 from genret.retrieval.sources.records import Record, RejectReason, Rejects, numbered_id
@@ -152,20 +153,8 @@ def training_queries(queries: Sequence[TrainingQuery]) -> list[TrainingQuery]:
 
 def _rows(file: Path) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield (line number, column -> field) of every non-empty line below the header."""
-    try:
-        data = file.read_bytes()
-    except FileNotFoundError as error:
-        raise SourceError(f"{file}: no such file") from error
-    except OSError as error:
-        raise SourceError(f"{file}: cannot be read: {error.strerror}") from error
     header: list[str] | None = None
-    for number, raw in enumerate(data.split(b"\n"), start=1):
-        try:
-            text = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r")
-        except UnicodeDecodeError as error:
-            raise SourceError(f"{file}:{number}: not valid UTF-8 (byte {error.start} of the line)") from error
-        if not text.strip():
-            continue
+    for number, text in text_lines(file):
         fields = text.split("\t")
         if header is None:
             header = [normalize(name).casefold() for name in fields]
@@ -177,8 +166,6 @@ def _rows(file: Path) -> Iterator[tuple[int, dict[str, str]]]:
         if len(fields) > len(header):
             raise SourceError(f"{file}:{number}: expected {len(header)} fields, got {len(fields)}")
         yield number, dict(zip(header, fields + [""] * (len(header) - len(fields)), strict=True))
-    if header is None:
-        raise SourceError(f"{file}: the file is empty")
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,16 +182,18 @@ class LabelledMention:
 
 
 def read_labelled_mentions(file: Path, entities: Sequence[TrainingEntity]) -> list[LabelledMention]:
-    """Read mentions as `genret link` does, with "title" or "entity_id"; those without an entity are left out.
+    """Read records of mentions with "title" or "entity_id"; those without an entity are left out.
 
     A SourceError names a malformed line, or an entity the catalogue lacks; some mention must have an entity.
     """
     title_of_id = {entity.entity_id: entity.title for entity in entities}
     titles = {entity.title for entity in entities}
     labelled: list[LabelledMention] = []
-    for row in read_mentions(str(file)):
-        if isinstance(row, BadRecord):
-            raise SourceError(f"{file}, line {row.line}: {row.reason}")
+    for line, value in json_objects(file):
+        try:
+            row = mention_row(value, line)
+        except InputError as error:
+            raise SourceError(f"{file}, line {line}: field {error.field!r}: {error.message}") from error
         if row.entity_id is not None:
             title = title_of_id.get(normalize(row.entity_id))
         elif row.title is not None:
@@ -213,7 +202,7 @@ def read_labelled_mentions(file: Path, entities: Sequence[TrainingEntity]) -> li
             continue
         if title is None or title not in titles:
             raise SourceError(
-                f"{file}, line {row.line}: the catalogue has no entity {row.entity_id or row.title!r}"
+                f"{file}, line {line}: the catalogue has no entity {row.entity_id or row.title!r}"
             )
         labelled.append(LabelledMention(row.mention, title))
     if not labelled:

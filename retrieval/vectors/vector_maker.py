@@ -67,22 +67,17 @@ _SAMPLE_PART, _BLOCK_PART = 4, 16
 class VectorOptions:
     """Options for making vectors.
 
-    Attributes:
-        kind: "auto" (see `kind_of`), "flat", "hnsw", "ivfpq", or a string for faiss' index factory.
-        columns: Metadata columns whose texts get vectors beside titles and aliases; None: see `text_columns`.
-        sample: Limit on the vectors that train the quantisers; None: the default of the kind.
-        device: Device of the encoder.
-        seed: Seed of everything random.
-
     Raises:
         ValueError: a number is out of its bounds, or the kind is empty.
     """
 
+    # "auto" (see `kind_of`), "flat", "hnsw", "ivfpq", or a string for faiss' index factory
     kind: str = "auto"
+    # Metadata columns whose texts get vectors beside titles and aliases; None: see `text_columns`
     columns: tuple[str, ...] | None = None
-    sample: int | None = None
-    device: str = "cpu"
-    seed: int = 0
+    sample: int | None = None  # limit on the vectors that train the quantisers; None: the default of the kind
+    device: str = "cpu"  # device of the encoder
+    seed: int = 0  # seed of everything random
 
     def __post_init__(self) -> None:
         if not self.kind:

@@ -87,15 +87,11 @@ VECTORS_PER_THREAD = 100_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SimilarEntities:
-    """Distinct entities, the most similar first.
+    """Distinct entities, the most similar first."""
 
-    Attributes:
-        entities: Entity numbers. Shape: (m,), int64.
-        similarities: Cosine of the query and the entity's most similar text, in [-1, 1] up to rounding and
-            compression, descending. Shape: (m,), float32.
-    """
-
-    entities: IntArray
+    entities: IntArray  # entity numbers. Shape: (m,), int64.
+    # Cosine of the query and the entity's most similar text, in [-1, 1] up to rounding and compression,
+    # descending. Shape: (m,), float32.
     similarities: FloatArray
 
 

@@ -30,11 +30,8 @@ class HaystackRetriever:
     """Finds entities by a query, as documents with the entity's id, best first; the score is the candidate's.
 
     Args:
-        index: Directory of an index, an open retriever, or with an address the name of an index there. An
-            open retriever cannot be written to a pipeline's file.
-        model: Checkpoint of the index; None: the default model.
-        address: `host:port` of a server; None: the index is opened here, by `warm_up` or when first asked.
-        connection: Attributes of `ClientOptions` for the server; the token is the variable GENRET_TOKEN's.
+        index, model, address, connection: What answers, as of `EntitySource`; an index is opened by `warm_up`
+            or when first asked, and an open retriever cannot be written to a pipeline's file.
         top_k: Entities wanted.
         filters: Haystack's filters, for runs that are given none.
         method: Name of the method.

@@ -26,18 +26,10 @@ except ModuleNotFoundError as error:
 class LangChainRetriever(BaseRetriever):
     """Finds entities by a query, as documents, best first.
 
-    `invoke` and its kin take `k`, `method` and the options of requests too: `invoke(query, k=3,
-    filter="kind = 'city'")`. Errors are those of `EntitySource`, when made and when asked.
-
-    Attributes:
-        index: Directory of an index, an open retriever, or with an address the name of an index there.
-        model: Checkpoint of the index; None: the default model.
-        address: `host:port` of a server; None: the index is opened here, when first asked.
-        connection: Attributes of `ClientOptions` for the server; the token is the variable GENRET_TOKEN's.
-        k: Entities wanted.
-        method: Method, by its name or as an object.
-        options: Further options of every request, as of `RetrieveRequest`.
-        text_column: Column whose text follows the title in `page_content`.
+    `index`, `model`, `address` and `connection` name what answers, as those of `EntitySource`, whose errors
+    come when this is made and when it is asked. `options` are those of `RetrieveRequest`; the text in
+    `text_column` follows the title in `page_content`. `invoke` and its kin take `k`, `method` and the options
+    of requests too: `invoke(query, k=3, filter="kind = 'city'")`.
     """
 
     index: Any = None

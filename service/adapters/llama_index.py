@@ -36,10 +36,7 @@ class LlamaIndexRetriever(BaseRetriever):
     A language model is shown the title, the text and the catalogue's columns, not the numbers.
 
     Args:
-        index: Directory of an index, an open retriever, or with an address the name of an index there.
-        model: Checkpoint of the index; None: the default model.
-        address: `host:port` of a server; None: the index is opened here, when first asked.
-        connection: Attributes of `ClientOptions` for the server; the token is the variable GENRET_TOKEN's.
+        index, model, address, connection: What answers, as of `EntitySource`; opened when first asked.
         similarity_top_k: Entities wanted.
         filters: Which entities may be found; with a `filter` among the options, both must pass.
         method: Method, by its name or as an object.

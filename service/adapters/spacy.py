@@ -37,10 +37,7 @@ class SpacyLinker(Pipe):
     Args:
         nlp: The pipeline.
         name: Name in the pipeline.
-        index: Directory of an index, or with an address the name of an index there.
-        model: Checkpoint of the index; None: the default model.
-        address: `host:port` of a server; None: the index is opened here, when first asked.
-        connection: Attributes of `ClientOptions` for the server; the token is the variable GENRET_TOKEN's.
+        index, model, address, connection: What answers, as of `EntitySource`, but for open retrievers.
         k: Candidates wanted.
         method: Name of the method.
         options: Further options of every request, as of `RetrieveRequest`.

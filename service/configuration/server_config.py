@@ -180,14 +180,7 @@ class SchemaSpec:
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits(_Checked):
-    """Limits of a batch.
-
-    Attributes:
-        max_size: Most requests.
-        max_tokens: Most work, in tokens of `admission.estimate_tokens`; a larger request runs alone.
-        max_forward_ms: Longest time of one forward, after which others have their turn, milliseconds.
-        max_delay_ms: Longest wait of an idle device for more requests, milliseconds.
-    """
+    """Limits of a batch; tokens are those of `admission.estimate_tokens`, and a larger request runs alone."""
 
     max_size: Annotated[int, Bounds(1, 4096, "max_batch_size")] = 32
     max_tokens: Annotated[int, Bounds(1, 2**31, "max_batch_tokens")] = 16_384
@@ -197,15 +190,11 @@ class BatchLimits(_Checked):
 
 @dataclass(frozen=True, slots=True)
 class QueueLimits(_Checked):
-    """Limits of the unfinished work of a device; what is more is refused.
+    """Limits of the unfinished work of a device, waiting or running; what is more is refused.
 
-    Attributes:
-        max_requests: Most requests waiting or running.
-        max_tokens: Most work waiting or running, tokens. A larger request is taken when nothing else is
-            there.
-        max_wait_seconds: Longest expected time of the work, seconds; two full batches are always taken,
-            because one that runs and one that waits keep a device busy. Work of batches and streams takes
-            half of it, and waits outside.
+    A request of more tokens is taken when nothing else is there. Two full batches are taken however long they
+    may take, because one that runs and one that waits keep a device busy; work of batches and streams takes
+    half of `max_wait_seconds`, and waits outside.
     """
 
     max_requests: Annotated[int, Bounds(1, 10**6, "max_queue_size")] = 512
@@ -215,15 +204,7 @@ class QueueLimits(_Checked):
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits(_Checked):
-    """Limits of the connections of each port.
-
-    Attributes:
-        max: Most connections at once, fewer where the limit on open files does not suffice.
-        max_per_address: Most connections of one address at once, or of one IPv6 network of 64 bits. For a
-            new one, the connection that has been idle for longest is closed.
-        max_idle_seconds: Longest time of a gRPC connection without a call.
-        max_age_seconds: Age at which clients are asked to use another connection; calls that run go on.
-    """
+    """Limits of the connections of each port."""
 
     max: Annotated[int, Bounds(16, 10**6, "connections_max")] = 4096
     max_per_address: Annotated[int, Bounds(1, 10**6, "connections_max_per_address")] = 1024

@@ -23,29 +23,17 @@ _PREFIX = "GENRET_SERVE_"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting.
+    """One setting."""
 
-    Attributes:
-        key: Key in a file; its part `NAME` stands for the name of an index, a model or a schema.
-        flag: Long option of `genret serve`.
-        help: One sentence for the help and the manual.
-        kind: How its values are read.
-        default: Value without any source; None: none.
-        attribute: Path in `ServerConfig`, for keys with a `NAME` in the spec of that name.
-        unset: Meaning of no value; empty if there is always one.
-        metavar: Placeholder of the value in the help.
-        repeated: Whether the flag takes NAME=VALUE and may be given several times.
-    """
-
-    key: Key
-    flag: str
-    help: str
-    kind: Kind
-    default: Any
-    attribute: tuple[str, ...]
-    unset: str
-    metavar: str
-    repeated: bool = False
+    key: Key  # key in a file; its part `NAME` stands for the name of an index, a model or a schema
+    flag: str  # long option of `genret serve`
+    help: str  # one sentence for the help and the manual
+    kind: Kind  # how its values are read
+    default: Any  # value without any source; None: none
+    attribute: tuple[str, ...]  # path in `ServerConfig`, for keys with a `NAME` in the spec of that name
+    unset: str  # meaning of no value; empty if there is always one
+    metavar: str  # placeholder of the value in the help
+    repeated: bool = False  # whether the flag takes NAME=VALUE and may be given several times
 
     @property
     def dotted(self) -> str:

@@ -93,7 +93,7 @@ def main() -> None:
         sys.stderr.write(f"{arguments.out / relative}\n")
     if arguments.out == Path(__file__).resolve().parent:
         # In another process: it imports the new stubs.
-        subprocess.run([sys.executable, "-m", "genret.service.gateway.openapi"], check=True)
+        subprocess.run([sys.executable, "-m", "genret.service.pb.openapi"], check=True)
 
 
 if __name__ == "__main__":

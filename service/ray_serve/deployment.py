@@ -31,23 +31,17 @@ _HEALTH_CHECK_TIMEOUT_S = 30.0
 class ServePlan:
     """A deployment.
 
-    Attributes:
-        config: Configuration of every replica; its port is the proxies'.
-        name: Name of the application; calls name it in their metadata as `application`.
-        num_replicas: Number of replicas.
-        num_cpus: CPUs of a replica, as Ray counts them.
-        num_gpus: GPUs of a replica; a fraction shares one.
-        http_port: Port of Serve's HTTP proxy, which Ray starts as well and which serves nothing here.
-
     Raises:
         InputError: a value is out of range, or the configuration needs more than a proxy does.
     """
 
-    config: ServerConfig
+    config: ServerConfig  # configuration of every replica; its port is the proxies'
+    # Name of the application; calls name it in their metadata as `application`
     name: str = DEFAULT_APPLICATION
-    num_replicas: int = 1
-    num_cpus: float = 1.0
-    num_gpus: float = 0.0
+    num_replicas: int = 1  # number of replicas
+    num_cpus: float = 1.0  # CPUs of a replica, as Ray counts them
+    num_gpus: float = 0.0  # GPUs of a replica; a fraction shares one
+    # Port of Serve's HTTP proxy, which Ray starts as well and which serves nothing here
     http_port: int = DEFAULT_HTTP_PORT
 
     def __post_init__(self) -> None:

@@ -14,7 +14,6 @@ from transformers import AutoModelForCausalLM, MambaConfig, StableLmConfig
 
 import genret.decoding.model.hf_model
 import genret.retrieval.doctor_command
-from genret.decoding.conformance.examination import ExamineOptions, examine
 from genret.service.main import cli
 from tests.checkpoints import make_checkpoint
 from tests.verified_architectures import COMMON, build
@@ -170,28 +169,6 @@ def test_ctrl_c_is_one_word(bart: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert done.exit_code == 130
     assert done.stderr == "interrupted\n"
     assert done.stdout == ""
-
-
-def test_progress_is_for_terminals(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    progress = genret.retrieval.doctor_command._Progress(clock=lambda: 0.0)
-    examine(build("gpt2"), ExamineOptions(trees=1, depth=2, beams=2, prompt_tokens=10), progress)
-    progress.clear()
-    shown = capsys.readouterr().err
-    assert "token trees: 7 of 7, 0 s" in shown
-    assert shown.endswith("\r\033[K")
-
-
-def test_progress_elsewhere_is_a_line_every_ten_seconds(capsys: pytest.CaptureFixture[str]) -> None:
-    now = 0.0
-    progress = genret.retrieval.doctor_command._Progress(clock=lambda: now)
-    for done in range(8):
-        progress("plain passes", done, 7)
-        now += 4.0
-    progress.clear()
-    assert capsys.readouterr().err == "plain passes: 3 of 7, 12 s\nplain passes: 6 of 7, 24 s\n"
 
 
 def usage_of(folder: Path) -> dict[str, Any]:

@@ -19,9 +19,9 @@ from genret.service.gateway.endpoints import ENDPOINTS, FORM_ENDPOINTS, NDJSON_T
 from genret.service.gateway.forms import Form
 from genret.service.gateway.http_app import OPENAPI_FILE
 from genret.service.gateway.http_calls import HTTP_STATUS
-from genret.service.gateway.openapi import CONSTRAINTS, REQUIRED
 from genret.service.pb.genret.v1 import index_service_pb2 as index_pb
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
+from genret.service.pb.openapi import CONSTRAINTS, REQUIRED
 from genret.service.wire.requests import (
     answer_request_from_proto,
     request_from_proto,
@@ -47,11 +47,11 @@ BLANKS = [key for key, rules in CONSTRAINTS.items() if "pattern" in rules and no
 
 def test_the_document_is_that_of_the_proto() -> None:
     pytest.importorskip("grpc_tools")
-    from genret.service.gateway.openapi import rendered
+    from genret.service.pb.openapi import rendered
     from tests.service.test_proto_stubs import PROTO
 
     fresh = rendered(PROTO)
-    assert OPENAPI_FILE.read_text(encoding="utf-8") == fresh, "run: python -m genret.service.gateway.openapi"
+    assert OPENAPI_FILE.read_text(encoding="utf-8") == fresh, "run: python -m genret.service.pb.openapi"
 
 
 def test_every_method_of_the_api_has_a_path() -> None:

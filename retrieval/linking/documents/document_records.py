@@ -1,24 +1,17 @@
 """Reads records into documents with their marked spans, and into mentions with their context.
 
 Spans may count code points, bytes or UTF-16 units; they are checked against the text and converted to code
-points. A file of mentions is JSON Lines with id, left, mention and right; it may be compressed with gzip.
+points.
 """
 
 from __future__ import annotations
 
-import gzip
-import itertools
-import json
-import sys
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 from genret.retrieval.arguments import check_text
-from genret.retrieval.errors import InputError, SourceError
+from genret.retrieval.errors import InputError
 from genret.retrieval.linking.documents.corpus import CorpusOptions
 from genret.retrieval.linking.documents.text_document import BadDocument, Document, OffsetIndex, Span
 from genret.retrieval.sources.records import json_kind
@@ -185,97 +178,18 @@ def _shown(text: str) -> str:
     return repr(text) if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]!r}..."
 
 
-STDIN = "-"
-_GZIP_MAGIC = b"\x1f\x8b"
-
-
 @dataclass(frozen=True, slots=True)
 class MentionRow:
-    """One line of the input."""
+    """A record of a mention."""
 
-    line: int  # line number, from 1
-    mention_id: str  # the line's `id` as text; the line number when it has none
+    mention_id: str  # its `id` as text; the number of its line when it has none
     mention: Mention  # the mention and its context
     title: str | None = None  # title of the entity it stands for, where the line has a label
     entity_id: str | None = None  # its id, as the title
 
 
-@dataclass(frozen=True, slots=True)
-class BadRecord:
-    """A line, counted from 1, that is no mention, with the reason."""
-
-    line: int
-    reason: str
-
-
-def read_mentions(path: str) -> Iterator[MentionRow | BadRecord]:
-    """Read mentions one by one from JSON lines, gzipped or not ("-": standard input); skip blank lines.
-
-    Raises:
-        SourceError: the file is missing, a directory, or not readable.
-    """
-    with _open(path) as lines:
-        for number in itertools.count(1):
-            try:
-                raw = lines.readline()
-            except (OSError, EOFError, zlib.error) as error:  # a broken gzip stream shows only here
-                raise SourceError(f"{path}, line {number}: cannot be read: {error}") from error
-            if not raw:
-                return
-            if raw.strip():
-                yield _parse(raw, number)
-
-
-def check_source(path: str) -> None:
-    """Raise `SourceError` for a path of mentions that is missing or a directory, before any work is done."""
-    if path == STDIN:
-        return
-    if Path(path).is_dir():
-        raise SourceError(f"{path}: is a directory; expected a .jsonl or .jsonl.gz file")
-    if not Path(path).exists():
-        raise SourceError(f"{path}: no such file")
-
-
-@contextmanager
-def _open(path: str) -> Iterator[IO[bytes]]:
-    if path == STDIN:
-        if sys.stdin is None:
-            raise SourceError("standard input is closed")
-        yield sys.stdin.buffer
-        return
-    check_source(path)
-    file = Path(path)
-    try:
-        stream = file.open("rb")
-    except OSError as error:
-        raise SourceError(f"{path}: cannot be opened: {error.strerror}") from error
-    with stream:
-        gzipped = stream.peek(len(_GZIP_MAGIC)).startswith(_GZIP_MAGIC)
-        yield cast("IO[bytes]", gzip.GzipFile(fileobj=stream)) if gzipped else stream
-
-
-def _parse(raw: bytes, number: int) -> MentionRow | BadRecord:
-    try:
-        text = raw.rstrip(b"\r\n").decode("utf-8-sig" if number == 1 else "utf-8")
-        value = json.loads(text)
-    except UnicodeDecodeError as error:
-        return BadRecord(number, f"not valid UTF-8 at byte {error.start + 1}")
-    except json.JSONDecodeError as error:
-        return BadRecord(number, f"not a JSON value: {error.msg} at column {error.colno}")
-    except ValueError as error:  # a number of thousands of digits
-        return BadRecord(number, f"not a JSON value: {error}")
-    except RecursionError:
-        return BadRecord(number, "not a mention: nested too deeply")
-    if not isinstance(value, dict):
-        return BadRecord(number, f"expected a JSON object, got {type(value).__name__}")
-    try:
-        return mention_row(value, number)
-    except InputError as error:
-        return BadRecord(number, f"field {error.field!r}: {error.message}")
-
-
-def mention_row(value: dict[str, Any], number: int) -> MentionRow:
-    """Read the fields of one line; null is a field that is not there. A wrong field is an `InputError`."""
+def mention_row(value: Mapping[str, Any], number: int) -> MentionRow:
+    """Read the record of line `number`; null is a field that is not there, a wrong one an `InputError`."""
     given = {name: value[name] for name in (*MENTION_TEXT_FIELDS, "id") if value.get(name) is not None}
     mention_id = given.pop("id", number)
     if isinstance(mention_id, bool) or not isinstance(mention_id, str | int):
@@ -290,4 +204,4 @@ def mention_row(value: dict[str, Any], number: int) -> MentionRow:
     for name, label in labels.items():
         if label is not None:
             check_text(name, label)
-    return MentionRow(number, str(mention_id), mention, **labels)
+    return MentionRow(str(mention_id), mention, **labels)

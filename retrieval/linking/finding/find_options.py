@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
-from genret.retrieval.errors import InputError, SourceError
+from genret.retrieval.arguments import small_lines
+from genret.retrieval.errors import InputError
 from genret.retrieval.linking.finding.folding import fold_name
 
 STOP_WORD_LISTS = ("english", "none")  # any other name is that of a file
 CASES = ("smart", "sensitive", "insensitive")
-_MAX_FILE_BYTES = 16 * 2**20
+_MOST_BYTES = 16 << 20
 
 # Words that carry grammar rather than content, and what is left of them before or behind an apostrophe.
 # "us" is not among them: its letter case tells the pronoun from the name that a catalogue writes "US".
@@ -80,21 +80,5 @@ def load_stop_words(name: str) -> frozenset[str]:
         return frozenset()
     if name == "english":
         return ENGLISH_STOP_WORDS
-    return frozenset(filter(None, map(fold_name, _read_lines(Path(name)))))
-
-
-def _read_lines(path: Path) -> list[str]:
-    try:
-        with path.open("rb") as file:
-            data = file.read(_MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise SourceError(f"stop words: {path}: cannot be read: {error.strerror}") from error
-    if len(data) > _MAX_FILE_BYTES:
-        raise SourceError(f"stop words: {path}: expected at most {_MAX_FILE_BYTES // 2**20} MiB, got more")
-    lines = []
-    for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
-        try:
-            lines.append(line.decode().strip())
-        except UnicodeDecodeError:
-            raise SourceError(f"stop words: {path}, line {number}: not valid UTF-8") from None
-    return lines
+    lines = small_lines(name, f"stop words: {name}", _MOST_BYTES)
+    return frozenset(filter(None, map(fold_name, lines)))

@@ -467,7 +467,7 @@ def test_a_title_is_compared_after_the_text_policy(tmp_path: Path) -> None:
         ({"mention": "x", "entity_id": "9"}, "line 2: the catalogue has no entity '9'"),
         ({"mention": "x", "title": 7}, "line 2: field 'title'"),
         ({"title": "Nile"}, "line 2: field 'mention': is missing"),
-        (["x"], "line 2: expected a JSON object, got list"),
+        (["x"], "line 2: expected a JSON object, got ['x']"),
     ],
     ids=["title", "id", "number", "no mention", "list"],
 )

@@ -16,13 +16,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from genret.retrieval.errors import InputError, SourceError
+from genret.retrieval.evaluation.datasets.file_lines import json_objects
 from genret.retrieval.evaluation.datasets.index_entities import IndexResolver, read_redirects
 from genret.retrieval.evaluation.datasets.labels import FileQuery, LabelAnswer, SetSpec, find_answers
 from genret.retrieval.evaluation.datasets.readers import read_set
 from genret.retrieval.evaluation.labelled_sets import LabelledQuery, LabelledSet
 from genret.retrieval.evaluation.metrics import measure
 from genret.retrieval.index.reader import Index
-from genret.retrieval.linking.documents.document_records import BadRecord, read_mentions
+from genret.retrieval.linking.documents.document_records import mention_row
 from genret.retrieval.types import Mention
 from tests.evaluation_sets import DictResolver, run_of, write_lines
 from tests.index_fixtures import build, character_tokenizer
@@ -189,7 +190,7 @@ def test_mentions_with_and_without_an_entity(tmp_path: Path) -> None:
 
 def test_mentions_are_those_that_are_linked(tmp_path: Path) -> None:
     file = write_lines(tmp_path / "m.jsonl.gz", MENTIONS)
-    rows = [row for row in read_mentions(str(file)) if not isinstance(row, BadRecord)]
+    rows = [mention_row(value, line) for line, value in json_objects(file)]
     found = _read(f"mentions:{file}").queries
     assert [(q.query_id, q.mention) for q in found] == [(row.mention_id, row.mention) for row in rows]
 

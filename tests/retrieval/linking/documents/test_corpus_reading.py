@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
-import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -20,11 +18,7 @@ from hypothesis import strategies as st
 from genret.retrieval.errors import InputError, SourceError
 from genret.retrieval.linking.documents.corpus import CorpusOptions, CorpusPlan
 from genret.retrieval.linking.documents.corpus_reading import CorpusReader, plan_corpus
-from genret.retrieval.linking.documents.document_records import (
-    BadRecord,
-    MentionRow,
-    read_mentions,
-)
+from genret.retrieval.linking.documents.document_records import MentionRow, mention_row
 from genret.retrieval.linking.documents.text_document import BadDocument, Document, Span
 from genret.retrieval.types import Mention
 from tests.corpus_shards import as_jsonl, read_shard, write_records
@@ -472,107 +466,17 @@ def test_every_line_is_a_document_or_says_why_not(tmp_path: Path, unit: str, lin
             assert all(0 <= span.start < span.end <= len(document.text) for span in document.spans or ())
 
 
-MENTIONS_OF_A_FILE = [
-    {"id": "a", "left": "the ", "mention": "Nile", "right": " flows"},
-    {"mention": "Amazon"},
-    {"id": 7, "mention": "Paris", "further": [1, {}]},
-    {"id": None, "mention": "Hg", "left": None, "right": None},
-]
-EXPECTED_MENTIONS = [
-    MentionRow(1, "a", Mention("Nile", "the ", " flows")),
-    MentionRow(2, "2", Mention("Amazon")),
-    MentionRow(3, "7", Mention("Paris")),
-    MentionRow(4, "4", Mention("Hg")),
-]
-MENTION_TEXT = as_jsonl(MENTIONS_OF_A_FILE)
-
-
-def read_rows(file: Path, content: bytes) -> list[MentionRow | BadRecord]:
-    file.write_bytes(content)
-    return list(read_mentions(str(file)))
-
-
 @pytest.mark.parametrize(
-    "content",
+    ("record", "row"),
     [
-        MENTION_TEXT,
-        MENTION_TEXT.rstrip(b"\n"),
-        MENTION_TEXT.replace(b"\n", b"\r\n"),
-        b"\xef\xbb\xbf" + MENTION_TEXT,
-        gzip.compress(MENTION_TEXT),
-        gzip.compress(MENTION_TEXT[:60]) + gzip.compress(MENTION_TEXT[60:]),
-    ],
-    ids=["plain", "no last newline", "windows", "byte order mark", "gzip", "gzip in parts"],
-)
-def test_forms_of_the_file(tmp_path: Path, content: bytes) -> None:
-    assert read_rows(tmp_path / "m", content) == EXPECTED_MENTIONS
-
-
-def test_blank_lines_are_skipped_and_counted(tmp_path: Path) -> None:
-    rows = read_rows(tmp_path / "m.jsonl", b'\n{"mention": "a"}\n  \n{"mention": "b"}\n\n')
-    assert [(row.line, row.mention_id) for row in rows if isinstance(row, MentionRow)] == [(2, "2"), (4, "4")]
-    assert read_rows(tmp_path / "m.jsonl", b"") == []
-
-
-@pytest.mark.parametrize(
-    ("line", "reason"),
-    [
-        (b"nonsense", "not a JSON value: Expecting value at column 1"),
-        (b'{"mention": "a"', "not a JSON value: Expecting ',' delimiter at column 16"),
-        (b'{"mention": "\xff"}', "not valid UTF-8 at byte 14"),
-        (b"[1]", "expected a JSON object, got list"),
-        (b"[" * 100_000, "not a mention: nested too deeply"),
-        (b'{"mention": null}', "field 'mention': is missing"),
-        (b'{"mention": "a", "left": ["x"]}', "field 'left': must be text, got list"),
+        (
+            {"id": "a", "left": "the ", "mention": "Nile", "right": " flows", "title": "Nile"},
+            MentionRow("a", Mention("Nile", "the ", " flows"), "Nile"),
+        ),
+        ({"mention": "Amazon", "entity_id": "Q8"}, MentionRow("5", Mention("Amazon"), entity_id="Q8")),
+        ({"id": 7, "mention": "Paris", "further": [1, {}]}, MentionRow("7", Mention("Paris"))),
+        ({"id": None, "mention": "Hg", "left": None, "right": None}, MentionRow("5", Mention("Hg"))),
     ],
 )
-def test_bad_lines_have_numbers_and_reasons(tmp_path: Path, line: bytes, reason: str) -> None:
-    rows = read_rows(tmp_path / "m.jsonl", b'{"mention": "a"}\n' + line + b'\n{"mention": "b"}\n')
-    assert rows[1] == BadRecord(2, reason)
-    assert [row.line for row in rows] == [1, 2, 3]
-
-
-def test_number_of_thousands_of_digits(tmp_path: Path) -> None:
-    (row,) = read_rows(tmp_path / "m.jsonl", b'{"mention": "a", "id": ' + b"9" * 5000 + b"}")
-    assert isinstance(row, BadRecord)
-    assert row.reason.startswith("not a JSON value: Exceeds the limit")
-
-
-def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(MENTION_TEXT)))
-    assert list(read_mentions("-")) == EXPECTED_MENTIONS
-    monkeypatch.setattr(sys, "stdin", None)
-    with pytest.raises(SourceError, match="standard input is closed"):
-        list(read_mentions("-"))
-
-
-def test_files_of_mentions_that_cannot_be_read(tmp_path: Path) -> None:
-    for path, message in (
-        (tmp_path / "absent.jsonl", "no such file"),
-        (tmp_path, "is a directory; expected"),
-    ):
-        with pytest.raises(SourceError, match=message) as error:
-            list(read_mentions(str(path)))
-        assert str(path) in str(error.value)
-
-
-def damaged() -> bytes:
-    data = bytearray(gzip.compress(MENTION_TEXT * 5000, mtime=0))
-    data[len(data) // 2] ^= 0xFF
-    return bytes(data)
-
-
-@pytest.mark.parametrize(
-    "content", [gzip.compress(MENTION_TEXT, mtime=0)[:-9], b"\x1f\x8bno gzip at all", damaged()]
-)
-def test_broken_gzip_names_the_line(tmp_path: Path, content: bytes) -> None:
-    with pytest.raises(SourceError, match=r"m\.jsonl\.gz, line \d+: cannot be read: "):
-        read_rows(tmp_path / "m.jsonl.gz", content)
-
-
-def test_reading_is_lazy(tmp_path: Path) -> None:
-    file = tmp_path / "m.jsonl"
-    file.write_bytes(MENTION_TEXT + b"nonsense\n" * 1000)
-    rows = read_mentions(str(file))
-    assert next(rows) == EXPECTED_MENTIONS[0]
-    rows.close()  # type: ignore[attr-defined]
+def test_null_is_a_field_that_is_not_there(record: dict[str, Any], row: MentionRow) -> None:
+    assert mention_row(record, 5) == row

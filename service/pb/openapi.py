@@ -1,6 +1,6 @@
 """Makes the OpenAPI document of the HTTP API from the `.proto`: messages, comments, endpoints, failures.
 
-    python -m genret.service.gateway.openapi [--proto DIR] [--out FILE]
+    python -m genret.service.pb.openapi [--proto DIR] [--out FILE]
 
 renews the checked-in document. Messages become JSON Schemas of what `service.wire.json` reads and writes.
 Ranges of options come from the library's requests, other limits are here; a test compares them to the server.
@@ -487,7 +487,7 @@ def _joined(text: str) -> str:
     return "\n\n".join(" ".join(line.strip() for line in p.splitlines()) for p in paragraphs)
 
 
-DOCUMENT = Path(__file__).parent / "openapi.json"
+DOCUMENT = Path(__file__).parents[1] / "gateway" / "openapi.json"
 API_VERSION = "v1"
 
 
