@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from genret.retrieval.evaluation.reporting.comparison import (
@@ -34,6 +34,7 @@ from genret.retrieval.evaluation.reporting.wording import (
     describe_metric,
     looks_at_first,
 )
+from genret.retrieval.tables import plain
 
 _NOTHING = Cell("–")
 
@@ -306,18 +307,18 @@ def to_json(
     facts: Facts, settings: Settings, comparisons: Sequence[SetComparison], overview: Overview | None
 ) -> dict[str, Any]:
     """Return the content of `results.json`; figures that have no meaning are null."""
-    cleaned: dict[str, Any] = _without_nan(
+    told: dict[str, Any] = plain(
         {
             "format": FORMAT,
             "about": dict(facts.about),
             "command": facts.command,
             "batch_size": facts.batch_size,
-            "settings": asdict(settings),
+            "settings": settings,
             "sets": [_set(comparison) for comparison in comparisons],
-            "overview": None if overview is None else asdict(overview),
+            "overview": overview,
         }
     )
-    return cleaned
+    return told
 
 
 def _set(comparison: SetComparison) -> dict[str, Any]:
@@ -340,7 +341,7 @@ def _method(method: MethodFigures) -> dict[str, Any]:
     return {
         "method": method.method,
         "is_constrained": method.is_constrained,
-        "seeds": list(method.seeds),
+        "seeds": method.seeds,
         "metrics": {
             name: {
                 **{end: getattr(figure.interval, end) for end in ("value", "low", "high")},
@@ -348,16 +349,8 @@ def _method(method: MethodFigures) -> dict[str, Any]:
             }
             for name, figure in method.figures.items()
         },
-        "rates": dict(method.rates),
-        "times": None if method.times is None else asdict(method.times),
-        "difference": None if method.difference is None else asdict(method.difference),
+        "rates": method.rates,
+        "times": method.times,
+        "difference": method.difference,
         "adjusted_p": method.adjusted_p,
     }
-
-
-def _without_nan(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_nan(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_nan(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -6,12 +6,10 @@ implementation would have failed at a seed picked blindly.
 
 from __future__ import annotations
 
-from collections import Counter
 from functools import cache
 
 import pytest
 import torch
-from scipy import stats
 from transformers import PreTrainedModel
 
 from genret.decoding.disc import DiscResult, disc
@@ -21,7 +19,6 @@ from genret.decoding.params import DiscParams
 from genret.decoding.trie.title_trie import TitleTrie
 from tests.disc_oracles import counted
 from tests.fakes import chi_square
-from tests.generate_peer import allowed_fn, cut, prompt_width, run
 from tests.tiny_transformers import Enumeration, ForwardMeter, build, random_prompts, random_titles
 
 ALPHA = 1e-4
@@ -65,40 +62,6 @@ def draw(name: str, num_draws: int, num_seeds: int, beam_size: int = 1) -> list[
     results = disc(ours(name).prefill(prompts), trie(), params)
     assert all(isinstance(result, DiscResult) for result in results)
     return [results[start : start + num_seeds] for start in range(0, len(prompts), num_seeds)]
-
-
-@pytest.mark.statistical
-@pytest.mark.parametrize("name", NAMES)
-def test_accepted_draws_follow_the_target(name: str) -> None:
-    for enumeration, results in zip(truth(name), draw(name, num_draws=16, num_seeds=10), strict=True):
-        counts = counted(results, accepted_only=True)
-        assert sum(counts.values()) > 1000
-        assert chi_square(counts, enumeration.target()) > ALPHA
-
-
-@pytest.mark.statistical
-@pytest.mark.parametrize("name", NAMES)
-def test_one_draw_and_generate_sample_alike(name: str) -> None:
-    prompt = PROMPTS[0]
-    mine = counted(draw(name, num_draws=1, num_seeds=16)[0])
-    torch.manual_seed(0)
-    allowed = allowed_fn(prompt_width(plain(name), [prompt]), ROWS)
-    options = {
-        "do_sample": True,
-        "top_k": 0,
-        "num_return_sequences": 2000,
-        "prefix_allowed_tokens_fn": allowed,
-    }
-    written, _ = run(plain(name), [prompt], **options)
-    theirs = Counter(cut(row) for row in written.tolist())
-    assert set(theirs) <= set(ROWS)
-    common = [row for row in ROWS if theirs[row] >= 5 and mine[row] >= 5]
-    table = [[counts[row] for row in common] for counts in (mine, theirs)]
-    rest = [sum(counts.values()) - sum(cells) for counts, cells in zip((mine, theirs), table, strict=True)]
-    if sum(rest) >= 10:
-        table = [[*cells, others] for cells, others in zip(table, rest, strict=True)]
-    assert len(table[0]) > 4
-    assert stats.chi2_contingency(table).pvalue > ALPHA
 
 
 @pytest.mark.parametrize("name", NAMES)
