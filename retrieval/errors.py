@@ -86,12 +86,7 @@ class ModelError(GenretError):
 
 
 class MissingExtraError(GenretError):
-    """An optional dependency is missing.
-
-    Args:
-        package: The import that failed.
-        extra: The extra that installs it.
-    """
+    """The optional dependency `package` is missing; the extra `extra` installs it."""
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(

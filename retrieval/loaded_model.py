@@ -80,12 +80,9 @@ _MOST_KEPT, _LONGEST_KEPT = 256, 2000  # prompts, characters of their queries
 
 
 class PromptEncoder:
-    """Encodes prompts for one model. Can be used from several threads.
+    """Encodes prompts for one model with logits for `vocab_size` tokens. Can be used from several threads.
 
-    Args:
-        tokenizer: The model's tokenizer.
-        vocab_size: Width of the model's logits.
-        max_tokens: Longest prompt that leaves room for a title; None: no bound.
+    `max_tokens` are the longest prompt that leaves room for a title; None: no bound.
     """
 
     def __init__(self, tokenizer: TextTokenizer, vocab_size: int, max_tokens: int | None) -> None:

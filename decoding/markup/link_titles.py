@@ -45,13 +45,10 @@ class TitlePlace(NamedTuple):
 
 
 class LinkTitles:
-    """The titles that links may name. Safe to use from several threads; to be kept between texts.
+    """The titles that links may name: `texts`, without empty ones. Safe to use from several threads.
 
-    Titles with quotation marks, control characters, backslashes or unbalanced parentheses are copied.
-
-    Args:
-        texts: Titles in order; empty ones are left out.
-        searcher: Searcher of the vocabulary.
+    To be kept between texts. Titles with quotation marks, control characters, backslashes or unbalanced
+    parentheses are copied.
     """
 
     def __init__(self, texts: SortedTexts, searcher: TextSearcher) -> None:

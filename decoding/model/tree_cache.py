@@ -262,9 +262,7 @@ class TreeCache(Cache):
     def note_beside(self, tokens: int, path: int) -> None:
         """Count in the peak what a pass over whole trees holds beside the cache.
 
-        Args:
-            tokens: Tokens written; their keys and values are held in one layer at a time.
-            path: Tokens that all layers keep.
+        Those of the `tokens` written are held in one layer at a time, those of `path` tokens in all layers.
         """
         largest = max(sum(layer.slot_bytes) for layer in self._tree_layers())
         beside = tokens * largest + path * self.slot_bytes

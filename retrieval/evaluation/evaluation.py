@@ -123,11 +123,8 @@ def evaluate(
 ) -> Evaluated:
     """Run what is not done yet, and write the report.
 
-    Args:
-        plan: Options that passed `check`.
-        retriever: Index and model.
-        about: Names and values that the report says of them beside their digests.
-        command: Command that repeats the evaluation.
+    The options passed `check`. `about` are names and values that the report says of index and model beside
+    their digests; `command` repeats the evaluation.
 
     Raises:
         GenretError: a set cannot be read, the folder holds something else, or a constrained method answered

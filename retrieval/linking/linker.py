@@ -55,12 +55,8 @@ def open_linker(
 ) -> MentionRows | GeneratedRows:
     """Return what links the mentions of documents with one retriever. Used by one thread at a time.
 
-    Args:
-        retriever: Index and model.
-        options: How mentions are linked.
-        worker: Batch size and size of the cache.
-        finder: Finder of mentions, and of the entities of a name where only those may be candidates; None:
-            nothing is found.
+    The finder finds mentions, and the entities of a name where only those may be candidates; without one
+    nothing is found.
 
     Raises:
         InputError: an option does not fit the checkpoint, the index or the finder; it is named.
@@ -192,11 +188,8 @@ class MentionRows:
     ) -> RowBlocks:
         """Yield rows of `part_files.SCHEMA`, in the order of the documents and their spans.
 
-        Args:
-            documents: Read as they are needed; at most a window of mentions is held.
-            counts: Added to on the way.
-            complain: Gets one line per bad document and per mention that failed.
-            report: Called after every batch.
+        At most a window of mentions is held. `counts` are added to on the way; `complain` gets one line per
+        bad document and per mention that failed, and `report` is called after every batch.
         """
         most = self._batch_size * _WINDOW_BATCHES
         maker = RowMaker(self._options, self._retriever.index.digest, counts, complain)

@@ -169,13 +169,7 @@ def is_proven(
     by weight or title (`best_first`). Forms not found only add to a score, so the entities in front need no
     bounds. The same holds under a filter: an allowed entity makes all of its rows allowed.
 
-    Args:
-        index: Index with the number of forms per entity.
-        tallies: The entities found.
-        k: Entities wanted.
-        score: Rule that makes a score of forms.
-        unseen: Upper bound of the score of every row that was not found.
-        num_entities: Number of entities allowed.
+    `unseen` bounds the score of every row that was not found; `num_entities` entities are allowed.
     """
     if unseen == -math.inf:
         return True

@@ -21,12 +21,7 @@ from genret.retrieval.types import Candidate, RetrievalResult
 
 
 class Explainer:
-    """Makes explanations of what was retrieved from one index.
-
-    Args:
-        index: An open index.
-        texts: Texts of the model's tokens.
-    """
+    """Makes explanations of what was retrieved from an index, with the texts of the model's tokens."""
 
     def __init__(self, index: Index, texts: TokenTexts) -> None:
         self._index = index

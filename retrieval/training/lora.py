@@ -54,11 +54,8 @@ def with_lora(model: Any, rank: int, num_layers: int | None) -> Any:
 def with_adapter(model: Any, adapter: Path, rank: int, num_layers: int | None) -> Any:
     """Put the matrices of an adapter beside the layers of its base, to train them on, and freeze the rest.
 
-    Args:
-        model: Base model, as for `with_lora`.
-        adapter: Folder of the adapter.
-        rank: Rank that the adapter must have.
-        num_layers: Number of layers, counted from the output, that must have such matrices; None: any.
+    `model` is the base, as for `with_lora`. The adapter must have the rank, and with `num_layers` matrices
+    in exactly so many layers, counted from the output.
 
     Raises:
         InputError: it is no LoRA adapter, or has another rank or other layers.

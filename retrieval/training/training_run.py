@@ -190,10 +190,7 @@ def run_training(
 ) -> dict[str, Any]:
     """Train as planned, write the checkpoint folder and return its metrics.
 
-    Args:
-        plan: What to do.
-        progress: Shows the phases.
-        approve: Receives the forecast; an error that it raises ends the run (see `train_model`).
+    `approve` receives the forecast; an error that it raises ends the run (see `train_model`).
 
     Raises:
         SourceError: a file cannot be used.
