@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, MambaConfig, StableLmConfig
 
 import genret.decoding.model.hf_model
-import genret.retrieval.doctor_command
 from genret.service.main import cli
 from tests.checkpoints import make_checkpoint
 from tests.verified_architectures import COMMON, build
@@ -23,6 +23,12 @@ QUICK = ("--trees", "1", "--depth", "3", "--beams", "3", "--prompt-tokens", "12"
 
 def doctor(*arguments: str | Path) -> Result:
     return CliRunner().invoke(cli, ["doctor", *map(str, arguments)])
+
+
+@pytest.fixture(autouse=True)
+def no_lines_of_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine is."""
+    monkeypatch.setattr("genret.retrieval.progress._LINE_SECONDS", math.inf)
 
 
 @pytest.fixture(scope="module")
