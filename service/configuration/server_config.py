@@ -65,7 +65,7 @@ def check_name(field: str, name: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A checkpoint with its device; None as checkpoint: the shipped one of the first index."""
+    """A checkpoint, and the engine or device that runs it; None: the first index's shipped one, no engine."""
 
     name: str = "default"
     checkpoint: Checkpoint | None = None
@@ -75,6 +75,7 @@ class ModelSpec:
     prompt: str | None = None
     draft: Checkpoint | None = None
     trust_remote_code: bool = False
+    engine: str | None = None
 
     def __post_init__(self) -> None:
         check_name("add_model", self.name)

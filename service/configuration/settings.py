@@ -126,6 +126,11 @@ SETTINGS: tuple[Setting, ...] = (
         "models.default.trust_remote_code", "Run the Python code that comes with a checkpoint of a hub."
     ),
     _setting(
+        "models.default.engine",
+        "vllm, or the address of a vLLM server (http://localhost:8000/v1) that runs the checkpoint.",
+        unset="the model runs here",
+    ),
+    _setting(
         "models.NAME.checkpoint",
         "A further model and the name that --use-model and files use for it; on the device, with the number "
         "type and the threads of the default model. May be given several times.",

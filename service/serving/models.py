@@ -167,6 +167,7 @@ class ServedModel:
             name=spec.name,
             is_named=False,
             encoder=spec.encoder,
+            engine=model.engine,
         )
         return self._loaded
 
