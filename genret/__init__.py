@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from genret.decoding.trie.logits_processor import TitleTrieLogitsProcessor
     from genret.index_builder.front_door import build_index
+    from genret.retrieval.complete_types import CompleteRequest, CompleteResult, Completion
     from genret.retrieval.generation import GeneratedText, generate
     from genret.retrieval.index.reader import Index
     from genret.retrieval.retriever import Retriever
@@ -40,6 +41,9 @@ _EXPORTS = {
     "Auto": "genret.retrieval.types",
     "Beam": "genret.retrieval.types",
     "Candidate": "genret.retrieval.types",
+    "CompleteRequest": "genret.retrieval.complete_types",
+    "CompleteResult": "genret.retrieval.complete_types",
+    "Completion": "genret.retrieval.complete_types",
     "Disc": "genret.retrieval.types",
     "Entity": "genret.retrieval.types",
     "GeneratedText": "genret.retrieval.generation",
@@ -64,6 +68,9 @@ __all__ = [
     "Auto",
     "Beam",
     "Candidate",
+    "CompleteRequest",
+    "CompleteResult",
+    "Completion",
     "Disc",
     "Entity",
     "GeneratedText",

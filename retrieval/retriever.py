@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 from genret.decoding.cancellation import CancelToken
 from genret.decoding.language_model import LanguageModel
 from genret.decoding.trie.title_trie import TitleTrie
-from genret.retrieval.arguments import Restriction, documents_options, named, sequence
+from genret.retrieval.arguments import Restriction, check_known, documents_options, named, sequence
 from genret.retrieval.checkpoints import folder_fingerprint
 from genret.retrieval.compatibility import (
     check_default_prompt,
@@ -24,6 +24,13 @@ from genret.retrieval.compatibility import (
     check_templates,
     default_model_of,
     tell_of_default,
+)
+from genret.retrieval.complete_types import (
+    CompleteRequest,
+    CompleteResult,
+    ModelCompleteOptions,
+    ordered_by_model,
+    score_request,
 )
 from genret.retrieval.errors import InputError
 from genret.retrieval.filters.entity_filter import DEFAULT_FILTER_CACHE_BYTES, FilterStore
@@ -405,6 +412,28 @@ class Retriever:
         if not isinstance(reply, ScoreResult):
             raise reply
         return reply
+
+    @documents_options(CompleteRequest)
+    def complete(self, prefix: str, k: int = 10, **options: Unpack[ModelCompleteOptions]) -> CompleteResult:
+        """Return the entities that a typed prefix may go on to, best first; see docs/complete.md.
+
+        The first call makes a table of all names, in some 4 seconds and 60 MB for a million.
+
+        Raises:
+            InputError: an option is unknown or out of range, the prefix is too long, or the filter does not
+                fit the index.
+            ModelError: with the order `model`, the model returned broken logits.
+        """
+        check_known(options, CompleteRequest)
+        request = CompleteRequest(prefix, k, **options)
+        result = self.index.completer.complete(request)
+        scored = score_request(request, result)
+        if scored is None:
+            return result
+        (reply,) = self.score_batch([scored])
+        if not isinstance(reply, ScoreResult):
+            raise reply
+        return ordered_by_model(request, result, reply)
 
     def answer(
         self, query: str, schema: Schema | None = None, **options: Unpack[AnswerOptions]

@@ -9,7 +9,6 @@ from functools import partial
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 import torch
 
 from genret.decoding.bounded_cache import BoundedCache
@@ -20,8 +19,7 @@ from genret.decoding.trie.row_filter import FilteredTrie, RowFilter, counts_befo
 from genret.decoding.trie.title_trie import TitleTrie
 from genret.retrieval.arguments import FilterKey, Restriction
 from genret.retrieval.errors import InputError
-from genret.retrieval.filters.evaluate import check, evaluate
-from genret.retrieval.index.layout import ENTITY_ID, TITLE
+from genret.retrieval.filters.evaluate import check_restriction, entity_mask
 from genret.retrieval.index.reader import Index
 
 BoolArray = npt.NDArray[np.bool_]
@@ -114,10 +112,7 @@ class FilterStore:
 
     def check(self, restriction: Restriction) -> None:
         """Raise InputError for "filter" if a predicate does not fit the index; cheap, and from any thread."""
-        if restriction.predicate is not None:
-            names = (*self._index.entities.metadata_columns, ENTITY_ID, TITLE)
-            entities = self._index.entities
-            check(restriction.predicate, {name: entities.column_type(name) for name in names})
+        check_restriction(self._index, restriction)
 
     def make(self, restriction: Restriction, poll: Callable[[], None] | None = None) -> EntityFilter:
         """Make the filter of a restriction: one pass over its columns, one over the rows.
@@ -128,7 +123,7 @@ class FilterStore:
             InputError: the predicate does not fit the index.
         """
         self.check(restriction)
-        allowed = self._entities(restriction, poll)
+        allowed = entity_mask(self._index, restriction, poll)
         allowed.flags.writeable = False
         return EntityFilter(allowed, int(np.count_nonzero(allowed)), self._rows(allowed))
 
@@ -165,18 +160,6 @@ class FilterStore:
         if batch:
             yield batch
 
-    def _entities(self, restriction: Restriction, poll: Callable[[], None] | None) -> BoolArray:
-        num_entities = self._index.num_entities
-        if restriction.predicate is None:
-            allowed = np.ones(num_entities, dtype=np.bool_)
-        else:
-            allowed = evaluate(restriction.predicate, self._column, num_entities, poll)
-        if restriction.allow_ids is not None:
-            allowed &= self._are_among(restriction.allow_ids)
-        if restriction.deny_ids:
-            allowed &= ~self._are_among(restriction.deny_ids)
-        return allowed
-
     def _rows(self, allowed: BoolArray) -> RowFilter:
         if self._index.is_one_to_one:
             return RowFilter.from_mask(allowed, self._device)
@@ -184,13 +167,3 @@ class FilterStore:
         # Counts of allowed postings before every row grow exactly where a row has one.
         before = counts_before(allowed[postings.entity].view(np.int8))
         return RowFilter.from_prefix(before[postings.offsets], self._device)
-
-    def _are_among(self, ids: tuple[str, ...]) -> BoolArray:
-        """Return which entities have one of the ids; unknown ids have no effect."""
-        mask = np.zeros(self._index.num_entities, dtype=np.bool_)
-        numbers = self._index.entities.find(ids)
-        mask[numbers[numbers >= 0]] = True
-        return mask
-
-    def _column(self, name: str) -> pa.ChunkedArray:
-        return self._index.entities.stored_column(name)

@@ -21,6 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from genret.retrieval.arguments import Restriction
 from genret.retrieval.errors import nearest
 from genret.retrieval.filters.predicate import (
     And,
@@ -40,6 +41,8 @@ from genret.retrieval.filters.predicate import (
     leaves,
     literal_text,
 )
+from genret.retrieval.index.layout import ENTITY_ID, TITLE
+from genret.retrieval.index.reader import Index
 
 _MAX_LISTED = 30
 _SHOWN_CHARS = 40
@@ -72,6 +75,33 @@ def check(predicate: Predicate, columns: Mapping[str, pa.DataType]) -> None:
     """Raise InputError for "filter" if a column is unknown, or has another type than its value."""
     for leaf in leaves(predicate):
         _check_leaf(leaf, columns)
+
+
+def check_restriction(index: Index, restriction: Restriction) -> None:
+    """Raise InputError for "filter" if a predicate does not fit the index; cheap, and from any thread."""
+    if restriction.predicate is not None:
+        entities = index.entities
+        names = (*entities.metadata_columns, ENTITY_ID, TITLE)
+        check(restriction.predicate, {name: entities.column_type(name) for name in names})
+
+
+def entity_mask(index: Index, restriction: Restriction, poll: Callable[[], None] | None = None) -> BoolArray:
+    """Return which entities a checked restriction allows. Shape: (num_entities,).
+
+    Unknown ids have no effect. `poll` is called now and then; an exception from it ends the evaluation.
+    """
+    entities = index.entities
+    if restriction.predicate is None:
+        allowed = np.ones(len(entities), dtype=np.bool_)
+    else:
+        allowed = evaluate(restriction.predicate, entities.stored_column, len(entities), poll)
+    for ids, is_allowed in ((restriction.allow_ids, True), (restriction.deny_ids or None, False)):
+        if ids is not None:
+            numbers = entities.find(ids)
+            named = np.zeros(len(entities), dtype=np.bool_)
+            named[numbers[numbers >= 0]] = True
+            allowed &= named if is_allowed else ~named
+    return allowed
 
 
 def _check_leaf(leaf: Leaf, columns: Mapping[str, pa.DataType]) -> None:

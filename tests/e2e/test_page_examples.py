@@ -93,6 +93,7 @@ def example(word: str) -> str:
         pytest.param("disc", 5, marks=pytest.mark.slow),
         pytest.param("beam-search", 7, marks=pytest.mark.slow),
         ("numbers", 4),
+        ("complete", 2),
     ],
 )
 def test_the_examples_of_a_page_print_what_it_says(folder: Path, name: str, number: int) -> None:
@@ -100,6 +101,13 @@ def test_the_examples_of_a_page_print_what_it_says(folder: Path, name: str, numb
     printed = [said for _, said in examples(page)]
     assert len(blocks(page)) == len(printed) == number
     assert not differ(run("\n".join(blocks(page)), folder), "".join(printed))
+
+
+def test_the_command_of_the_page_of_completion_prints_what_it_says(folder: Path) -> None:
+    session = r"^\$ genret (complete [^\n|]*) \| cut -f 3-6\n(.*?)^```"
+    ((command, said),) = re.findall(session, text_of("docs/complete.md"), re.DOTALL | re.MULTILINE)
+    printed = genret(command, folder).splitlines()
+    assert ["\t".join(line.split("\t")[2:6]) for line in printed] == said.splitlines()
 
 
 def test_the_examples_of_the_page_of_building_print_what_it_says(tmp_path: Path) -> None:
