@@ -69,7 +69,9 @@ def properties(t: Translation, schema: Schema, keyword: str, pointer: str, scope
 def required(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> Formula:
     """`required`."""
     names = schema["required"]
-    return Required(tuple(names), Place("required", f"{pointer}/required")) if names else ANYTHING
+    return (
+        Required(tuple(dict.fromkeys(names)), Place("required", f"{pointer}/required")) if names else ANYTHING
+    )
 
 
 def _counted(formula: type[ItemCount] | type[PropertyCount], things: str) -> Handler:
@@ -102,7 +104,7 @@ def property_names(t: Translation, schema: Schema, keyword: str, pointer: str, s
 
 def _requires(name: str, needed: list[str], place: Place) -> Formula:
     absent = NotOf(Required((name,), place), place)
-    return AnyOf((absent, Required(tuple(needed), place)), place)
+    return AnyOf((absent, Required(tuple(dict.fromkeys(needed)), place)), place)
 
 
 def dependencies(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> Formula:

@@ -75,19 +75,6 @@ def _is_filled_list(value: Json) -> bool:
     return isinstance(value, list) and bool(value)
 
 
-def _is_distinct_list(value: Json) -> bool:
-    return _is_filled_list(value) and len(set(map(_equality_key, value))) == len(value)
-
-
-def _equality_key(value: Json) -> object:
-    """Equal for values that JSON Schema calls equal: 1 and 1.0 are, 1 and true are not."""
-    if isinstance(value, dict):
-        return dict, frozenset((name, _equality_key(inner)) for name, inner in value.items())
-    if isinstance(value, list):
-        return list, tuple(map(_equality_key, value))
-    return (bool, value) if isinstance(value, bool) else value
-
-
 def _is_number(value: Json) -> bool:
     return isinstance(value, int | Decimal) and not isinstance(value, bool)
 
@@ -100,8 +87,8 @@ def _is_count(value: Json) -> bool:
 
 
 def is_name_list(value: Json) -> bool:
-    """Whether it is an array of distinct strings."""
-    return isinstance(value, list) and all(map(_is_text, value)) and len(set(value)) == len(value)
+    """Whether it is an array of strings; drafts forbid repeats, which say nothing and do occur."""
+    return isinstance(value, list) and all(map(_is_text, value))
 
 
 def _is_filled_name_list(value: Json) -> bool:
@@ -174,15 +161,15 @@ def _without(table: Table, *names: str) -> Table:
 
 
 DRAFT_2020_12 = {
-    **_enforced((_is_type, f"one of {', '.join(TYPE_NAMES)}, or an array of distinct ones"), "type"),
+    **_enforced((_is_type, f"one of {', '.join(TYPE_NAMES)}, or an array of them"), "type"),
     **_enforced(_VALUE, "const"),
     **_enforced(_LIST, "enum"),
     **_enforced((lambda value: _is_number(value) and value > 0, "a number above 0"), "multipleOf"),
     **_enforced(_NUMBER, "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
     **_enforced(_TEXT, "pattern", "format"),
     **_enforced(_BOOL, "uniqueItems"),
-    **_enforced((is_name_list, "an array of distinct strings"), "required"),
-    **_enforced((_is_names_by_name, "an object of arrays of distinct strings"), "dependentRequired"),
+    **_enforced((is_name_list, "an array of strings"), "required"),
+    **_enforced((_is_names_by_name, "an object of arrays of strings"), "dependentRequired"),
     **_enforced(_BY_NAME, "dependentSchemas", "properties", "patternProperties"),
     **_enforced(_SCHEMAS, "prefixItems", "allOf", "anyOf", "oneOf"),
     **_enforced(_SCHEMA, "additionalProperties", "propertyNames", "items", "contains"),
@@ -204,7 +191,7 @@ DRAFT_2020_12 = {
     **_enforced((_matches("(?s).+"), "a string that is a filter"), "x-genret-filter"),
     # Split in two by 2019-09, but its metaschemas still describe it, and who writes it means it.
     **_enforced(
-        (_is_object, "an object of schemas and of arrays of distinct strings", Holds.SCHEMA_OR_NAMES),
+        (_is_object, "an object of schemas and of arrays of strings", Holds.SCHEMA_OR_NAMES),
         "dependencies",
     ),
 }
@@ -251,8 +238,8 @@ DRAFT_6 = _without(
 DRAFT_4 = {
     **_without(DRAFT_6, "$id", "const", "contains", "propertyNames", "examples"),
     **_structure(_REFERENCE, "id"),
-    **_enforced((_is_distinct_list, "an array of at least one value, all distinct"), "enum"),
-    **_enforced((_is_filled_name_list, "an array of at least one string, all distinct"), "required"),
+    **_enforced((_is_filled_list, "an array of at least one value"), "enum"),
+    **_enforced((_is_filled_name_list, "an array of at least one string"), "required"),
     **_enforced(_BOOL, "exclusiveMinimum", "exclusiveMaximum"),
     **_enforced(
         (lambda value: type(value) is int and value >= 0, "an integer from 0"),

@@ -123,7 +123,7 @@ class SchemaIndex:
             if not (may_be_names and isinstance(inner, list)):
                 self._visit(inner, pointer + step, resource)
             elif not is_name_list(inner) or not (inner or resource.dialect.has_boolean_schemas):
-                reason = "expected a schema or an array of distinct strings"
+                reason = "expected a schema or an array of strings"
                 raise InvalidSchemaError(keyword.name, pointer + step, reason)
 
     def _name(self, schema: dict[str, Json], pointer: str, resource: Resource) -> Resource:

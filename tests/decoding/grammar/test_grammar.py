@@ -323,6 +323,33 @@ def test_documents(schema: Any, good: list[str], bad: list[str]) -> None:
         assert [text for text in bad if accepts(member, f'{{"a":{text},"z":true}}')] == []
 
 
+REPEATED = ["a", "a", True, [1], [1], {"a": 1, "b": 2}, {"b": 2, "a": 1}, None]
+
+
+@pytest.mark.parametrize("draft", ["draft-04", "draft-06", "draft-07"])
+@pytest.mark.parametrize("schema", [
+    {"enum": REPEATED}, array({"enum": ["a", "a", 1, 1.0, True]}, uniqueItems=True),
+    {"required": ["a", "a", "b"], "minProperties": 2}, {"type": ["string", "array", "string"]},
+])  # fmt: skip
+def test_repeats_in_a_schema_say_nothing(schema: dict[str, Any], draft: str) -> None:
+    said = {"$schema": f"http://json-schema.org/{draft}/schema#", **schema}
+    grammar, validator = declared(said, COMPACT), jsonschema.validators.validator_for(said)(said)
+    for value in [*REPEATED, ["a", 1, True], ["a", "a"], {"a": 1}]:
+        assert accepts(grammar, json.dumps(value, separators=(",", ":"))) == validator.is_valid(value), value
+
+
+@pytest.mark.parametrize("kind", ["number", "integer"])
+@pytest.mark.parametrize("step", ["1", "3", "1.5", "0.01", "1e20"])
+def test_multiples_of_large_numbers(kind: str, step: str) -> None:
+    grammar = compile_schema(f'{{"type": "{kind}", "multipleOf": {step}}}', closing_leaves(), COMPACT)
+    for text in ("1", "1.0", "3", "0.0", "0.03", "100000000000000000000", "300000000000000000000", "1e-7"):
+        number = Decimal(text)
+        expected = number % Decimal(step) == 0 and (kind == "number" or number == number.to_integral_value())
+        assert accepts(grammar, text) == expected, text
+    large = compile_schema({"type": kind, "multipleOf": 1}, closing_leaves(), COMPACT)
+    assert [text for text in ("1e+20", "1e20", "3E+22") if not accepts(large, text)] == []
+
+
 def test_the_first_wrong_byte_is_refused() -> None:
     for schema, text in ((record(a=BOOLEAN), b'{"a":true\0'), ({"items": {"enum": ["ab", [1]]}}, b"[[x")):
         grammar = declared(schema)

@@ -41,6 +41,18 @@ LOOKED_UP = {"$ref", "$dynamicRef", "$recursiveRef", "$schema"}
 FORGOTTEN = {("draft-07", "writeOnly")}
 
 
+# Lists of these must not repeat anything by the metaschemas. Schemas in use do, and mean no more by it.
+MAY_REPEAT = {"type", "required", "enum", "dependentRequired", "dependencies"}
+
+
+def without_repeats(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: without_repeats(inner) for name, inner in value.items()}
+    if not isinstance(value, list):
+        return value
+    return [each for n, each in enumerate(value) if each not in value[:n] or isinstance(each, bool | int)]
+
+
 def refused(schema: dict[str, Any]) -> str:
     try:
         FormulaTable(json.dumps(schema))
@@ -61,7 +73,8 @@ def test_forms_are_those_of_the_metaschema(uri: str) -> None:
             if keyword.startswith("exclusive"):
                 schema[keyword[len("exclusive") :].lower()] = 3
             try:
-                validator.check_schema(schema, format_checker=FormatChecker(formats=()))
+                once = {**schema, keyword: without_repeats(value)} if keyword in MAY_REPEAT else schema
+                validator.check_schema(once, format_checker=FormatChecker(formats=()))
                 expected = ""
             except SchemaError:
                 expected = InvalidSchemaError.__name__
