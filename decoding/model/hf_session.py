@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import torch
@@ -44,6 +44,11 @@ class TreeModel:
     collection: CollectionPolicy  # When sessions collect dead branches
     # Whether decoder-only sessions compute only the live branches of a frontier; None: on a CPU.
     pack_frontiers: bool | None = None
+    cache_argument: str = field(init=False)  # transformers 5.24 calls it `cache`, before it `past_key_values`
+
+    def __post_init__(self) -> None:
+        argument = "cache" if accepts(self.inner, "cache") else "past_key_values"
+        object.__setattr__(self, "cache_argument", argument)
 
     @property
     def no_mask(self) -> Tensor:
@@ -292,11 +297,11 @@ class CausalSession(TreeSession):
                 input_ids=tokens[:, first:end],
                 position_ids=positions[:, first:end],
                 attention_mask=self._no_mask,
-                past_key_values=cache,
                 use_cache=True,
                 tree=tree.piece(first, cache)
                 if len(pieces) > 1 and isinstance(cache, PromptPieces)
                 else tree,
+                **{self.model.cache_argument: cache},
                 **last_only,
             )
         return at_least_float32(output.logits[:, -1])
@@ -443,9 +448,9 @@ class EncoderDecoderSession(TreeSession):
             attention_mask=self._encoder_mask,
             decoder_input_ids=token_ids,
             decoder_attention_mask=self._no_mask,
-            past_key_values=past,
             use_cache=True,
             tree=tree,
+            **{self.model.cache_argument: past},
             **({"decoder_position_ids": positions} if self._takes_positions else {}),
         )
         logits: Tensor = output.logits

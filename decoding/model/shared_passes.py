@@ -127,9 +127,9 @@ def _forward(model: TreeModel, tokens: Tensor, positions: Tensor, tree: object, 
         input_ids=tokens,
         position_ids=positions,
         attention_mask=model.no_mask,
-        past_key_values=cache,
         use_cache=True,
         tree=tree,
+        **{model.cache_argument: cache},
     )
     logits: Tensor = output.logits
     return logits

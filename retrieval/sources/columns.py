@@ -192,7 +192,8 @@ def _places(names: Sequence[str], mapping: ColumnMapping, where: str) -> _Places
     title = find_column(names, mapping.title, where)
     if title is None:
         raise SourceError(
-            f"{where}: no column is called {mapping.title!r}; the columns are {', '.join(map(repr, names))}"
+            f"{where}: no column is called {mapping.title!r}; the columns are {', '.join(map(repr, names))} "
+            "(build: --title-column names another)"
         )
     return title, find_column(names, mapping.entity_id, where), find_column(names, mapping.aliases, where)
 

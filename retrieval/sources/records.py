@@ -35,6 +35,7 @@ from genret.retrieval.sources.columns import (
     fit_number,
     kind_of_int,
 )
+from genret.retrieval.sources.source_files import as_utf8
 
 SHOWN = 5
 
@@ -141,6 +142,8 @@ class Rejects:
             raise SourceError(
                 self.report() + f"\n{outcome}; correct them, or allow them with "
                 f"--max-bad-rows {len(self.rows)} (they are then left out)"
+                + f"\n{as_utf8('WINDOWS-1252')}"
+                * any(row.reason == RejectReason.BAD_UTF8 for row in self.rows)
             )
 
     def report(self) -> str:

@@ -50,6 +50,11 @@ _REFUSED = {
 Cut: TypeAlias = Callable[[bytes, int], bytes]
 
 
+def as_utf8(encoding: str) -> str:
+    """Return how a user converts a file in another encoding, for messages."""
+    return f"save it as UTF-8 (Excel: CSV UTF-8), or: iconv -f {encoding} -t UTF-8 FILE > NEW"
+
+
 class CountedFile:
     """A raw file that counts, and digests if asked to, the bytes that are read."""
 
@@ -250,7 +255,7 @@ class ByteStream:
                 inside = f" inside {compression}" if compression else ""
                 raise SourceError(
                     f"{self.name}: this is {kind}{inside}; expected UTF-8 text, JSON lines or Parquet, plain "
-                    "or compressed with gzip or Zstandard"
+                    "or compressed with gzip or Zstandard" + f"; {as_utf8(kind)}" * (kind == "UTF-16")
                 )
 
     def _plain(self, first: bytes) -> Iterator[bytes]:

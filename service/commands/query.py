@@ -237,6 +237,9 @@ def ask_command(
             with EvidenceSearch.open(index, encoder) as search:
                 _show(search, name, question, printer, 1)
         else:
+            from genret.retrieval.index.versions import version_dir
+
+            version_dir(Path(index))  # a wrong path is told before torch is imported
             from genret.retrieval.loaded_model import DEFAULT_BATCH_SIZE
             from genret.retrieval.retriever import Retriever
 

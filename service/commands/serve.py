@@ -134,7 +134,7 @@ def serve_command(
 ) -> None:
     """Serve INDEX over gRPC, and over HTTP where it has a port, until SIGTERM or Ctrl-C.
 
-    One line on stderr says when the server is ready and where it listens, and one that it has stopped.
+    One line on stderr says what it opens, one when it is ready and where it listens, one that it has stopped.
     Stopped by a signal it ends with exit code 0; if it was not ready yet, with 130 (Ctrl-C) or 143 (SIGTERM).
     """
     del settings  # read from the context, which knows which of them were given
@@ -151,6 +151,7 @@ def _serve(config: ServerConfig) -> None:
     # grpc's C core writes its own lines about errors that are reported here in words.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     say = partial(announce, config.log)
+    say(f"opening {', '.join(f'index {spec.name!r}' for spec in config.indexes)}")
     with _signals_before_the_server(say) as stop_if_asked:
         from genret.service.observability.tracing import start as start_tracing
         from genret.service.serving.models import IndexOpener

@@ -53,6 +53,25 @@ def rows(*values: int, queries: int = 1) -> Tensor:
     return torch.tensor([values] * queries)
 
 
+@pytest.mark.parametrize("name", ["llama-gqa", "t5"])
+def test_the_cache_is_given_by_the_name_that_the_model_has_for_it(name: str) -> None:
+    """transformers 5.24 renames `past_key_values` to `cache`."""
+    model, prompts = built(name), prompts_of([3, 2])
+
+    class Renamed(type(model)):  # type: ignore[misc]
+        def forward(self, *, cache: object, logits_to_keep: int = 0, **others: object) -> object:
+            kept = {"logits_to_keep": logits_to_keep} if logits_to_keep else {}
+            return super().forward(past_key_values=cache, **kept, **others)
+
+    def answered() -> list[Tensor]:
+        session = HFLanguageModel(model).prefill(prompts)
+        return [session.root_logits, session.step(rows(0, queries=2), rows(5, queries=2))]
+
+    before = answered()
+    model.__class__ = Renamed
+    torch.testing.assert_close(answered(), before, rtol=0, atol=0)
+
+
 def test_fused_projections_do_not_keep_their_buffers_alive() -> None:
     session = HFLanguageModel(built("gpt2")).prefill(prompts_of([1, 1]))
     assert session.usage.held_bytes == 2 * 1 * 3 * 2 * 32 * 4  # two prompts of a token, three layers

@@ -165,7 +165,8 @@ def test_a_server_stopped_before_it_was_ready_exits_as_shells_say(
     process.send_signal(number)
     os.close(writer)  # what is being opened ends before the process does
     _, said = process.communicate(timeout=60)
-    *warned, last = said.decode().splitlines()
+    opening, *warned, last = said.decode().splitlines()
+    assert opening.startswith("genret: opening index '")
     assert last == "genret: stopped"
     assert all("the model was never weighed on it" in line for line in warned)  # a random model
     assert process.returncode == code

@@ -90,7 +90,6 @@ def test_an_index_is_asked_by_the_model_it_was_built_for(
         assert default_model_of(other) == shipped / "default-model"
 
 
-@pytest.mark.slow
 def test_the_rankings_of_the_sample_know_both_models() -> None:
     if (missing := defaults.missing_weights()) is not None:
         pytest.skip(f"the default model's weights are not installed: {missing}")

@@ -264,7 +264,10 @@ def test_the_delimiter_may_be_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("id,name\n1,a\n", "no column is called 'title'; the columns are 'id', 'name'"),
+        (
+            "id,name\n1,a\n",
+            "no column is called 'title'; the columns are 'id', 'name' .build: --title-column",
+        ),
         ("id;name\n1;a, b\n2;c\n", "no column is called 'title'; the columns are 'id', 'name'"),
         ("title,kind\n", "there is a header but no title below it"),
         ("title,title\na,b\n", "line 1: the header names these columns more than once"),
@@ -278,6 +281,22 @@ def test_unusable_files_are_refused_in_one_line(tmp_path: Path, text: str, messa
         found(written(tmp_path, text))
     assert "\n" not in str(caught.value)
     assert "c.csv" in str(caught.value)
+
+
+def test_a_file_of_another_encoding_says_how_to_convert_it(tmp_path: Path) -> None:
+    """As Excel saves it on Windows: without a word about the encoding, or as "Unicode text"."""
+    file = tmp_path / "c.csv"
+    file.write_bytes("title,kind\nMünchen,city\n".encode("cp1252"))
+    rejects = Rejects("c.csv", 0)
+    with open_source(file) as source:
+        list(source.batches(1000, rejects))
+    with pytest.raises(
+        SourceError, match=r"\nsave it as UTF-8 .* iconv -f WINDOWS-1252 -t UTF-8 FILE > NEW$"
+    ):
+        rejects.check()
+    file.write_bytes("title\tkind\nMünchen\tcity\n".encode("utf-16"))
+    with pytest.raises(SourceError, match=r"this is UTF-16; .* iconv -f UTF-16 -t UTF-8 FILE > NEW$"):
+        found(file)
 
 
 def read_in_part(source: TitleSource, count: int) -> int:
