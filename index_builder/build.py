@@ -420,5 +420,5 @@ def _removed_if_bad(root: Path) -> Iterator[None]:
     try:
         yield
     except SourceError:
-        remove_work(root)
+        remove_work(root, keeps_copies=True)
         raise

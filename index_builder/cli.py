@@ -34,12 +34,14 @@ from genret.index_builder.command_line import (
     use_threads,
 )
 from genret.index_builder.flags import build_evidence_flags, row_count, source_flags, update_evidence_flags
+from genret.index_builder.source_copies import source_copies
 from genret.index_builder.update import UpdateRequest, UpdateSummary, update_index
 from genret.retrieval.checkpoints import SETTINGS_FILE, settings_folder
 from genret.retrieval.command_options import GroupedCommand, grouped, prompt_option
 from genret.retrieval.index.summary import evidence_facts, evidence_lines
 from genret.retrieval.progress import StepProgress
 from genret.retrieval.prompts import CheckpointConfig
+from genret.retrieval.sources.remote_files import is_remote, shown_address, source_path
 from genret.retrieval.sources.source_files import STDIN
 from genret.retrieval.text import Rendering, TextTokenizer
 
@@ -175,9 +177,12 @@ class BuildWish:
             warn(f"warning: {doubt}")
         rejects = rejects_file(options.rejects, out, self.dry_run)
         options = replace(options, out=out, rendering=rendering, rejects=rejects)
-        if self.dry_run:
-            return plan_build(sources, tokenizer, options, progress, self.sample)
-        summary = build_index(sources, tokenizer, options, progress)
+        with source_copies(out, self.dry_run, options.resume, progress) as copies:
+            sources = copies.of([sources] if isinstance(sources, str | Path) else list(sources))
+            options = copies.for_options(options)
+            if self.dry_run:
+                return plan_build(sources, tokenizer, options, progress, self.sample)
+            summary = build_index(sources, tokenizer, options, progress)
         if prompt is not None and prompt != CheckpointConfig.load(Path(tokenizer.source)).default_prompt:
             return replace(summary, prompt=prompt)
         return summary
@@ -205,7 +210,8 @@ class BuildWish:
 def build_command(
     titles: tuple[str, ...], out: Path | None, as_json: bool, quiet: bool, debug: bool, **said: Any
 ) -> None:
-    """Build an index from files of TITLES ("-": standard input).
+    """Build an index from files of TITLES, or their addresses such as s3://bucket/titles.parquet ("-":
+    standard input).
 
     The new version replaces the live one in one step, once it is complete; until then, and if anything
     fails, the live one stays as it is. A build that was interrupted goes on where it was when the same
@@ -215,7 +221,8 @@ def build_command(
     if out is None:
         if titles[0] == STDIN and not wish.dry_run:
             raise click.UsageError("titles from standard input have no name; say where with --out INDEX")
-        out = _beside(Path("titles" if titles[0] == STDIN else titles[0]))
+        first = shown_address(titles[0]).rpartition("/")[2] if is_remote(titles[0]) else titles[0]
+        out = _beside(Path("titles" if first in (STDIN, "") else first))
     with making_version(out, "build-index", wish.dry_run, quiet, debug) as progress:
         made = wish.run(titles, out, progress, partial(click.echo, err=True))
     tell(made, str(made), as_json, quiet)
@@ -250,12 +257,12 @@ def _rendering(tokenizer: TextTokenizer, prompt: str | None, given: dict[str, st
 @click.argument("index", type=click.Path(path_type=Path, file_okay=False))
 @_update_option(
     "--add",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=source_path,
     multiple=True,
     metavar="FILE",
     show_default="none",
-    help="A titles file. An entity whose id is there already replaces that one; without a column of ids, "
-    "titles are ids. May be given several times.",
+    help="A titles file, or its address. An entity whose id is there already replaces that one; without a "
+    "column of ids, titles are ids. May be given several times.",
 )
 @_update_option(
     "--remove",
@@ -326,7 +333,10 @@ def update_command(
         loaded = None
         if add:
             loaded = tokenizer_of(index) if tokenizer is None else TextTokenizer.load(tokenizer)
-        summary = update_index(request, loaded, options, progress)
+        with source_copies(index, dry_run, True, progress) as copies:
+            fields = replace(fields, queries=copies.of_queries(fields.queries))
+            request = replace(request, add=copies.of_paths(add), evidence=fields)
+            summary = update_index(request, loaded, copies.for_options(options), progress)
     tell(summary, _describe_update(summary), as_json, quiet)
 
 

@@ -26,6 +26,7 @@ from genret.retrieval.errors import InputError
 from genret.retrieval.index.layout import ALIASES, ENTITY_ID, TITLE
 from genret.retrieval.index.reader import DESCRIPTION
 from genret.retrieval.sources.columns import ALIAS_SEPARATOR, ColumnMapping, ColumnType, is_delimiter
+from genret.retrieval.sources.remote_files import source_path
 from genret.retrieval.sources.row_readers import SOURCE_FORMATS, SourceFormat
 from genret.retrieval.vectors.embedder import VectorMethod, check_device_name
 from genret.retrieval.vectors.faiss_index import KIND_NAMES
@@ -159,7 +160,7 @@ def source_flags(prefix: str) -> Callable[[_F], Callable[..., Any]]:
         option(
             "--aliases",
             "alias_file",
-            type=click.Path(path_type=Path, dir_okay=False),
+            type=source_path,
             metavar="FILE",
             show_default="none",
             help="A second file of aliases, one a row, with the columns `alias` and `entity_id` or "

@@ -29,7 +29,9 @@ from genret.retrieval.sources.records import (
     parsed_rows,
     refuse_wrong_width,
 )
+from genret.retrieval.sources.remote_files import source_path
 from genret.retrieval.sources.row_readers import RowReader, open_rows
+from genret.retrieval.sources.source_files import display_name
 
 QUERY, COUNT, SPLIT = "query", "count", "split"
 
@@ -65,7 +67,7 @@ class QueryFile:
             file, split = text, ""
         if not file or (hash_ and file != text and not split):
             raise InputError("queries", f"expected FILE or FILE#SPLIT, got {text!r}")
-        return cls(Path(file), split or None)
+        return cls(source_path(file), split or None)
 
     def __str__(self) -> str:
         return self.path.name + (f"#{self.split}" if self.split else "")
@@ -185,7 +187,7 @@ def count_queries(files: Sequence[QueryFile], rejects: Rejects) -> tuple[int, in
 def _numbered(files: Sequence[QueryFile], rejects: Rejects) -> Iterator[tuple[int, QueryFile]]:
     """Append files to those of the rejects; return them with their numbers there."""
     first = len(rejects.files)
-    rejects.files = (*rejects.files, *(str(file.path) for file in files))
+    rejects.files = (*rejects.files, *(display_name(file.path) for file in files))
     return enumerate(files, first)
 
 
@@ -214,7 +216,7 @@ def _opened(file: QueryFile) -> tuple[RowReader, _Columns]:
         raise SourceError(f"{file.path}: no such file; past queries are read from files")
     reader = open_rows(file.path, "auto", (QUERY, ENTITY_ID, TITLE))
     try:
-        where = str(file.path)
+        where = display_name(file.path)
         query, by_id, title, count, split = (
             find_column(reader.names, name, where) for name in (QUERY, ENTITY_ID, TITLE, COUNT, SPLIT)
         )
@@ -265,7 +267,9 @@ def _batches(file: QueryFile, number: int, rejects: Rejects) -> Iterator[tuple[b
         reader.close()
     if file.split is not None and file.split not in splits:
         there = ", ".join(sorted(splits)) or "none"
-        raise SourceError(f"{file.path}: no line of the split {file.split!r}; splits there: {there}")
+        raise SourceError(
+            f"{display_name(file.path)}: no line of the split {file.split!r}; splits there: {there}"
+        )
     if lines:
         yield columns.by_id, lines
 

@@ -27,6 +27,7 @@ from genret.retrieval.interruption import uninterrupted
 
 WORK_DIR = "work"
 VECTORS_DIR = "vectors"
+COPIES_DIR = "copies"  # of remote sources and of results of queries
 _SPILL_DIR = "spill"
 
 _SHAPING_LIBRARIES = ("generative-retrieval", "numpy", "pyarrow", "tokenizers")
@@ -56,7 +57,7 @@ def staging(index: Path) -> Iterator[Path]:
         IndexDirectoryError: another build is running, `index` is not an index directory, or it cannot be
             written.
     """
-    _refuse_foreign(index)
+    check_place(index)
     fresh = not index.exists() or (_is_unpublished(index) and any(index.iterdir()))
     try:
         index.mkdir(parents=True, exist_ok=True)
@@ -136,7 +137,8 @@ def prune(index: Path, live: str, keep: int, before: str | None) -> None:
         shutil.rmtree(removed)
 
 
-def _refuse_foreign(index: Path) -> None:
+def check_place(index: Path) -> None:
+    """Raise `IndexDirectoryError` if what is there is neither an index directory nor an empty one."""
     if index.exists() and not index.is_dir():
         raise IndexDirectoryError(f"{index}: is a file; expected an index directory or nothing")
     if not _is_unpublished(index):
@@ -243,15 +245,17 @@ def temporary_work() -> Iterator[Path]:
         ) from error
 
 
-def remove_work(root: Path) -> None:
-    """Remove all work; leftovers wait for the next build."""
-    shutil.rmtree(root, ignore_errors=True)
+def remove_work(root: Path, keeps_copies: bool = False) -> None:
+    """Remove all work, or all but copies of remote sources; leftovers wait for the next build."""
+    for path in [*root.glob("*")] if keeps_copies and (root / COPIES_DIR).exists() else [root]:
+        if path.name != COPIES_DIR:
+            shutil.rmtree(path, ignore_errors=True)
     fault_point("work-removed")
 
 
 def holds_work(root: Path) -> bool:
     """Return whether a build could continue with the work directory."""
-    if any((root / VECTORS_DIR).glob("*")):
+    if any((root / VECTORS_DIR).glob("*")) or any((root / COPIES_DIR).glob("*/*")):
         return True
     return any(
         path.parent.name != ONCE and path.stat().st_size > 0 for path in root.glob(f"*/{JOURNAL_FILE}")

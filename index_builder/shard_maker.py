@@ -23,7 +23,7 @@ import numpy as np
 
 from genret.index_builder.build_options import BuildOptions
 from genret.index_builder.faults import fault_point
-from genret.index_builder.publish import JOURNAL_FILE, ONCE, VECTORS_DIR, library_versions
+from genret.index_builder.publish import COPIES_DIR, JOURNAL_FILE, ONCE, VECTORS_DIR, library_versions
 from genret.index_builder.runs import NUMBERS_FILE, TEXTS_FILE, ShardShape, ShardWriter
 from genret.retrieval.durable import naming, sync
 from genret.retrieval.errors import SourceError
@@ -364,6 +364,8 @@ def open_journal(root: Path, key: str, resume: bool) -> Journal:
     """
     root.mkdir(parents=True, exist_ok=True)
     for path in root.iterdir():
+        if path.name == COPIES_DIR:  # just made, for this build
+            continue
         if not resume or (path.name != VECTORS_DIR and (path.name != key or key == ONCE)):
             with naming(path):
                 shutil.rmtree(path)

@@ -342,7 +342,12 @@ def is_read_once(path: object) -> bool:
 
 def display_name(path: object) -> str:
     """Return the name of a file in messages."""
-    return "standard input" if str(path) == STDIN else str(path)
+    return "standard input" if str(path) == STDIN else getattr(path, "name_shown", "") or str(path)
+
+
+def recorded_name(path: str | Path) -> str:
+    """Return the name of a file in the manifest."""
+    return getattr(path, "name_shown", "") or Path(path).name
 
 
 def _open(path: str | Path, name: str) -> BinaryIO:
@@ -457,7 +462,7 @@ class FileState:
     def check(self, path: str | Path) -> None:
         """Raise a `SourceError` if the file has changed since."""
         if FileState.of(path) != self:
-            raise SourceError(f"{path}: the file changed while it was read")
+            raise SourceError(f"{display_name(path)}: the file changed while it was read")
 
 
 def digest_files(paths: Sequence[str | Path]) -> tuple[FileEntry, ...]:
@@ -474,8 +479,8 @@ def digest_file(path: str | Path) -> FileEntry:
     if is_read_once(path):
         raise SourceError(f"{display_name(path)}: what is read only once has no digest beforehand")
     digest, size = xxhash.xxh3_128(), 0
-    with _as_source_errors(path), Path(path).open("rb") as file:
+    with _as_source_errors(display_name(path)), Path(path).open("rb") as file:
         while block := file.read(_DIGESTED_AT_ONCE):
             digest.update(block)
             size += len(block)
-    return FileEntry(Path(path).name, size, digest.hexdigest())
+    return FileEntry(recorded_name(path), size, digest.hexdigest())

@@ -18,7 +18,13 @@ from genret.retrieval.sources.columns import ColumnMapping, Kinds, Layout, plan_
 from genret.retrieval.sources.memory_rows import MemoryRows
 from genret.retrieval.sources.records import Position, RecordMaker, Rejects, RowChunk, SourceBatch
 from genret.retrieval.sources.row_readers import RowReader, SourceFormat, open_rows
-from genret.retrieval.sources.source_files import FileState, digest_file, display_name, is_read_once
+from genret.retrieval.sources.source_files import (
+    FileState,
+    digest_file,
+    display_name,
+    is_read_once,
+    recorded_name,
+)
 
 _STRETCHES = 40
 
@@ -193,7 +199,7 @@ class TitleSource:
                 continue
             if state is None:
                 reader = self._kept[str(path)]
-                entries.append(FileEntry(Path(path).name, reader.bytes_read, reader.digest))
+                entries.append(FileEntry(recorded_name(path), reader.bytes_read, reader.digest))
             else:
                 state.check(path)
                 entries.append(digest_file(path))

@@ -467,7 +467,9 @@ def test_a_dry_run_says_what_vectors_a_build_would_make(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}")
     lines = ["title\taliases\tdescription\tnote"]
-    lines += [f"name {i}\tother {i}|third {i}\t{'said' if i % 2 else ''}\tn" for i in range(200)]
+    lines += [
+        f"name {i}\tother {i}|third {i}\t{'said' if i % 2 else ''}\tn" for i in range(40)
+    ]  # too few for a ranking
     titles = write_titles(tmp_path / "titles.tsv", lines)
     method = f"encoder:{tmp_path / 'model'}"
     common = [str(titles), "--vectors", method, "--json"]
@@ -480,18 +482,18 @@ def test_a_dry_run_says_what_vectors_a_build_would_make(tmp_path: Path) -> None:
 
     plan = planned()
     vectors, evidence = plan["vectors"], plan["evidence"]
-    assert (vectors["texts"], vectors["kind"], vectors["dimensions"]) == (700, "flat", DIMENSIONS)
-    assert (evidence["names"], evidence["columns"], evidence["texts"]) == (600, ["description"], 100)
+    assert (vectors["texts"], vectors["kind"], vectors["dimensions"]) == (140, "flat", DIMENSIONS)
+    assert (evidence["names"], evidence["columns"], evidence["texts"]) == (120, ["description"], 20)
     plan = planned("--evidence-columns", "note,description")
-    assert (plan["vectors"]["texts"], plan["evidence"]["texts"]) == (900, 200)
+    assert (plan["vectors"]["texts"], plan["evidence"]["texts"]) == (180, 40)
     assert planned("--evidence", "none")["evidence"] is None
     queries = write_titles(
         tmp_path / "queries.tsv", ["query\ttitle\tcount", "one\tname 1\t3", "two\tname 1\t"]
     )
     assert planned("--queries", str(queries))["evidence"]["queries"] == 2
     text = run(*common[:-1], "--dry-run").stdout
-    assert f"and vectors: {method}, 700 texts, flat, of {DIMENSIONS} dimensions, about" in text
-    assert "and evidence: 600 names, 100 texts of description, about " in text
+    assert f"and vectors: {method}, 140 texts, flat, of {DIMENSIONS} dimensions, about" in text
+    assert "and evidence: 120 names, 20 texts of description, about " in text
     result = run(*common, "--dry-run", "--vector-index", "Magic7")
     assert result.exit_code == 2
     assert "Magic7" in result.stderr
