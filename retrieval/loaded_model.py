@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from torch import Tensor
+from torch import Tensor, equal
 
 from genret.decoding.bounded_cache import BoundedCache
 from genret.decoding.errors import DecodingError
@@ -56,6 +56,24 @@ def load_model(
         )
     except DecodingError as error:
         raise ModelError(str(error)) from error
+
+
+def load_base(
+    place: str | Path, adapted: LanguageModel, dtype: str, trust_remote_code: bool
+) -> LanguageModel:
+    """Load the base of an adapter without it; weights that the adapter left as they are take no memory again.
+
+    `adapted` is the model with the adapter. Raises as `load_model` does.
+    """
+    base = load_model(find_checkpoint(place).weights, str(adapted.device), dtype, None, trust_remote_code)
+    own, known = getattr(base, "pretrained", None), getattr(adapted, "pretrained", None)
+    if own is not None and known is not None:
+        others = dict(known.named_parameters())
+        for name, weights in own.named_parameters():
+            other = others.get(name)
+            if other is not None and weights.dtype == other.dtype and equal(weights, other):
+                weights.data = other.data
+    return base
 
 
 def load_draft(

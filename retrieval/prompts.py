@@ -55,17 +55,20 @@ MENTION_SHOTS = (
     ("They ate [paella] on the beach until midnight", "Paella"),
     ("He drove his old [Volvo] through the snow", "Volvo"),
 )
-# Schema and query, and the answer. One example alone is copied, a third adds nothing.
+# Schema and query, and the answer: a message and a question. Small models copy values of examples that are
+# like the query: with two questions about famous names they answered half of all questions with these.
 ANSWER_SHOTS = (
     (
-        '{"type":"object","properties":{"title":{"type":"string"},"kind":{"enum":["planet","metal","painter"]}}}\n'
-        "Query: planet with the rings",
-        '{"title": "Saturn", "kind": "planet"}',
+        '{"type":"object","properties":{"sender":{"type":"string","description":"who wrote"},'
+        '"mood":{"enum":["happy","angry","neutral"]},'
+        '"asks_for":{"type":"string","description":"what is asked for, in a few words"}}}\n'
+        "Query: Hi, this is Ben. My lamp came broken for the second time, send me a new one.",
+        '{"sender": "Ben", "mood": "angry", "asks_for": "a new lamp"}',
     ),
     (
-        '{"type":"object","properties":{"name":{"type":"string"},"born":{"type":"integer"},'
-        '"works":{"type":"array","items":{"type":"string"}}}}\nQuery: painter of the mona lisa',
-        '{"name": "Leonardo da Vinci", "born": 1452, "works": ["Mona Lisa", "The Last Supper"]}',
+        '{"type":"object","properties":{"name":{"type":"string"},"kind":{"enum":["planet","metal","painter"]},'
+        '"facts":{"type":"array","items":{"type":"string"}}}}\nQuery: planet with the rings',
+        '{"name": "Saturn", "kind": "planet", "facts": ["sixth planet from the Sun", "has rings of ice"]}',
     ),
 )
 SCHEMA_PLACE = "{schema}"  # where a template for JSON answers shows the schema
@@ -419,6 +422,23 @@ class CheckpointConfig:
         if self.default_prompt not in self.prompts:
             return True  # of the chat template
         return replace(self.prompt(None), rendering=None) in _BUILT_IN_MARKUP
+
+    @property
+    def knows_titles_alone(self) -> bool:
+        """Whether the checkpoint was taught titles with a template of its own, and no JSON documents."""
+        return self.answer_prompt is None and not self.is_default_built_in
+
+    def of_base(self, folder: Path) -> CheckpointConfig:
+        """Return the config for the answers of an adapter's base, which `folder` describes.
+
+        Its own prompts come first. Without one for answers it is asked as a chat model if it has a chat
+        template. ModelError as of `load`.
+        """
+        base = CheckpointConfig.load(folder)
+        chosen = base.answer_prompt
+        if chosen is None and base.is_default_built_in:
+            chosen = JSON_ANSWER.name if base.chat is None else "chat-json"
+        return replace(base, prompts={**self.prompts, **base.prompts}, answer_prompt=chosen)
 
     def with_prompt(self, name: str | None) -> CheckpointConfig:
         """Return the config with another default template; unchanged for None. Raises as `prompt` does."""

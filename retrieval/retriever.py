@@ -17,7 +17,7 @@ from genret.decoding.cancellation import CancelToken
 from genret.decoding.language_model import LanguageModel
 from genret.decoding.trie.title_trie import TitleTrie
 from genret.retrieval.arguments import Restriction, check_known, documents_options, named, sequence
-from genret.retrieval.checkpoints import folder_fingerprint
+from genret.retrieval.checkpoints import find_checkpoint, folder_fingerprint, local_folder
 from genret.retrieval.compatibility import (
     check_default_prompt,
     check_prompt,
@@ -42,6 +42,7 @@ from genret.retrieval.loaded_model import (
     Limits,
     PrefixStore,
     PromptEncoder,
+    load_base,
     load_draft,
     load_model,
 )
@@ -123,6 +124,8 @@ class Retriever:
         draft: Draft model of a new answerer.
         is_named: As in `open`.
         ranker: Evidence and ranking of the index, for the methods `shortlist` and `auto`; None: it has none.
+        base: Loads the model that writes the answers of a new answerer, with its config: the base of an
+            adapter that was taught titles alone; None: `model` writes them.
 
     Raises:
         IndexMismatchError: the index was built for another tokenizer or rendering, or has unknown token ids.
@@ -144,6 +147,7 @@ class Retriever:
         draft: LanguageModel | None = None,
         is_named: bool = True,
         ranker: Ranker | None = None,
+        base: Callable[[], tuple[LanguageModel, CheckpointConfig]] | None = None,
     ) -> None:
         self.index = index
         self.model = model
@@ -166,7 +170,7 @@ class Retriever:
         title_weight = self.config.title_weight
         self._titles = TitleScorer(index, model, tokenizer, limits, self.prefixes, title_weight)
         if answerer is None:
-            asked = (self.config, self.prefixes, index.end_token_id, grammar_cache_bytes, draft)
+            asked = (self.config, self.prefixes, index.end_token_id, grammar_cache_bytes, draft, base)
             answerer = SharedAnswerer(partial(_new_answerer, model, tokenizer, *asked))
         self._answerer = answerer
         self.name = name or index.path.name
@@ -230,13 +234,15 @@ class Retriever:
             config = CheckpointConfig.load(Path(tokenizer.source)).with_prompt(prompt)
             opened.check_tokenizer(tokenizer, None)  # before the weights, which take longer
             check_default_prompt(opened, tokenizer, config)
+            draft = base = None
             if engine is None:
                 loaded = load_model(place, device, dtype, num_threads, trust_remote_code)
+                if config.knows_titles_alone and find_checkpoint(place).adapter is not None:
+                    base = partial(_answering_base, place, loaded, config, dtype, trust_remote_code)
             else:
                 from genret.retrieval.engines.vllm_engine import open_engine
 
                 loaded = open_engine(engine, place, dtype, engine_options)
-            draft = None
             if draft_model is not None:
                 draft = load_draft(draft_model, tokenizer, loaded, dtype, trust_remote_code)
             return cls(
@@ -250,6 +256,7 @@ class Retriever:
                 draft=draft,
                 is_named=is_named,
                 ranker=_opened_ranker(opened, encoder, loaded, tokenizer, config),
+                base=base,
             )
         except BaseException as error:
             opened.close()
@@ -593,12 +600,25 @@ def _new_answerer(
     end_token_id: int,
     grammar_cache_bytes: int,
     draft: LanguageModel | None,
+    base: Callable[[], tuple[LanguageModel, CheckpointConfig]] | None,
 ) -> Answerer:
     from genret.retrieval.answers.answerer import Answerer
     from genret.retrieval.answers.schemas import AnswerEngine
 
+    shortlists = config.knows_titles_alone
+    if base is not None:
+        model, config = base()
+        prefixes = PrefixStore(model)
     engine = AnswerEngine(tokenizer, end_token_id, model.vocab_size, grammar_cache_bytes)
-    return Answerer(model, tokenizer, config, prefixes, engine, draft)
+    return Answerer(model, tokenizer, config, prefixes, engine, draft, shortlists)
+
+
+def _answering_base(
+    place: str | Path, adapted: LanguageModel, config: CheckpointConfig, dtype: str, trust_remote_code: bool
+) -> tuple[LanguageModel, CheckpointConfig]:
+    """Return the base of an adapter, and its config for answers."""
+    folder = local_folder(find_checkpoint(place).weights)
+    return load_base(place, adapted, dtype, trust_remote_code), config.of_base(folder)
 
 
 def _opened_ranker(

@@ -46,7 +46,9 @@ class AnswerRequest:
         extra_properties: "declared": properties the schema does not mention only where it speaks of such;
             "allowed": wherever it does not forbid them.
         shortlist: Choose every title among the so many likeliest ones of a beam search in the words that the
-            checkpoint was taught, in [1, 1000]; None: all. For models that know titles better than JSON.
+            checkpoint was taught, in [0, 1000]; 0: among all titles. None: among all where the checkpoint was
+            taught documents or nothing; one that was taught titles alone takes the likeliest title, or with
+            several titles of one set in the schema one of the ten likeliest.
 
     Raises:
         InputError: a field is out of range; it is named.
@@ -88,9 +90,9 @@ class AnswerRequest:
     )
     shortlist: int | None = option(
         None,
-        "Choose every title among the so many likeliest ones of a beam search, at most 1000.",
-        (1, MAX_K),
-        unset="among all titles",
+        "Choose every title among the so many likeliest ones of a beam search; 0: among all.",
+        (0, MAX_K),
+        unset="by the checkpoint",
     )
     forced_spans: bool = option(True, "greedy, sample: write what must come without asking the model.")
     prompt: str | None = prompt_name()

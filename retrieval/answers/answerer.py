@@ -65,6 +65,7 @@ class AnswerJob:
         num_shared: Number of leading tokens that every prompt of its template has.
         compile_ms: CPU time of finding or compiling the schema, milliseconds.
         titles: Name of the index that its schema calls "titles".
+        shortlist: Size of the shortlists that its titles are chosen from; None: among all titles.
     """
 
     request: AnswerRequest
@@ -75,10 +76,14 @@ class AnswerJob:
     titles: str
     indexes: IndexSet
     cancel: CancelToken | None = None
+    shortlist: int | None = None
 
 
 class Answerer:
-    """Writes JSON answers. Requests are answered by one thread at a time; schemas are compiled by any."""
+    """Writes JSON answers. Requests are answered by one thread at a time; schemas are compiled by any.
+
+    With `shortlists`, requests that say nothing of a shortlist have that of their schema.
+    """
 
     def __init__(
         self,
@@ -88,8 +93,10 @@ class Answerer:
         prefixes: PrefixStore,
         engine: AnswerEngine,
         draft: LanguageModel | None = None,
+        shortlists: bool = False,
     ) -> None:
         self.engine = engine
+        self._shortlists = shortlists
         self._model = model
         self._config = config
         self._prefixes = prefixes
@@ -152,7 +159,12 @@ class Answerer:
         if request.method in ("sample", "disc") and request.seed is None:
             seeded = replace(seeded, seed=new_seed())
         shared = self._prompts.num_shared(template)
-        return AnswerJob(seeded, schema, prompt, shared, compile_ms, titles, indexes, cancel)
+        shortlist = request.shortlist
+        if shortlist is None and self._shortlists:
+            shortlist = schema.shortlist
+        return AnswerJob(
+            seeded, schema, prompt, shared, compile_ms, titles, indexes, cancel, shortlist or None
+        )
 
     def _template_of(self, request: AnswerRequest, schema: str) -> PromptTemplate:
         """Return the template of a request; where none was chosen, a long schema is not shown."""
@@ -202,7 +214,7 @@ class Answerer:
         ready: dict[int, AnswerJob] = {}
         for number, job in enumerate(jobs):
             try:
-                ready[number] = job if job.request.shortlist is None else self._narrowed(job)
+                ready[number] = job if job.shortlist is None else self._narrowed(job)
             except (GenretError, DecodingCancelledError) as error:
                 replies[number] = error
         groups: dict[tuple[str, tuple[int, ...]], list[int]] = {}
@@ -219,15 +231,21 @@ class Answerer:
         return [replies[i] for i in range(len(jobs))]
 
     def _narrowed(self, job: AnswerJob) -> AnswerJob:
-        """Return a job restricted to the titles that a beam search finds for its query."""
+        """Return a job restricted to the titles that a beam search finds for its query.
+
+        Without a shortlist in the request the job stays as it is where the found titles do not do.
+        """
         request, engine = job.request, self.engine
         if job.cancel is not None:
             job.cancel.check()
-        shortlist = ShortlistedSlots(
-            request.query, request.shortlist or 1, job.indexes.finder, engine.searcher
-        )
-        schema, compile_ms = engine.schemas.narrowed(job.schema, request, job.titles, shortlist)
-        _check_budget(schema, request.max_tokens, request.max_tokens)
+        shortlist = ShortlistedSlots(request.query, job.shortlist or 1, job.indexes.finder, engine.searcher)
+        try:
+            schema, compile_ms = engine.schemas.narrowed(job.schema, request, job.titles, shortlist)
+            _check_budget(schema, request.max_tokens, request.max_tokens)
+        except InputError:
+            if request.shortlist is not None:
+                raise
+            return replace(job, shortlist=None)
         return replace(job, schema=schema, compile_ms=job.compile_ms + compile_ms)
 
     def _answer(self, jobs: Sequence[AnswerJob], prefix: PromptPrefix | None) -> list[AnswerReply]:
@@ -275,7 +293,7 @@ class Answerer:
         index = job.indexes.index(value.name.index)
         spelled = text[value.first_byte : value.last_byte]
         members = value.members
-        if job.request.shortlist is not None:
+        if job.shortlist is not None:
             leaf = job.indexes(value.name)
             members = leaf.members(functools.reduce(leaf.step, spelled, 0))
         shares = owners_best_first(index, title_owners(index, members))

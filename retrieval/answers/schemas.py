@@ -44,13 +44,15 @@ _VALIDATOR_BYTES_PER_CHARACTER = 16
 class CompiledSchema:
     """A compiled schema: `digest` is that of its canonical text, `shown` its text in a prompt.
 
-    `text_bytes` is the memory of the validator, about.
+    `shortlist` is the size of shortlists that does for its titles, None without titles; `text_bytes` is the
+    memory of the validator, about.
     """
 
     grammar: Grammar
     validator: AnswerValidator
     digest: str
     shown: str
+    shortlist: int | None
     text_bytes: int
 
     @property
@@ -209,6 +211,7 @@ class SchemaStore:
             AnswerValidator(text, options.formats),
             f"sha256:{hashlib.sha256(canonical.encode()).hexdigest()}",
             shown(text),
+            default_shortlist(text),
             len(text) * _VALIDATOR_BYTES_PER_CHARACTER,
         )
         with self._lock:
@@ -227,6 +230,40 @@ def shown(schema: str) -> str:
     """
     value = json.loads(schema, object_hook=_without_own_keywords)
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+# Titles to choose from where a schema asks for several of one set.
+_SEVERAL_TITLES = 10
+_REPEATING = (
+    "items",
+    "additionalItems",
+    "unevaluatedItems",
+    "contains",
+    "$ref",
+    "$dynamicRef",
+    "$recursiveRef",
+)
+
+
+def default_shortlist(schema: str) -> int | None:
+    """Return how many of the likeliest titles do for a valid schema, None for one without titles.
+
+    One is enough where no set of titles can be asked for twice.
+    """
+    sets: list[tuple[object, object]] = []
+    repeats = False
+
+    def look(value: dict[str, object]) -> dict[str, object]:
+        nonlocal repeats
+        repeats = repeats or any(name in value for name in _REPEATING)
+        if isinstance(value.get("x-genret-index"), str):
+            sets.append((value["x-genret-index"], value.get("x-genret-filter")))
+        return value
+
+    json.loads(schema, object_hook=look)
+    if not sets:
+        return None
+    return _SEVERAL_TITLES if repeats or len({*sets}) < len(sets) else 1
 
 
 def _without_own_keywords(value: dict[str, object]) -> dict[str, object]:

@@ -20,10 +20,11 @@ from genret.decoding.cancellation import CancelToken
 from genret.decoding.errors import DecodingCancelledError
 from genret.decoding.grammar import compile_options as compile_budget
 from genret.decoding.grammar.compile_options import CompileLimits, GrammarOptions
+from genret.retrieval.answers import schemas
 from genret.retrieval.answers.answer_types import AnswerRequest, AnswerResult
 from genret.retrieval.answers.answerer import Answerer, AnswerJob
 from genret.retrieval.answers.schema_explanation import SchemaRejectedError
-from genret.retrieval.answers.schemas import AnswerEngine
+from genret.retrieval.answers.schemas import AnswerEngine, default_shortlist
 from genret.retrieval.answers.title_holes import Finder, IndexSet
 from genret.retrieval.answers.validation import AnswerValidator, InvalidAnswerError
 from genret.retrieval.errors import InputError
@@ -49,11 +50,12 @@ SCHEMAS: dict[str, Any] = {
     "anything": True,
 }
 METHODS: list[dict[str, Any]] = [
-    {"method": "greedy"},
-    {"method": "sample", "seed": 1},
+    {"method": "greedy", "shortlist": 0},
+    {"method": "greedy", "shortlist": None},
+    {"method": "sample", "seed": 1, "shortlist": 0},
     {"method": "sample", "seed": 2, "forced_spans": False, "temperature": 2.0},
-    {"method": "beam", "beam_size": 3},
-    {"method": "disc", "seed": 3, "num_draws": 2},
+    {"method": "beam", "beam_size": 3, "shortlist": 0},
+    {"method": "disc", "seed": 3, "num_draws": 2, "shortlist": 0},
 ]
 
 
@@ -372,7 +374,7 @@ AMAZON = {**TITLE, "x-genret-filter": "title = 'Amazon'"}
 COMPANY = {**TITLE, "x-genret-filter": "title = 'Amazon' and kind = 'company'"}
 
 
-@pytest.mark.parametrize("shortlist", [None, 1])
+@pytest.mark.parametrize("shortlist", [0, None, 1])
 def test_entities_of_a_title_share_it_by_weight_among_those_that_the_filter_allows(
     retriever: Retriever, monkeypatch: pytest.MonkeyPatch, shortlist: int | None
 ) -> None:
@@ -389,6 +391,37 @@ def test_entities_of_a_title_share_it_by_weight_among_those_that_the_filter_allo
     monkeypatch.setattr(retriever.index, "weights", weights)
     assert list(behind(AMAZON).items()) == [("Q9", 0.75), ("Q8", 0.25)]
     assert behind(COMPANY) == {"Q9": 1.0}
+
+
+def test_a_checkpoint_that_was_taught_titles_alone_takes_the_likeliest_by_default(
+    retriever: Retriever, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unset, one, every = (
+        retriever.answer(QUERY, SCHEMAS["title"], shortlist=shortlist) for shortlist in (None, 1, 0)
+    )
+    assert (unset.text, unset.num_forced) == (one.text, one.num_forced)
+    assert every.num_tokens - every.num_forced > one.num_tokens - one.num_forced == 1, "the end token alone"
+    monkeypatch.setattr(schemas, "_SEVERAL_TITLES", 2)
+    many = {**SCHEMAS["list"], "minItems": 3}  # more than a shortlist has
+    with pytest.raises(SchemaRejectedError):
+        retriever.answer(QUERY, many, shortlist=2)
+    assert len(retriever.answer(QUERY, many).entities) == 3
+
+
+@pytest.mark.parametrize(
+    ("schema", "size"),
+    [
+        (SCHEMAS["text"], None),
+        (record(["x-genret-index"], **{"x-genret-index": INTEGER}), None),
+        (SCHEMAS["title"], 1),
+        (record(work=WORK, where=CITY), 1),
+        (record(one=CITY, other=CITY), 10),
+        (SCHEMAS["list"], 10),
+        (record(["v"], v=TITLE, next={"$ref": "#"}), 10),
+    ],
+)
+def test_one_title_is_enough_where_no_set_can_be_asked_for_twice(schema: Any, size: int | None) -> None:
+    assert default_shortlist(json.dumps(schema)) == size
 
 
 def test_a_shortlist_that_is_too_short_is_refused_for_its_request_alone(retriever: Retriever) -> None:

@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from importlib.metadata import distribution
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,7 +33,7 @@ from genret.retrieval.checkpoints import find_checkpoint, folder_fingerprint, mo
 from genret.retrieval.doctor_command import doctor_command
 from genret.retrieval.errors import IndexMismatchError, InputError, MissingExtraError, ModelError
 from genret.retrieval.index.reader import Index
-from genret.retrieval.prompts import CheckpointConfig
+from genret.retrieval.prompts import BUILT_IN, JSON_BRIEF, PLAIN, CheckpointConfig
 from genret.retrieval.text import Rendering, TextTokenizer
 from genret.service.commands.init_model import init_model_command
 from tests.checkpoints import make_checkpoint
@@ -151,6 +152,39 @@ def test_an_adapter_folder_opens_like_any_checkpoint(tmp_path: Path, base: Path,
     for ours, theirs in zip(*answers, strict=True):
         assert ours[0] == theirs[0]
         assert ours[1] == pytest.approx(theirs[1], abs=1e-5)
+
+
+def test_an_adapter_that_was_taught_titles_alone_leaves_documents_to_its_base(
+    tmp_path: Path, base: Path, adapter: Path
+) -> None:
+    schema, options = {"type": "string", "maxLength": 20}, {"prompt": "json-brief", "max_tokens": 40}
+    taught = replace(PLAIN, name="mine", prefix="ab")
+    config = replace(
+        CheckpointConfig.load(adapter), prompts={**BUILT_IN, "mine": taught}, default_prompt="mine"
+    )
+    whole = replace(config, prompts={**config.prompts, "json": JSON_BRIEF}, answer_prompt="json")
+    index = built(tmp_path, "ab\nabc\nba\n", base)
+    written = {}
+    for name, place, settings in (
+        ("base", base, None),
+        ("titles", adapter, config),
+        ("both", adapter, whole),
+    ):
+        if settings is not None:
+            settings.save(adapter)
+        with Retriever.open(index, place, device="cpu") as retriever:
+            written[name] = retriever.answer("ab", schema, **options)
+            writer = retriever.answerer._model
+            shared = [
+                parameter.data_ptr() == other.data_ptr()
+                for parameter, other in zip(
+                    writer.pretrained.parameters(), retriever.model.pretrained.parameters(), strict=True
+                )
+            ]
+            assert any(shared)
+            assert all(shared) is (name != "titles")
+    assert written["titles"].text == written["base"].text
+    assert written["titles"].logprob == written["base"].logprob != written["both"].logprob
 
 
 def test_settings_and_tokenizer_are_the_adapter_s_or_else_the_base_s(base: Path, adapter: Path) -> None:

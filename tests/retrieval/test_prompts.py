@@ -291,6 +291,9 @@ def test_answers_are_asked_for_in_the_words_a_checkpoint_was_taught_or_in_built_
     taught = CheckpointConfig(prompts={**BUILT_IN, "mine": mine}, default_prompt="mine")
     assert taught.answer_template(None) is mine
     assert replace(taught, answer_prompt="json").answer_template(None) is JSON_ANSWER
+    assert taught.knows_titles_alone
+    assert not CheckpointConfig().knows_titles_alone
+    assert not replace(taught, answer_prompt="json").knows_titles_alone
     with pytest.raises(InputError, match="prompt: unknown template 'x'; known: "):
         taught.answer_template("x")
 
