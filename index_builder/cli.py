@@ -103,6 +103,13 @@ _update_option = partial(env_option, _UPDATE_ENV)
     help="Build nothing, and say what a build would make: exactly, or of a large input by a sample.",
 )
 @_build_option(
+    "--sql",
+    metavar="QUERY",
+    show_default="none",
+    help="TITLES is a database, sqlite:///shop.db or postgresql://user@host/database, and the rows are the "
+    "result of this query; needs the extra `sql`.",
+)
+@_build_option(
     "--sample",
     type=row_count,
     metavar="ROWS|all",
@@ -123,6 +130,7 @@ def build_wish(
     no_resume: bool,
     dry_run: bool,
     sample: int | None,
+    sql: str | None,
     **limits: Any,
 ) -> BuildWish:
     """Return what the options of a build say; the table of these options is `build_wish.__click_params__`."""
@@ -143,7 +151,7 @@ def build_wish(
         if sample:
             raise click.UsageError("--rejects of a dry run takes all rows: it goes with --sample 0")
         sample = 0
-    return BuildWish(options, tokenizer, given, dry_run, sample)
+    return BuildWish(options, tokenizer, given, dry_run, sample, sql)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +164,7 @@ class BuildWish:
         overrides: Parts of the rendering of titles, by name, that go before those of the prompt.
         dry_run: Whether nothing is to be built.
         sample: Rows that a dry run reads, as `plan_build` has it.
+        sql: Query whose result is the source; None: the sources are files or rows.
     """
 
     options: BuildOptions
@@ -163,6 +172,7 @@ class BuildWish:
     overrides: dict[str, str]
     dry_run: bool
     sample: int | None
+    sql: str | None
 
     def run(
         self, sources: Sources, out: Path, progress: StepProgress, warn: Callable[[str], None]
@@ -178,7 +188,8 @@ class BuildWish:
         rejects = rejects_file(options.rejects, out, self.dry_run)
         options = replace(options, out=out, rendering=rendering, rejects=rejects)
         with source_copies(out, self.dry_run, options.resume, progress) as copies:
-            sources = copies.of([sources] if isinstance(sources, str | Path) else list(sources))
+            given = [sources] if isinstance(sources, str | Path) else list(sources)
+            sources = copies.of(given) if self.sql is None else copies.of_query(given, self.sql)
             options = copies.for_options(options)
             if self.dry_run:
                 return plan_build(sources, tokenizer, options, progress, self.sample)

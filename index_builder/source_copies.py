@@ -16,9 +16,11 @@ from genret.index_builder.past_queries import QueryFile
 from genret.index_builder.publish import COPIES_DIR, check_place, temporary_work, work_root
 from genret.retrieval.errors import IndexDirectoryError, InputError
 from genret.retrieval.progress import StepProgress
+from genret.retrieval.sources.database_rows import is_database, query_result
 from genret.retrieval.sources.memory_rows import MemoryRows
-from genret.retrieval.sources.remote_files import RemotePath, fetched, is_remote
+from genret.retrieval.sources.remote_files import RemotePath, fetched, is_remote, shown_address
 
+_EXAMPLES = "sqlite:///shop.db or postgresql://user@host/database"
 Source: TypeAlias = str | Path | MemoryRows
 
 
@@ -38,12 +40,27 @@ class SourceCopies:
         found: list[Source] = []
         for source in sources:
             address = source.address if isinstance(source, RemotePath) else source
+            if is_database(address):
+                shown = shown_address(str(address))
+                raise InputError("sources", f"{shown}: a database needs a query; say which with --sql")
             if isinstance(address, str) and is_remote(address):
                 with self._locked():
                     found += fetched(address, self.folder, self.progress)
             else:
                 found.append(source)
         return found
+
+    def of_query(self, sources: Sequence[Source], sql: str) -> list[Source]:
+        """Return the rows of a query as the only source.
+
+        Raises:
+            InputError: the sources are not one database.
+        """
+        if len(sources) != 1 or not isinstance(address := sources[0], str) or not is_database(address):
+            got = ", ".join(shown_address(str(one)) if is_remote(str(one)) else str(one) for one in sources)
+            raise InputError("sql", f"expected one address, {_EXAMPLES}, got {got}")
+        with self._locked():
+            return [query_result(address, sql, self.folder / "query", self.progress)]
 
     def for_options(self, options: BuildOptions) -> BuildOptions:
         """Return options with copies of the files of aliases and past queries."""
