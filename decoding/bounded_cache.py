@@ -14,10 +14,6 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-def _one(key: Hashable, value: object) -> int:
-    return 1
-
-
 class BoundedCache(Generic[K, V]):
     """Drops the values not used for longest. Safe to use from several threads.
 
@@ -52,7 +48,7 @@ class BoundedCache(Generic[K, V]):
         self.max_size = max_size
         self.lock = threading.RLock()  # Held by every method; hold it to make several calls atomic
         self.size = self.hits = self.misses = self.waits = self.evictions = self.not_kept = 0
-        self._size_of = size_of or _one
+        self._size_of = size_of or (lambda key, value: 1)
         self._max_value_size = max_size if max_value_size is None else max_value_size
         self._on_evict = on_evict
         self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()

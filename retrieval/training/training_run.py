@@ -307,7 +307,7 @@ def check_out(plan: TrainingPlan) -> None:
         file = work / _RUN_FILE
         known = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
         changed = [
-            f"{_named(name)} ({_told(known.get(name))}, now {_told(value)})"
+            f"--{name.replace('_', '-')} ({_told(known.get(name))}, now {_told(value)})"
             for name, value in ours.items()
             if known.get(name) != value
         ]
@@ -330,10 +330,6 @@ def run_key(plan: TrainingPlan) -> dict[str, Any]:
     if plan.model is not None:
         options["model"] = model_fingerprint(plan.model)
     return options
-
-
-def _named(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
 
 
 def _told(value: Any) -> str:

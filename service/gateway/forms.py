@@ -57,7 +57,8 @@ class Form:
         """Return what a body asks for; raises as `message_from_json` does, for each field by its path."""
         if self.read is None or self.request is None:
             raise TypeError(f"{self.name} takes no body")
-        value = _without_nulls(object_from_json(body, max_items))
+        given = object_from_json(body, max_items)
+        value = {name: item for name, item in given.items() if item is not None}
         for error in Draft202012Validator(self.request).iter_errors(value):
             raise _refused(error)
         return self.read(value)
@@ -89,10 +90,6 @@ def blamed(told: dict[str, Any]) -> tuple[str, str]:
         for violation in detail.get("field_violations", ()):
             return str(violation.get("field", "")), str(violation.get("description", told["message"]))
     return "", str(told["message"])
-
-
-def _without_nulls(value: dict[str, Any]) -> dict[str, Any]:
-    return {name: item for name, item in value.items() if item is not None}
 
 
 def _refused(error: Any) -> InputError:

@@ -146,7 +146,8 @@ def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        context.load_cert_chain(certificate, key, password=_no_passphrase)
+        # Without a passphrase OpenSSL would ask for one on the terminal.
+        context.load_cert_chain(certificate, key, password=lambda: "")
     except ssl.SSLError as error:
         raise _unusable(error, certificate, key) from error
     except OSError as error:  # gone since it was read
@@ -223,10 +224,6 @@ def _unusable(error: ssl.SSLError, certificate: Path, key: Path) -> InputError:
 
 def _reason(error: ssl.SSLError) -> str:
     return error.reason.lower().replace("_", " ") if error.reason else "it cannot be read as PEM"
-
-
-def _no_passphrase() -> str:
-    return ""  # without this OpenSSL would ask for one on the terminal
 
 
 def _doubt(context: ssl.SSLContext, chain: bytes) -> str | None:

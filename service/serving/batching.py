@@ -367,7 +367,8 @@ class Batcher:
         running = len(self._running)
         if not group and fold < 2 and job.client_share.num_groups >= _MOST_GROUPS:
             return False  # those that come meanwhile are one group then, which costs less than many
-        if not group and fold == 1 and running > self._limits.max_size // 2 and self._is_long(running):
+        more_wait = self._shares.num_waiting > self._limits.max_size - running  # than may begin now
+        if not group and fold == 1 and running > self._limits.max_size // 2 and more_wait:
             return False  # a few now, and a few when the others end: small groups cost more
         tokens = sum(min(one.tokens, self._limits.max_tokens) for one in self._running.values())
         in_group = sum(one.tokens for one in group)
@@ -376,10 +377,6 @@ class Batcher:
         return running < fold * self._limits.max_size and (
             tokens + min(job.tokens, self._limits.max_tokens) <= fold * self._limits.max_tokens
         )
-
-    def _is_long(self, running: int) -> bool:
-        """Whether more wait than may begin now."""
-        return self._shares.num_waiting > self._limits.max_size - running
 
     def _answer(self, jobs: Sequence[_Job]) -> Sequence[Outcome | Exception]:
         """Run a group; if it fails as a whole, run its requests one by one so that only the culprit fails."""
