@@ -29,44 +29,35 @@ from genret.retrieval.linking.shard_worker import part_metadata
 from genret.retrieval.prompts import CheckpointConfig
 from genret.retrieval.text import TextTokenizer
 from genret.service.main import cli
+from tests.e2e.pages import ROOT, rows, section, text_of
 from tests.linking_fakes import NIL_REASONS
 
-ROOT = Path(__file__).resolve().parents[4]
-PAGE = (ROOT / "docs" / "linking.md").read_text(encoding="utf-8")
+PAGE = text_of("docs/linking.md")
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, flags=re.M | re.S)
 
 
-def section(heading: str) -> str:
-    """Return the text below a heading, up to the next one."""
-    (found,) = re.findall(rf"^#+ {re.escape(heading)}\n(.*?)(?=^#+ |\Z)", PAGE, flags=re.M | re.S)
-    return str(found)
-
-
-def table(text: str) -> list[list[str]]:
-    """Return the cells of the rows of a table."""
-    rows = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("|")]
-    return [[cell.strip() for cell in row] for row in rows[2:]]
-
-
 def test_the_table_of_columns_is_the_schema() -> None:
-    rows = table(section("Output"))
-    assert [row[0].strip("`") for row in rows] == SCHEMA.names
-    for (_, kind, _), field in zip(rows, SCHEMA, strict=True):
+    columns = rows(section("docs/linking.md", "Output"))
+    assert [row[0].strip("`") for row in columns] == SCHEMA.names
+    for (_, kind, _), field in zip(columns, SCHEMA, strict=True):
         assert kind == ("list" if pa.types.is_list(field.type) else str(field.type))
-    (of_candidates,) = [text for name, _, text in rows if name == "`candidates`"]
+    (of_candidates,) = [text for name, _, text in columns if name == "`candidates`"]
     fields = re.findall(r"`(\w+)`", of_candidates.split("structs of")[1])
     assert fields == [CANDIDATE.field(place).name for place in range(CANDIDATE.num_fields)]
 
 
 def test_the_reasons_for_nil_are_all_there_in_order() -> None:
-    assert [row[0] for row in table(section("When a mention is NIL"))] == [
+    assert [row[0] for row in rows(section("docs/linking.md", "When a mention is NIL"))] == [
         f"`{name}`" for name in NIL_REASONS
     ]
 
 
 def test_every_source_of_mentions_is_there() -> None:
-    rows = table(section("Where mentions come from"))
-    assert [re.findall(r"`(\w+)`", row[0])[0] for row in rows] == list(MENTION_SOURCES)
+    named = [
+        re.findall(r"`(\w+)`", row[0])[0]
+        for row in rows(section("docs/linking.md", "Where mentions come from"))
+    ]
+    assert named == list(MENTION_SOURCES)
 
 
 def test_every_flag_of_the_page_is_one_of_the_command() -> None:
@@ -77,7 +68,7 @@ def test_every_flag_of_the_page_is_one_of_the_command() -> None:
 
 
 def test_formats_units_and_defaults_are_those_of_the_code() -> None:
-    text = section("Input")
+    text = section("docs/linking.md", "Input")
     for endings in ENDINGS.values():
         for ending in endings:
             assert f"`{ending}`" in text
@@ -173,9 +164,11 @@ def test_the_example_of_the_readme_gives_the_rows_it_shows(
     (tmp_path / "sample.index").symlink_to(folder / "sample.index")
     (tmp_path / "notes.txt").write_text(f"{note}\n", encoding="utf-8")
     assert told(command) == without_times(said)
-    rows = [json.loads(line) for line in (tmp_path / "links.jsonl").read_text(encoding="utf-8").splitlines()]
+    linked = [
+        json.loads(line) for line in (tmp_path / "links.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
     (filter_,) = re.findall(r"^\$ jq -c '\[(.*)\]' links.jsonl$", shown, flags=re.M)
     columns = [name.strip().removeprefix(".") for name in filter_.split(",")]
-    assert [[row[name] for name in columns] for row in rows] == [
+    assert [[row[name] for name in columns] for row in linked] == [
         json.loads(line) for line in re.findall(r"^\[.*\]$", shown, flags=re.M)
     ]
