@@ -136,6 +136,10 @@ def canonical(predicate: Predicate) -> str:
     Operands of `and` and `or` and the values of `in` are sorted and listed once; in three-valued logic too,
     order and repetition make no difference.
     """
+    return _text(_once(predicate))
+
+
+def _text(predicate: Predicate) -> str:
     match predicate:
         case Constant():
             return literal_text(predicate.value)
@@ -151,9 +155,22 @@ def canonical(predicate: Predicate) -> str:
                 return _postfix(predicate.operand, "not ")
             return f"not {_bracketed(predicate.operand, And, Or)}"
         case And():
-            return " and ".join(sorted({_bracketed(operand, Or) for operand in predicate.operands}))
+            return " and ".join(sorted(_bracketed(operand, Or) for operand in predicate.operands))
         case Or():
-            return " or ".join(sorted({canonical(operand) for operand in predicate.operands}))
+            return " or ".join(sorted(_text(operand) for operand in predicate.operands))
+
+
+def _once(predicate: Predicate) -> Predicate:
+    """Return a tree of the same meaning that lists no operand twice; one that is left stands alone."""
+    match predicate:
+        case Not():
+            return _negated(_once(predicate.operand))
+        case And() | Or():
+            kind = type(predicate)
+            listed = _joined(kind, [_once(operand) for operand in predicate.operands])
+            operands = listed.operands if isinstance(listed, kind) else (listed,)
+            return _joined(kind, list({_text(operand): operand for operand in operands}.values()))
+    return predicate
 
 
 def column_text(name: str) -> str:
@@ -187,7 +204,7 @@ def _postfix(predicate: Membership | Like | IsNull, negation: str) -> str:
 
 
 def _bracketed(predicate: Predicate, *kinds: type[And] | type[Or]) -> str:
-    text = canonical(predicate)
+    text = _text(predicate)
     return f"({text})" if isinstance(predicate, kinds) else text
 
 

@@ -181,8 +181,7 @@ def test_mask_is_that_of_the_brute_force(rows: Rows, predicate: Predicate, chunk
 @settings(max_examples=100, deadline=None)
 @given(catalogues(), PREDICATES)
 def test_canonical_text_is_the_same_filter(rows: Rows, predicate: Predicate) -> None:
-    parsed = parse(canonical(predicate))  # a tree as the parser makes it: no `not not`, no `and` in `and`
-    text = canonical(parsed)
+    text = canonical(predicate)
     again = parse(text)
     assert canonical(again) == text
     assert [truth(again, row) for row in rows] == [truth(predicate, row) for row in rows]

@@ -86,6 +86,8 @@ def test_predicates(text: str, expected: Predicate) -> None:
         ("x in (3, 1, 1)", "x in (1, 3)"),
         ("(c or a) and b", "(a or c) and b"),
         ("(b and a) or c", "a and b or c"),
+        ("b and not not (b or b)", "b"),
+        ("((c and b) or (b and c)) and (b and a)", "a and b and c"),
         ("not (a and b)", "not (a and b)"),
         ("not (x like 'a')", "x not like 'a'"),
         ("not x not like 'a'", "x like 'a'"),
