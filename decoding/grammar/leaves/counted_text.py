@@ -7,12 +7,14 @@ token does to a string, the characters it begins and the state behind it, is fou
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from genret.decoding.bounded_cache import BoundedCache
 from genret.decoding.grammar.leaves.dfa_leaf import MAX_LISTED_EDGES, DfaLeaf
 from genret.decoding.grammar.leaves.leaf import LeafTokens, TokenCache, TokenWalk
 from genret.decoding.grammar.leaves.table_walk import TableWalker, ranges
@@ -24,8 +26,7 @@ from genret.decoding.grammar.regular.ranges import Ranges
 from genret.decoding.grammar.token_trie import TokenNode
 
 QUOTE = ord('"')
-# Most kept places of the trie at which strings may stand; grammars with many patterns combine many.
-_MAX_PROFILES = 4096
+_PROFILE_BYTES = 64 << 20
 # States whose bytes are kept.
 _MOST_LISTED = 512
 _LEAF_BYTES = 200
@@ -62,14 +63,15 @@ class CountableTexts:
         self.longest_token = walker.vocabulary.longest_token_characters
         self.vocabulary = walker.vocabulary
         self._walker = walker
-        self._profiles: dict[tuple[int, tuple[int, ...]], StringTokens] = {}
+        self._profiles: BoundedCache[tuple[int, tuple[int, ...]], StringTokens] = BoundedCache(
+            _PROFILE_BYTES, lambda place, made: made.num_bytes, math.inf
+        )
         self._kept = TokenCache()
 
     @property
     def num_bytes(self) -> int:
         """Memory of the automaton and of all tokens found so far."""
-        profiles = sum(profile.num_bytes for profile in list(self._profiles.values()))
-        return self.unbounded.num_bytes + profiles + self._kept.num_bytes
+        return self.unbounded.num_bytes + self._profiles.size + self._kept.num_bytes
 
     @cached_property
     def completions(self) -> Completions:
@@ -79,15 +81,8 @@ class CountableTexts:
     def profile(self, state: int, node: TokenNode) -> StringTokens:
         """The tokens below a node, from a state on."""
         place = (state, node.positions)
-        profile = self._profiles.get(place)
-        if profile is None:
-            if len(self._profiles) >= _MAX_PROFILES:
-                # Keep what every request needs and takes longest to find.
-                common = (self.body, self.vocabulary.root.positions)
-                kept = self._profiles.get(common)
-                self._profiles = {} if kept is None else {common: kept}
-            profile = self._profiles.setdefault(place, StringTokens(self, self._walker, *place, self._kept))
-        return profile
+        found = self._profiles.peek(place)
+        return found or self._profiles.put(place, StringTokens(self, self._walker, *place, self._kept))
 
     def warm_up(self) -> None:
         """Find the tokens of every state, and of strings that have just been opened within a token."""

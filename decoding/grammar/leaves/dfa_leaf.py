@@ -55,7 +55,7 @@ class DfaLeaf:
         self.automaton = automaton
         self._walker = walker
         self._strings = strings
-        self._labels = automaton.ends
+        self._labels = [max(label, -1) for label in automaton.ends]  # whatever stands between characters
         self._edges: dict[int, dict[int, int] | None] = {}
         self._tokens = TokenCache()
         self._string_labels: dict[int, int] = {}

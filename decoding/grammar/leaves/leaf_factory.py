@@ -26,7 +26,6 @@ from genret.decoding.grammar.regular.byte_dfa import ByteDfa
 from genret.decoding.grammar.regular.dfa import ENDLESS, Dfa
 from genret.decoding.grammar.regular.json_spelling import (
     spell_any_text,
-    spell_counted,
     spell_texts,
     written_with,
 )
@@ -67,7 +66,7 @@ class Leaves:
         self._any_text = {
             canonical: CountableTexts(
                 written_with(
-                    spell_counted(Dfa.everything()) if canonical else spell_any_text(),
+                    spell_texts(Dfa.everything()) if canonical else spell_any_text(),
                     vocabulary.writable_texts,
                 ),
                 self.walker,
@@ -230,7 +229,7 @@ class Leaves:
         """The texts of an automaton, of any length, whose characters can be counted."""
         made = self._countable.get(dfa)
         if made is None:
-            automaton = written_with(spell_counted(dfa), self.vocabulary.writable_texts)
+            automaton = written_with(spell_texts(dfa), self.vocabulary.writable_texts)
             if automaton.is_empty:
                 raise _unwritable()
             strings = self._any_text[True]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from genret.decoding.grammar.compile_options import current_budget
 from genret.decoding.grammar.regular.byte_dfa import ByteDfa
-from genret.decoding.grammar.regular.dfa import Dfa
+from genret.decoding.grammar.regular.dfa import ENDLESS, Dfa
 
 CHARACTER = 1 << 32
 """Cost of a character that is to be written; costs are characters first, then bytes."""
@@ -96,9 +96,9 @@ class CompletionCosts:
         return self._view[self._first + rest, state] + repeats * self._gain
 
     def fewest(self, least: int, state: int) -> int:
-        """The characters of the cheapest completion with `least` or more; `NO_WAY` for none."""
+        """The characters of the cheapest completion with `least` or more; for none more than any bound."""
         cost = self.of(least, state)
-        return cost >> 32 if cost < NO_WAY else NO_WAY
+        return cost >> 32 if cost < NO_WAY else ENDLESS + 1
 
     def of_all(self, least: _Longs, states: _Longs) -> _Longs:
         """The same for many. Shapes: (n,)."""

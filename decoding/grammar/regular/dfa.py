@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterable, Sequence
 
 from genret.decoding.grammar.compile_options import current_budget
 from genret.decoding.grammar.regular.automaton import Automaton
-from genret.decoding.grammar.regular.dfa_texts import automaton_of, longest_length, texts_by_length
+from genret.decoding.grammar.regular.dfa_texts import automaton_of, longest_length
 from genret.decoding.grammar.regular.minimise import Edge, Row, renumbered
 from genret.decoding.grammar.regular.ranges import SCALAR_VALUES, Ranges
 
@@ -135,10 +134,6 @@ class Dfa(Automaton):
         """The first of the shortest texts in code point order; None for the empty set."""
         return None if self.is_empty else "".join(map(chr, self._shortest()))
 
-    def texts(self) -> Iterator[str]:
-        """Iterate over all texts, short ones first; endless for an infinite set."""
-        return texts_by_length(self.rows, self.is_final)
-
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
@@ -150,9 +145,7 @@ class Dfa(Automaton):
         return self._hash
 
     def __repr__(self) -> str:
-        shown = [repr(text) for text in islice(self.texts(), 4)]
-        shown[3:] = ["..."] * len(shown[3:])
-        return f"Dfa({self.num_states} states: {', '.join(shown)})"
+        return f"Dfa({self.num_states} states, shortest {self.shortest()!r})"
 
 
 _NOTHING = Dfa(((),), (-1,))

@@ -1,8 +1,8 @@
-"""Builds the smallest automaton of a list of texts; counts, measures and lists the texts of an automaton."""
+"""Builds the smallest automaton of a list of texts; counts and measures the texts of an automaton."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from genret.decoding.grammar.compile_options import current_budget
 from genret.decoding.grammar.regular.minimise import Edge, Row, joined, renumbered
@@ -184,52 +184,3 @@ def longest_length(rows: Sequence[Row]) -> int | None:
     for state in order:
         heights[state] = max([heights[target] + 1 for _, _, target in rows[state]], default=0)
     return heights[0]
-
-
-def texts_by_length(rows: Sequence[Row], finals: Sequence[bool]) -> Iterator[str]:
-    """Iterate over all texts, short ones first and those of one length by code points; may be endless.
-
-    Every state must be able to reach a final one, except the only state of the empty set.
-    """
-    if not any(finals):
-        return
-    longest = longest_length(rows)
-    # Element k: whether exactly k more code points can end a text, by state.
-    ends_in: list[list[bool]] = [list(finals)]
-    length = 0
-    while longest is None or length <= longest:
-        if ends_in[length][0]:
-            yield from _texts_of(rows, length, ends_in)
-        last = ends_in[-1]
-        ends_in.append([any(last[target] for _, _, target in row) for row in rows])
-        length += 1
-
-
-def _texts_of(rows: Sequence[Row], length: int, ends_in: list[list[bool]]) -> Iterator[str]:
-    """Iterate over the texts of one length in code point order."""
-    if not length:
-        yield ""
-        return
-    path: list[str] = []
-    choices = [_choices(rows[0], ends_in[length - 1])]
-    while choices:
-        following = next(choices[-1], None)
-        if following is None:
-            choices.pop()
-            if path:
-                path.pop()
-            continue
-        char, target = following
-        if len(path) + 1 == length:
-            yield "".join(path) + char
-            continue
-        path.append(char)
-        choices.append(_choices(rows[target], ends_in[length - len(path) - 1]))
-
-
-def _choices(row: Row, allowed: list[bool]) -> Iterator[tuple[str, int]]:
-    """Iterate over the next characters to allowed states, with these states."""
-    for first, last, target in row:
-        if allowed[target]:
-            for code_point in range(first, last + 1):
-                yield chr(code_point), target

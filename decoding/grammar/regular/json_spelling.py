@@ -17,12 +17,11 @@ from genret.decoding.grammar.regular.nfa import Nfa
 from genret.decoding.grammar.regular.product import Combination, product
 
 BETWEEN = -2
-"""Label of the states between two characters, of automata that tell them from states within one."""
+"""Label of the states before the opening quote and between two characters; those within one have none."""
 _QUOTE = 0x22
 _BACKSLASH = 0x5C
 _SHORT_ESCAPES = {0x08: "b", 0x09: "t", 0x0A: "n", 0x0C: "f", 0x0D: "r", _QUOTE: '"', _BACKSLASH: "\\"}
 _HEX = b"0123456789abcdef"
-_ALL_BYTES = bytes(range(256))
 # Templates of shapes with more edges are not kept for other sets.
 _SMALL_SHAPE = 32
 _HEX_DIGITS = ((0x30, 0x39), (0x41, 0x46), (0x61, 0x66))
@@ -97,12 +96,6 @@ class _Speller:
         self.labels: list[int] = []
         self.inner: dict[Row, int] = {}
         self._templates: dict[tuple[Row, int], _Template] = {}
-        # The inner rows of the templates in use, by their `id`.
-        self._inner_rows: dict[int, tuple[Row, ...]] = {}
-
-    def inner_bytes(self) -> set[bytes]:
-        """For every state inside an escape, the bytes that may follow."""
-        return {_bytes_of(row) for rows in self._inner_rows.values() for row in rows if row[0][0] < 0x80}
 
     def state(self, row: Row = (), label: int = -1) -> int:
         self.rows.append(row)
@@ -137,7 +130,6 @@ class _Speller:
         if end >= 0:
             targets.append(end)
         inner, top = self._template(tuple(shape), len(numbers) if end >= 0 else -1)
-        self._inner_rows[id(inner)] = inner
         for inner_row in inner:
             targets.append(self.inside(tuple([(f, t, targets[n]) for f, t, n in inner_row])))
         return tuple([(first, last, targets[number]) for first, last, number in top])
@@ -155,7 +147,7 @@ def _escaped(edge: Edge, escapes: list[Edge], controls: list[Edge]) -> None:
 
 
 def spell_texts(dfa: Dfa) -> ByteDfa:
-    """Every text of a set in its one spelling, quotes included, with label 0."""
+    """Every text of a set in its one spelling, quotes included, with label 0, and `BETWEEN` on the way."""
     return spell_labelled([(dfa, 0)])
 
 
@@ -180,11 +172,6 @@ def spell_labelled(parts: Sequence[tuple[Dfa, int]]) -> ByteDfa:
     return _spelled_rows(*nfa.determinise(start))
 
 
-def spell_counted(dfa: Dfa) -> ByteDfa:
-    """Like `spell_texts`, with the label `BETWEEN` between characters."""
-    return _spelled_rows(dfa.rows, dfa.ends, BETWEEN)
-
-
 def written_with(automaton: ByteDfa, writable: ByteDfa | None) -> ByteDfa:
     """The texts of an automaton that can be written (None: all); `BETWEEN` stays."""
     if writable is None:
@@ -193,17 +180,21 @@ def written_with(automaton: ByteDfa, writable: ByteDfa | None) -> ByteDfa:
     return ByteDfa(*product((automaton.rows, automaton.ends), (writable.rows, writable.ends), both))
 
 
-def _spelled_rows(rows: Sequence[Row], labels: Sequence[int], between: int = -1) -> ByteDfa:
-    """A minimal automaton over code points in its spelling; `between` is the label between characters."""
+def _spelled_rows(rows: Sequence[Row], labels: Sequence[int]) -> ByteDfa:
+    """A minimal automaton over code points in its spelling, minimal as well.
+
+    States between characters differ, as those of the set do and every text has one spelling; states within
+    characters are interned.
+    """
     speller = _Speller()
-    speller.state()
+    speller.state((), BETWEEN)
     ends: dict[int, int] = {}
     for label in labels:
         if label >= 0 and label not in ends:
             ends[label] = speller.state((), label)
     base = len(speller.rows)
     for _ in rows:
-        speller.state((), between)
+        speller.state((), BETWEEN)
     speller.rows[0] = ((_QUOTE, _QUOTE, base),)
     budget = current_budget()
     for state, row in enumerate(rows):
@@ -211,36 +202,7 @@ def _spelled_rows(rows: Sequence[Row], labels: Sequence[int], between: int = -1)
         if not state & 63 or len(row) > _SMALL_SHAPE:
             # It is larger than the set, whose size has been within bounds, by a factor only.
             budget.check_states(len(speller.rows) // SIZE_PER_STATE)
-    if between == -1 and _may_merge(speller, base, len(rows)):
-        return ByteDfa.from_rows(speller.rows, speller.labels)
     return ByteDfa.from_minimal_rows(speller.rows, speller.labels)
-
-
-def _may_merge(speller: _Speller, base: int, num_rows: int) -> bool:
-    """Whether two states of a spelled automaton may have the same future.
-
-    States between characters differ, as those of the set do and every text has one spelling. States before
-    continuation bytes are interned, and only they go on with such bytes. What is left is a state inside an
-    escape that may be like the start, or like a state between characters where no text ends; it would go on
-    with the same bytes.
-    """
-    inside = speller.inner_bytes()
-    if not inside:
-        return False
-    longest = max(map(len, inside))
-    check_time = current_budget().check_time
-    for number, row in enumerate((speller.rows[0], *speller.rows[base : base + num_rows])):
-        if not number & 4095:
-            check_time()
-        # No escape goes on with a byte behind `u`.
-        if row and row[-1][1] <= 0x75 and len(row) <= longest and _bytes_of(row) in inside:
-            return True
-    return False
-
-
-def _bytes_of(row: Row) -> bytes:
-    """The bytes that may follow a state."""
-    return b"".join([_ALL_BYTES[first : last + 1] for first, last, _ in row])
 
 
 @cache

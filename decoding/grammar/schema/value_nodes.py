@@ -327,13 +327,8 @@ def _supply(builder: _NodeBuilder, keys: Dfa, names: list[str]) -> tuple[int | N
     """The number of keys of a set, None without bound, and the shortest, quoted; some names left out."""
     writable = builder.leaves.vocabulary.writable_texts
     if writable is None:
-        supply = keys.count()
-        if supply is not None:
-            supply -= sum(keys.accepts(name) for name in names)
-            if supply == 0:
-                return 0, b""
-        shortest = next(text for text in keys.texts() if text not in names)
-        return supply, encode_basestring(shortest).encode()
+        rest = keys - Dfa.of_texts(names) if names else keys
+        return rest.count(), encode_basestring(rest.shortest() or "").encode()
     spelled = spelled_classes((keys,))
     if names:
         spelled -= ByteDfa.literals((encode_basestring(name).encode(), 0) for name in names)

@@ -7,7 +7,7 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from genret.decoding.grammar.compile_options import AutomatonLimitError
@@ -19,7 +19,6 @@ from genret.decoding.grammar.regular.dfa import ENDLESS, Dfa
 from genret.decoding.grammar.regular.formats import format_texts
 from genret.decoding.grammar.regular.json_spelling import (
     spell_any_text,
-    spell_counted,
     spell_texts,
     written_with,
 )
@@ -45,7 +44,7 @@ spellings = st.lists(st.sampled_from(_SPELLINGS), max_size=6).map(b"".join)
 def texts_of(vocabulary: Vocabulary, dfa: Dfa | None = None, is_warm: bool = False) -> CountableTexts:
     """The texts of an automaton, one spelling each; of none: all, with all escapes."""
     walker = TableWalker(vocabulary)
-    spelled = spell_any_text() if dfa is None else spell_counted(dfa)
+    spelled = spell_any_text() if dfa is None else spell_texts(dfa)
     texts = CountableTexts(written_with(spelled, vocabulary.writable_texts), walker)
     if is_warm:
         walker.warm_up()
@@ -148,6 +147,7 @@ FEW_TOKENS = Vocabulary([None, *FEW], 0, len(FEW) + 1)
 
 
 @settings(max_examples=30, deadline=None)
+@example((Dfa.nothing(), ((0, ENDLESS),)), None)
 @given(counted_texts(), st.data())
 def test_counting_beside_an_automaton_is_counting_in_it(
     counted: tuple[Dfa, Ranges], data: st.DataObject
@@ -259,10 +259,11 @@ def test_real_tokenizers(name: str) -> None:
 
 
 def test_what_is_known_of_places_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("genret.decoding.grammar.leaves.counted_text._MAX_PROFILES", 3)
+    monkeypatch.setattr("genret.decoding.grammar.leaves.counted_text._PROFILE_BYTES", 1_900)
     any_text = texts_of(VOCABULARY)
     leaf = leaf_of(1, 2, any_text)
     state = leaf.step(0, ord('"'))
     for prefix in (b"", b"a", b'"', b"ab", b"\\", b"", b"x"):
         check_tokens(VOCABULARY, leaf, state, [prefix])
-        assert len(any_text._profiles) <= 3
+        assert any_text._profiles.size <= 1_900 or len(any_text._profiles) == 1
+    assert any_text._profiles.evictions

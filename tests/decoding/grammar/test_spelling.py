@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from genret.decoding.grammar.regular.byte_dfa import ByteDfa
 from genret.decoding.grammar.regular.dfa import Dfa
-from genret.decoding.grammar.regular.json_spelling import spell_any_text, spell_labelled, spell_texts
+from genret.decoding.grammar.regular.json_spelling import BETWEEN, spell_any_text, spell_labelled, spell_texts
 from genret.decoding.grammar.regular.ranges import scalar
 from genret.decoding.grammar.regular.regex_compiler import compile_pattern
 from tests.regex_texts import random_member
@@ -23,6 +23,11 @@ TEXTS = st.text(
 )
 
 
+def unmarked(automaton: ByteDfa) -> ByteDfa:
+    """The automaton without the marks between characters."""
+    return ByteDfa.from_rows(automaton.rows, [max(label, -1) for label in automaton.ends])
+
+
 def spelled(text: str) -> bytes:
     """The one spelling of a text."""
     return json.dumps(text, ensure_ascii=False).encode()
@@ -32,7 +37,7 @@ def spelled(text: str) -> bytes:
 @given(st.sets(TEXTS, max_size=8), st.sets(TEXTS, max_size=8))
 def test_a_finite_set_is_spelled_as_json_writes_it(texts: set[str], others: set[str]) -> None:
     found = spell_texts(Dfa.of_texts(texts))
-    assert found.digest == ByteDfa.literals((spelled(text), 0) for text in texts).digest
+    assert unmarked(found).digest == ByteDfa.literals((spelled(text), 0) for text in texts).digest
     assert all(found.accepts(spelled(text)) == (text in texts) for text in texts | others)
 
 
@@ -116,7 +121,8 @@ def test_labels_are_kept_apart(sets: list[set[str]], other: str) -> None:
     assert found.label_of(spelled(other)) == expected.get(other, -1)
     assert {text: found.label_of(spelled(text)) for text in expected} == expected
     assert found.count() == len(expected)
-    assert found.digest == ByteDfa.literals((spelled(text), label) for text, label in expected.items()).digest
+    literals = ByteDfa.literals((spelled(text), label) for text, label in expected.items())
+    assert unmarked(found).digest == literals.digest
 
 
 @settings(max_examples=150, deadline=None)
@@ -133,9 +139,13 @@ def test_spellings_are_minimal(seed: int) -> None:
         assert found.accepts(spelled(text)) == dfa.accepts(text)
 
 
-def test_an_escape_may_be_like_a_start_or_a_middle() -> None:
-    assert spell_texts(compile_pattern('^"*$')).num_states == 3
-    assert spell_texts(compile_pattern("^(?:\n|xn)$")).num_states == 5
+def test_states_between_characters_are_marked() -> None:
+    for pattern, num_states in (('^"*$', 4), ("^(?:\n|xn)$", 6)):
+        found = spell_texts(compile_pattern(pattern))
+        assert found.num_states == num_states
+        text = json.dumps(compile_pattern(pattern).shortest()).encode()
+        marks = [found.label_of(text[:length]) for length in range(len(text) + 1)]
+        assert marks == [BETWEEN, BETWEEN, *([] if len(text) == 2 else [-1, BETWEEN]), 0]
     assert spell_texts(Dfa.nothing()).is_empty
     assert spell_labelled([]).is_empty
     assert spell_labelled([(Dfa.nothing(), 3)]).is_empty
