@@ -10,7 +10,8 @@ from genret.retrieval.arguments import Restriction, check_text, checked_options,
 from genret.retrieval.errors import InputError
 from genret.retrieval.filters.predicate import parse
 from genret.retrieval.score_types import ScoreRequest, ScoreResult
-from genret.retrieval.tables import Shown, Tabular
+from genret.retrieval.tables import Shown, Tabular, wire_name
+from genret.retrieval.types import KvShare, Timings
 
 MAX_PREFIX = 200
 MAX_COMPLETIONS = 100
@@ -115,10 +116,12 @@ class Completion(Shown):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CompleteResult(Tabular):
-    """The completions of a prefix, best first."""
+    """The completions of a prefix, best first; with the order `model`, times and memory of the scoring."""
 
     prefix: str
     completions: tuple[Completion, ...] = ()
+    timings: Timings = field(default_factory=Timings)
+    kv: KvShare = field(default_factory=KvShare, metadata=wire_name("kv_usage"))
 
     _told, _rows, _has_ranks, _shared = ("prefix",), "completions", True, ("prefix",)
 
@@ -140,4 +143,5 @@ def ordered_by_model(request: CompleteRequest, found: CompleteResult, scores: Sc
             one = replace(one, logprob=score.logprob + math.log(share))
         scored.append(one)
     scored.sort(key=lambda one: -math.inf if one.logprob is None else one.logprob, reverse=True)
-    return replace(found, completions=tuple(scored[: request.k]))
+    completions = tuple(scored[: request.k])
+    return replace(found, completions=completions, timings=scores.timings, kv=scores.kv)

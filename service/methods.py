@@ -22,6 +22,7 @@ from grpc import StatusCode
 
 from genret.decoding.errors import PromptTooLongError
 from genret.retrieval.answers.answer_types import AnswerRequest, AnswerResult, PreparedAnswer
+from genret.retrieval.complete_types import CompleteRequest, ordered_by_model, score_request
 from genret.retrieval.errors import InputError
 from genret.retrieval.score_types import ScoreRequest, ScoreResult
 from genret.retrieval.types import RetrievalResult, RetrieveRequest
@@ -35,7 +36,7 @@ from genret.service.call import (
 )
 from genret.service.client.reply import IndexInfo
 from genret.service.configuration.server_config import ServerConfig
-from genret.service.errors import NotReadyError
+from genret.service.errors import NotReadyError, OverloadedError
 from genret.service.pb.genret.v1 import index_service_pb2 as index_pb
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 from genret.service.serving.admission import Patience, estimate_tokens
@@ -50,6 +51,7 @@ from genret.service.serving.served import BatchCall, IndexTable, ServedIndex, Se
 from genret.service.status import Failure, failure_of
 from genret.service.wire.replies import (
     answer_to_proto,
+    complete_reply_to_proto,
     index_to_proto,
     reply_to_proto,
     score_reply_to_proto,
@@ -58,6 +60,7 @@ from genret.service.wire.replies import (
 from genret.service.wire.requests import (
     answer_request_from_proto,
     check_stream_id,
+    complete_request_from_proto,
     error_on_wire,
     held_bytes,
     link_options_from_proto,
@@ -72,6 +75,8 @@ from genret.service.wire.rpc_status import failure_to_proto
 M = TypeVar("M", bound=Message)
 # A longer query is tokenised off the event loop: 1 MB takes a second, 2,000 characters well under 1 ms.
 _INLINE_QUERY_CHARS = 2000
+# Prefixes that are completed at once, some milliseconds each, and those that may wait for them.
+_COMPLETING_THREADS, _MAX_COMPLETING = 2, 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +149,8 @@ class Methods:
         self._config = config
         self._compiler = compiler
         self.request_bytes = RequestBytes(config.max_client_bytes, config.max_bytes)
+        self._completing = asyncio.Semaphore(_COMPLETING_THREADS)
+        self._num_completing = 0
         self.streams: set[_Stream] = set()  # the open ones
         self._takes_streams = True
 
@@ -271,6 +278,29 @@ class Methods:
         if number > self._config.max_batch_items:
             raise InputError(field, f"at most {self._config.max_batch_items}, got {number}")
 
+    async def complete(self, message: pb.CompleteRequest, call: Call) -> pb.CompleteResponse:
+        """Complete a prefix on a thread of its own; only the order of a model waits for the device."""
+        request = complete_request_from_proto(message)
+        if self._num_completing >= _MAX_COMPLETING:
+            raise OverloadedError("QUEUE_FULL", "too many prefixes are being completed", retry_after_s=0.1)
+        with self._indexes.use(message.index) as served:
+            self._num_completing += 1
+            try:
+                async with self._completing:
+                    found = await asyncio.to_thread(contained, served.retriever.complete, request)
+            finally:
+                self._num_completing -= 1
+            scored = score_request(request, found)
+            if scored is None:
+                return complete_reply_to_proto(found, served.description, 0.0, call.elapsed_ms())
+
+            def write(scores: ScoreResult, *times: Any) -> pb.CompleteResponse:
+                return complete_reply_to_proto(ordered_by_model(request, found, scores), *times)
+
+            query = replace(SCORE, write=write, error=lambda error, _: error_on_wire(error, CompleteRequest))
+            reply: pb.CompleteResponse = await self._ask(query, served, scored, message, call, Patience.NONE)
+            return reply
+
     async def list_indexes(
         self, message: index_pb.ListIndexesRequest, call: Call
     ) -> index_pb.ListIndexesResponse:
@@ -334,6 +364,7 @@ METHODS: dict[str, Method] = {
         Method(_RETRIEVAL, "Link", Methods.link),
         Method(_RETRIEVAL, "Answer", partial(Methods.single, query=ANSWER)),
         Method(_RETRIEVAL, "Score", partial(Methods.single, query=SCORE)),
+        Method(_RETRIEVAL, "Complete", Methods.complete),
         Method(_INDEXES, "ListIndexes", Methods.list_indexes),
         Method(_INDEXES, "GetIndex", Methods.get_index),
         Method(_INDEXES, "ReloadIndex", Methods.reload_index, is_limited=False),

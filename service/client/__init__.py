@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from genret.service.client.clients import AsyncRetrievalClient, RetrievalClient
     from genret.service.client.reply import (
         AnswerReply,
+        CompleteReply,
         EvidenceInfo,
         IndexInfo,
         IndexRef,
@@ -60,6 +61,7 @@ __all__ = [
     "AsyncRetrievalClient",
     "CallError",
     "ClientOptions",
+    "CompleteReply",
     "EvidenceInfo",
     "IndexInfo",
     "IndexRef",

@@ -20,11 +20,19 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from genret.retrieval.answers.answer_types import AnswerRequest
+from genret.retrieval.complete_types import CompleteRequest, ModelCompleteOptions
 from genret.retrieval.errors import InputError
 from genret.retrieval.types import Mention, MethodOptions, RequestOptions, RetrieveRequest, with_options
 from genret.service.call import PRIORITY_KEY, REQUEST_ID_KEY, Priority, sane_request_id
 from genret.service.client.client_options import CallOptions, ClientOptions, OptionChanges
-from genret.service.client.reply import AnswerReply, IndexInfo, ReloadReply, Reply, ScoreReply
+from genret.service.client.reply import (
+    AnswerReply,
+    CompleteReply,
+    IndexInfo,
+    ReloadReply,
+    Reply,
+    ScoreReply,
+)
 from genret.service.errors import MESSAGE_TOO_LARGE, CallError
 from genret.service.pb.genret.v1 import index_service_pb2 as index_pb
 from genret.service.pb.genret.v1 import index_service_pb2_grpc as index_grpc
@@ -33,6 +41,7 @@ from genret.service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
 from genret.service.wire.replies import (
     answer_from_proto,
     batch_reply_from_proto,
+    complete_reply_from_proto,
     index_from_proto,
     outcome_from_proto,
     reload_from_proto,
@@ -42,6 +51,7 @@ from genret.service.wire.replies import (
 from genret.service.wire.requests import (
     answer_request_to_proto,
     link_request_to_proto,
+    options_to_proto,
     request_to_proto,
     score_request_to_proto,
 )
@@ -234,6 +244,26 @@ class Client:
         query = subject.mention if isinstance(subject, Mention) else subject
         message = score_request_to_proto(subject, titles, prompt, index)
         return UnaryCall(self, call, self._retrieval.Score, message, partial(score_reply_from_proto, query))
+
+    @_call
+    def complete(
+        self,
+        prefix: str,
+        k: int = 10,
+        *,
+        options: ModelCompleteOptions | None = None,
+        index: str = "",
+        **call: Unpack[CallOptions],
+    ) -> UnaryCall[CompleteReply]:
+        """Return the entities that a typed prefix may become; `options` as of `Retriever.complete`.
+
+        InputError: the prefix or an option cannot be used.
+        """
+        request = CompleteRequest(prefix, k, **(options or {}))
+        fields = options_to_proto(request, pb.CompleteRequest)
+        message = pb.CompleteRequest(index=index, prefix=prefix, **fields)
+        parse = partial(complete_reply_from_proto, prefix)
+        return UnaryCall(self, call, self._retrieval.Complete, message, parse)
 
     @_call
     def list_indexes(self, **call: Unpack[CallOptions]) -> UnaryCall[list[IndexInfo]]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from genret.retrieval.answers.answer_types import AnswerResult
+from genret.retrieval.complete_types import CompleteResult
 from genret.retrieval.score_types import ScoreResult
 from genret.retrieval.tables import Shown, plain
 from genret.retrieval.types import RetrievalResult
@@ -70,6 +71,16 @@ class ScoreReply(TimedReply):
     result: ScoreResult
 
     _rows = "result.scores"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class CompleteReply(TimedReply):
+    """Completions of a prefix."""
+
+    result: CompleteResult
+
+    _told = ("result.prefix", "total_ms", "index.name")
+    _rows, _has_ranks = "result.completions", True
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,12 +17,12 @@ from genret.retrieval.command_options import (
     grouped,
     model_options,
     request_flags,
-    shown_option,
 )
 from genret.retrieval.complete_types import CompleteRequest, CompleteResult
 from genret.retrieval.errors import InputError, SourceError
 from genret.retrieval.index.reader import Index
 from genret.service.commands import usage_error
+from genret.service.commands.connection import json_option
 from genret.service.commands.query import batches
 from genret.service.commands.render import FOLDED, RIGHT, WHITESPACE, show, table
 
@@ -39,7 +39,7 @@ _MANY = 200_000
 @grouped(
     "Request",
     *request_flags(CompleteRequest),
-    shown_option("--json", "as_json_lines", is_flag=True, help="One JSON object per prefix."),
+    json_option("COMPLETE", "prefix"),
 )
 @model_options
 def complete_command(

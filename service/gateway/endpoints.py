@@ -87,6 +87,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("POST", "/v1/link", "Link"),
     Endpoint("POST", "/v1/answer", "Answer"),
     Endpoint("POST", "/v1/score", "Score"),
+    Endpoint("POST", "/v1/complete", "Complete"),
     Endpoint("GET", "/v1/indexes", "ListIndexes", has_body=False),
     Endpoint("POST", "/v1/indexes/{name}:reload", "ReloadIndex"),
     Endpoint("GET", "/v1/indexes/{name}", "GetIndex", has_body=False),

@@ -20,6 +20,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSe
 
 from genret.retrieval.answers.answer_types import AnswerRequest
 from genret.retrieval.arguments import INT64, MAX_IDS, options_of
+from genret.retrieval.complete_types import MAX_PREFIX, CompleteRequest
 from genret.retrieval.score_types import MAX_SCORED_TITLES
 from genret.retrieval.types import RetrieveRequest
 from genret.service.gateway.endpoints import ENDPOINTS, FORM_ENDPOINTS, NDJSON_TYPE, Endpoint
@@ -317,6 +318,9 @@ def _ranges(request: Any) -> Iterator[tuple[str, dict[str, float]]]:
 CONSTRAINTS: Mapping[str, Mapping[str, Any]] = {
     **dict(_ranges(RetrieveRequest)),
     **dict(_ranges(AnswerRequest)),
+    **dict(_ranges(CompleteRequest)),
+    "CompleteRequest.prefix": {"maxLength": MAX_PREFIX},
+    "CompleteRequest.deny_entity_ids": _IDS,
     "RetrieveRequest.query": _NOT_BLANK,
     "RetrieveRequest.deny_entity_ids": _IDS,
     "EntityIds.ids": _IDS,

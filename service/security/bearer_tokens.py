@@ -40,6 +40,7 @@ METHOD_SCOPES: dict[str, Scope | None] = {
     f"/{_PACKAGE}.RetrievalService/Link": Scope.READ,
     f"/{_PACKAGE}.RetrievalService/Answer": Scope.READ,
     f"/{_PACKAGE}.RetrievalService/Score": Scope.READ,
+    f"/{_PACKAGE}.RetrievalService/Complete": Scope.READ,
     f"/{_PACKAGE}.IndexService/ListIndexes": Scope.READ,
     f"/{_PACKAGE}.IndexService/GetIndex": Scope.READ,
     f"/{_PACKAGE}.IndexService/ReloadIndex": Scope.ADMIN,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from genret.decoding.cancellation import CancelToken
 from genret.retrieval.answers.answer_types import AnswerRequest
+from genret.retrieval.complete_types import CompleteRequest, CompleteResult
 from genret.retrieval.errors import InputError, SourceError
 from genret.retrieval.index.reader import read_manifest
 from genret.retrieval.index.summary import evidence_facts
@@ -248,6 +249,10 @@ class PinnedRetriever:
         self.score_batch = retriever.score_batch
         self.mention_request = retriever.mention_request
         self.warm_up_steps = retriever.warm_up_steps
+
+    def complete(self, request: CompleteRequest) -> CompleteResult:
+        """Return completions by weight."""
+        return self.retriever.index.completer.complete(request)
 
     def prompt_tokens(self, request: RetrieveRequest | AnswerRequest) -> int:
         """Return the length of the request's prompt; raises InputError for what cannot be answered."""

@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol, get_args
 from genret.decoding.cancellation import CancelToken
 from genret.decoding.errors import DecodingError
 from genret.retrieval.answers.answer_types import AnswerRequest, AnswerResult
+from genret.retrieval.complete_types import CompleteRequest, CompleteResult
 from genret.retrieval.errors import GenretError
 from genret.retrieval.score_types import ScoreRequest, ScoreResult
 from genret.retrieval.types import Mention, RetrievalResult, RetrieveRequest
@@ -41,6 +42,9 @@ class ServedRetriever(Protocol):
     @property
     def answer_batch(self) -> BatchCall:
         """Answers `AnswerRequest`s with JSON."""
+
+    def complete(self, request: CompleteRequest) -> CompleteResult:
+        """Return completions by weight, from any thread; raises InputError. The first call takes seconds."""
 
     def prompt_tokens(self, request: RetrieveRequest | AnswerRequest) -> int:
         """Return the length of the request's prompt; raises InputError for what cannot be answered.

@@ -16,10 +16,19 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from genret.retrieval.answers.answer_types import AnswerResult
+from genret.retrieval.complete_types import CompleteResult
 from genret.retrieval.score_types import ScoreResult, TitleScore
 from genret.retrieval.tables import wire_names
 from genret.retrieval.types import Candidate, KvShare, MetadataValue, RetrievalResult, Timings
-from genret.service.client.reply import AnswerReply, IndexInfo, IndexRef, ReloadReply, Reply, ScoreReply
+from genret.service.client.reply import (
+    AnswerReply,
+    CompleteReply,
+    IndexInfo,
+    IndexRef,
+    ReloadReply,
+    Reply,
+    ScoreReply,
+)
 from genret.service.errors import CallError
 from genret.service.pb.genret.v1 import index_service_pb2 as index_pb
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
@@ -132,7 +141,7 @@ def _metadata_from_proto(message: pb.MetadataValue) -> MetadataValue:
 
 
 def _answered(
-    result: RetrievalResult | AnswerResult | ScoreResult,
+    result: RetrievalResult | AnswerResult | ScoreResult | CompleteResult,
     kind: Any,
     index: IndexInfo,
     queue_ms: float,
@@ -144,12 +153,19 @@ def _answered(
     return to_proto(result, kind, timings=timings, index=index, **more)
 
 
-def _reply(kind: Callable[..., T], query: str, message: Any, result: Callable[..., Any], **more: Any) -> T:
+def _reply(
+    kind: Callable[..., T],
+    query: str,
+    message: Any,
+    result: Callable[..., Any],
+    asked: str = "query",
+    **more: Any,
+) -> T:
     """Return the client's reply of a message; the total time of its result is the model's."""
     timings = from_proto(message.timings, Timings, total_ms=0.0)
     timings = replace(timings, total_ms=sum(astuple(timings)))
     kv = from_proto(message.kv_usage, KvShare)
-    found = from_proto(message, result, query=query, timings=timings, kv=kv, **more)
+    found = from_proto(message, result, timings=timings, kv=kv, **{asked: query}, **more)
     index = from_proto(message.index, IndexRef)
     return kind(found, message.timings.queue_ms, message.timings.total_ms, index)
 
@@ -230,6 +246,19 @@ def score_reply_from_proto(query: str, message: pb.ScoreResponse) -> ScoreReply:
     """Return the library's form of scores of titles for `query`."""
     scores = tuple(from_proto(one, TitleScore, probability=one.probability) for one in message.scores)
     return _reply(ScoreReply, query, message, ScoreResult, scores=scores)
+
+
+def complete_reply_to_proto(
+    result: CompleteResult, index: IndexInfo, queue_ms: float, total_ms: float
+) -> pb.CompleteResponse:
+    """Return the wire's form of completions; times are milliseconds."""
+    message: pb.CompleteResponse = _answered(result, pb.CompleteResponse, index, queue_ms, total_ms)
+    return message
+
+
+def complete_reply_from_proto(prefix: str, message: pb.CompleteResponse) -> CompleteReply:
+    """Return the library's form of the completions of a prefix."""
+    return _reply(CompleteReply, prefix, message, CompleteResult, "prefix")
 
 
 def index_to_proto(index: IndexInfo, is_default: bool) -> index_pb.Index:

@@ -17,6 +17,7 @@ from google.protobuf.message import Message
 from genret.decoding.errors import PromptTooLongError
 from genret.retrieval.answers.answer_types import AnswerRequest
 from genret.retrieval.arguments import MAX_IDS, RequestOption, options_of
+from genret.retrieval.complete_types import CompleteRequest
 from genret.retrieval.errors import InputError
 from genret.retrieval.score_types import MAX_SCORED_TITLES, ScoreRequest
 from genret.retrieval.types import Mention, RetrieveRequest
@@ -237,6 +238,14 @@ def score_request_to_proto(
     return message
 
 
+def complete_request_from_proto(message: pb.CompleteRequest) -> CompleteRequest:
+    """Return the library's form of a prefix; raises InputError for a field out of range."""
+    try:
+        return CompleteRequest(message.prefix, **options_from_proto(message, CompleteRequest))
+    except InputError as error:
+        raise error_on_wire(error, CompleteRequest) from None
+
+
 MAX_ID_BYTES = 256
 
 
@@ -251,6 +260,7 @@ _QUERIES: dict[type, Callable[[Any], Sequence[str]]] = {
     pb.RetrieveRequest: lambda m: (m.query,),
     pb.AnswerRequest: lambda m: (m.query,),
     pb.ScoreRequest: lambda m: (m.mention.mention if m.HasField("mention") else m.query,),
+    pb.CompleteRequest: lambda m: (m.prefix,),
     pb.RetrieveStreamRequest: lambda m: (m.request.query,),
     pb.BatchRetrieveRequest: lambda m: [item.query for item in m.requests],
     pb.LinkRequest: lambda m: [item.mention for item in m.mentions],
@@ -283,7 +293,7 @@ def _size(message: Any) -> tuple[int, int]:
         return len(message.requests), sum(_size(one)[1] for one in message.requests)
     if isinstance(message, pb.LinkRequest):
         return len(message.mentions), _size(message.options)[1]
-    if isinstance(message, pb.RetrieveRequest):
+    if isinstance(message, pb.RetrieveRequest | pb.CompleteRequest):
         return 1, len(message.allow_entity_ids.ids) + len(message.deny_entity_ids)
     return 1, len(message.titles) if isinstance(message, pb.ScoreRequest) else 0
 

@@ -93,7 +93,6 @@ def example(word: str) -> str:
         pytest.param("disc", 5, marks=pytest.mark.slow),
         pytest.param("beam-search", 7, marks=pytest.mark.slow),
         ("numbers", 4),
-        ("complete", 2),
     ],
 )
 def test_the_examples_of_a_page_print_what_it_says(folder: Path, name: str, number: int) -> None:
@@ -103,11 +102,19 @@ def test_the_examples_of_a_page_print_what_it_says(folder: Path, name: str, numb
     assert not differ(run("\n".join(blocks(page)), folder), "".join(printed))
 
 
-def test_the_command_of_the_page_of_completion_prints_what_it_says(folder: Path) -> None:
+def test_the_examples_of_the_page_of_completion_print_what_it_says(folder: Path) -> None:
+    page = text_of("docs/complete.md")
     session = r"^\$ genret (complete [^\n|]*) \| cut -f 3-6\n(.*?)^```"
-    ((command, said),) = re.findall(session, text_of("docs/complete.md"), re.DOTALL | re.MULTILINE)
+    ((command, said),) = re.findall(session, page, re.DOTALL | re.MULTILINE)
     printed = genret(command, folder).splitlines()
     assert ["\t".join(line.split("\t")[2:6]) for line in printed] == said.splitlines()
+    *library, (client, replied) = examples(page)
+    assert len(blocks(page)) == len(library) + 1 == 3
+    assert not differ(
+        run("\n".join(code for code, _ in library), folder), "".join(told for _, told in library)
+    )
+    with ServerProcess(str(folder / "sample.index")) as server:
+        assert not differ(run(client.replace("127.0.0.1:50051", server.address()), folder), replied)
 
 
 def test_the_examples_of_the_page_of_building_print_what_it_says(tmp_path: Path) -> None:

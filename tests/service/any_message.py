@@ -21,6 +21,7 @@ BASES: dict[str, Message] = {
         pb.Mention(mention="Paris", left="in ", right=" today"),
         pb.AnswerRequest(query="which", schema_json='{"enum": ["a", "b"]}', max_tokens=40),
         pb.ScoreRequest(query="which", titles=["Paris", "The Seine"]),
+        pb.CompleteRequest(prefix="par", k=2),
     )
 }
 SCHEMA_TEXTS = (

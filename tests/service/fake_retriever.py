@@ -10,6 +10,7 @@ from dataclasses import replace
 from genret.decoding.cancellation import CancelToken
 from genret.decoding.errors import DecodingError
 from genret.retrieval.answers.answer_types import AnswerEntity, AnswerRequest, AnswerResult
+from genret.retrieval.complete_types import CompleteRequest, CompleteResult, Completion, MatchedSpan
 from genret.retrieval.errors import GenretError, InputError
 from genret.retrieval.score_types import ScoreRequest, ScoreResult, TitleScore
 from genret.retrieval.types import (
@@ -64,6 +65,14 @@ class FakeRetriever:
         if not mention.mention.strip():
             raise InputError("mention", "must not be empty")
         return replace(options, query=f"{mention.left}[{mention.mention}]{mention.right}", prompt="mention")
+
+    def complete(self, request: CompleteRequest) -> CompleteResult:
+        self.threads.add(threading.current_thread().name)
+        if request.prefix in self.errors:
+            raise self.errors[request.prefix]
+        names = [f"{request.prefix} {n}" for n in range(request.k)]
+        found = (Completion(f"Q{n}", one, one, (MatchedSpan(0, 1),), n, 0.5) for n, one in enumerate(names))
+        return CompleteResult(request.prefix, tuple(found))
 
     def find_schema(self, request: AnswerRequest) -> None:
         pass

@@ -53,7 +53,7 @@ def test_every_call_of_a_client_says_what_it_takes_and_returns(client: Any) -> N
     listed = "list[Reply | CallError]"
     calls = {"retrieve": "Reply", "retrieve_batch": listed, "link": listed, "answer": "AnswerReply"}
     calls |= {"score": "ScoreReply", "list_indexes": "list[IndexInfo]", "get_index": "IndexInfo"}
-    calls |= {"reload_index": "ReloadReply", "health": "str"}
+    calls |= {"reload_index": "ReloadReply", "health": "str", "complete": "CompleteReply"}
     for name, returned in calls.items():
         method = vars(client)[name]
         assert inspect.iscoroutinefunction(method) == (client is AsyncRetrievalClient)

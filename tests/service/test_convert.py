@@ -468,7 +468,8 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
     max_leaves=12,
 )
-MESSAGES = [pb.RetrieveRequest, pb.BatchRetrieveRequest, pb.LinkRequest, pb.AnswerRequest, pb.ScoreRequest]
+MESSAGES = [pb.RetrieveRequest, pb.BatchRetrieveRequest, pb.LinkRequest, pb.AnswerRequest]
+MESSAGES += [pb.ScoreRequest, pb.CompleteRequest]
 
 
 @given(JSON, st.sampled_from(MESSAGES))

@@ -24,6 +24,7 @@ from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 from genret.service.pb.openapi import CONSTRAINTS, REQUIRED
 from genret.service.wire.requests import (
     answer_request_from_proto,
+    complete_request_from_proto,
     request_from_proto,
     score_request_from_proto,
 )
@@ -39,6 +40,7 @@ SCHEMAS: dict[str, Any] = DOCUMENT["components"]["schemas"]
 READERS: dict[str, Callable[[Any], object]] = {
     "RetrieveRequest": request_from_proto,
     "AnswerRequest": answer_request_from_proto,
+    "CompleteRequest": complete_request_from_proto,
     "ScoreRequest": lambda message: score_request_from_proto(message, FakeRetriever().mention_request),
 }
 # What a mention is refused for is the retriever's to say, behind the wire.
@@ -123,7 +125,7 @@ def test_options_of_mentions_leave_out_what_each_mention_says_itself() -> None:
 
 def message_with(name: str, field: str, value: Any) -> Any:
     """A message that is right but for one field."""
-    options: dict[str, Any] = {"query": "x", field: value}
+    options: dict[str, Any] = {"prefix" if name == "CompleteRequest" else "query": "x", field: value}
     if name == "AnswerRequest":
         options["schema_json"] = "{}"
     if name == "ScoreRequest":

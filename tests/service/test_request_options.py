@@ -12,6 +12,7 @@ import pytest
 
 from genret.retrieval.answers.answer_types import AnswerOptions, AnswerRequest
 from genret.retrieval.arguments import INT64, RequestOption, options_of
+from genret.retrieval.complete_types import CompleteRequest
 from genret.retrieval.linking.link_command import link_command
 from genret.retrieval.linking.link_options import LinkOptions
 from genret.retrieval.score_types import ScoreRequest
@@ -26,6 +27,7 @@ from genret.retrieval.types import (
     with_options,
 )
 from genret.service.commands.answer import answer_command
+from genret.service.commands.complete import complete_command
 from genret.service.commands.query import ask_command, query_command
 from genret.service.commands.score import score_command
 from genret.service.gateway.http_app import OPENAPI_FILE
@@ -39,6 +41,7 @@ COMMANDS = {
     RetrieveRequest: (query_command, ask_command),
     AnswerRequest: (answer_command,),
     ScoreRequest: (score_command,),
+    CompleteRequest: (complete_command,),
 }
 DECLARED = [
     pytest.param(request, option, id=f"{request.__name__}.{name}")

@@ -68,6 +68,12 @@ class ExtraProperties(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     EXTRA_PROPERTIES_UNSPECIFIED: _ClassVar[ExtraProperties]
     EXTRA_PROPERTIES_DECLARED: _ClassVar[ExtraProperties]
     EXTRA_PROPERTIES_ALLOWED: _ClassVar[ExtraProperties]
+
+class CompletionOrder(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    COMPLETION_ORDER_UNSPECIFIED: _ClassVar[CompletionOrder]
+    COMPLETION_ORDER_WEIGHT: _ClassVar[CompletionOrder]
+    COMPLETION_ORDER_MODEL: _ClassVar[CompletionOrder]
 RETRIEVAL_METHOD_UNSPECIFIED: RetrievalMethod
 RETRIEVAL_METHOD_BEAM: RetrievalMethod
 RETRIEVAL_METHOD_DISC: RetrievalMethod
@@ -102,6 +108,9 @@ FORMAT_POLICY_ANNOTATE: FormatPolicy
 EXTRA_PROPERTIES_UNSPECIFIED: ExtraProperties
 EXTRA_PROPERTIES_DECLARED: ExtraProperties
 EXTRA_PROPERTIES_ALLOWED: ExtraProperties
+COMPLETION_ORDER_UNSPECIFIED: CompletionOrder
+COMPLETION_ORDER_WEIGHT: CompletionOrder
+COMPLETION_ORDER_MODEL: CompletionOrder
 
 class RetrieveRequest(_message.Message):
     __slots__ = ("index", "query", "k", "method", "beam_size", "num_draws", "num_samples", "temperature", "top_m", "seed", "prompt_template", "filter", "allow_entity_ids", "deny_entity_ids", "min_mass", "adaptive", "exact", "exact_budget", "length_penalty", "aggregation", "explain", "shortlist_size", "decoder", "vector_weight", "shortlist_query", "title_weight")
@@ -579,3 +588,61 @@ class ScoreResponse(_message.Message):
     index: IndexRef
     kv_usage: KvUsage
     def __init__(self, scores: _Optional[_Iterable[_Union[TitleScore, _Mapping]]] = ..., num_nodes: _Optional[int] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., index: _Optional[_Union[IndexRef, _Mapping]] = ..., kv_usage: _Optional[_Union[KvUsage, _Mapping]] = ...) -> None: ...
+
+class CompleteRequest(_message.Message):
+    __slots__ = ("index", "prefix", "k", "order", "prompt_template", "filter", "allow_entity_ids", "deny_entity_ids")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_FIELD_NUMBER: _ClassVar[int]
+    K_FIELD_NUMBER: _ClassVar[int]
+    ORDER_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TEMPLATE_FIELD_NUMBER: _ClassVar[int]
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    ALLOW_ENTITY_IDS_FIELD_NUMBER: _ClassVar[int]
+    DENY_ENTITY_IDS_FIELD_NUMBER: _ClassVar[int]
+    index: str
+    prefix: str
+    k: int
+    order: CompletionOrder
+    prompt_template: str
+    filter: str
+    allow_entity_ids: EntityIds
+    deny_entity_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, index: _Optional[str] = ..., prefix: _Optional[str] = ..., k: _Optional[int] = ..., order: _Optional[_Union[CompletionOrder, str]] = ..., prompt_template: _Optional[str] = ..., filter: _Optional[str] = ..., allow_entity_ids: _Optional[_Union[EntityIds, _Mapping]] = ..., deny_entity_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class MatchedSpan(_message.Message):
+    __slots__ = ("begin", "end")
+    BEGIN_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    begin: int
+    end: int
+    def __init__(self, begin: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
+
+class Completion(_message.Message):
+    __slots__ = ("entity_id", "title", "form", "spans", "errors", "weight", "logprob")
+    ENTITY_ID_FIELD_NUMBER: _ClassVar[int]
+    TITLE_FIELD_NUMBER: _ClassVar[int]
+    FORM_FIELD_NUMBER: _ClassVar[int]
+    SPANS_FIELD_NUMBER: _ClassVar[int]
+    ERRORS_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    LOGPROB_FIELD_NUMBER: _ClassVar[int]
+    entity_id: str
+    title: str
+    form: str
+    spans: _containers.RepeatedCompositeFieldContainer[MatchedSpan]
+    errors: int
+    weight: float
+    logprob: float
+    def __init__(self, entity_id: _Optional[str] = ..., title: _Optional[str] = ..., form: _Optional[str] = ..., spans: _Optional[_Iterable[_Union[MatchedSpan, _Mapping]]] = ..., errors: _Optional[int] = ..., weight: _Optional[float] = ..., logprob: _Optional[float] = ...) -> None: ...
+
+class CompleteResponse(_message.Message):
+    __slots__ = ("completions", "timings", "index", "kv_usage")
+    COMPLETIONS_FIELD_NUMBER: _ClassVar[int]
+    TIMINGS_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    KV_USAGE_FIELD_NUMBER: _ClassVar[int]
+    completions: _containers.RepeatedCompositeFieldContainer[Completion]
+    timings: Timings
+    index: IndexRef
+    kv_usage: KvUsage
+    def __init__(self, completions: _Optional[_Iterable[_Union[Completion, _Mapping]]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., index: _Optional[_Union[IndexRef, _Mapping]] = ..., kv_usage: _Optional[_Union[KvUsage, _Mapping]] = ...) -> None: ...

@@ -70,6 +70,11 @@ class RetrievalServiceStub(object):
                 request_serializer=genret_dot_v1_dot_retrieval__service__pb2.ScoreRequest.SerializeToString,
                 response_deserializer=genret_dot_v1_dot_retrieval__service__pb2.ScoreResponse.FromString,
                 _registered_method=True)
+        self.Complete = channel.unary_unary(
+                '/genret.v1.RetrievalService/Complete',
+                request_serializer=genret_dot_v1_dot_retrieval__service__pb2.CompleteRequest.SerializeToString,
+                response_deserializer=genret_dot_v1_dot_retrieval__service__pb2.CompleteResponse.FromString,
+                _registered_method=True)
 
 
 class RetrievalServiceServicer(object):
@@ -128,6 +133,14 @@ class RetrievalServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Complete(self, request, context):
+        """Gives the entities that a typed prefix may become, with typing errors forgiven. By weight it asks no model and
+        waits for none; the first call on an index makes a table of its names.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_RetrievalServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -160,6 +173,11 @@ def add_RetrievalServiceServicer_to_server(servicer, server):
                     servicer.Score,
                     request_deserializer=genret_dot_v1_dot_retrieval__service__pb2.ScoreRequest.FromString,
                     response_serializer=genret_dot_v1_dot_retrieval__service__pb2.ScoreResponse.SerializeToString,
+            ),
+            'Complete': grpc.unary_unary_rpc_method_handler(
+                    servicer.Complete,
+                    request_deserializer=genret_dot_v1_dot_retrieval__service__pb2.CompleteRequest.FromString,
+                    response_serializer=genret_dot_v1_dot_retrieval__service__pb2.CompleteResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -330,6 +348,33 @@ class RetrievalService(object):
             '/genret.v1.RetrievalService/Score',
             genret_dot_v1_dot_retrieval__service__pb2.ScoreRequest.SerializeToString,
             genret_dot_v1_dot_retrieval__service__pb2.ScoreResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Complete(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/genret.v1.RetrievalService/Complete',
+            genret_dot_v1_dot_retrieval__service__pb2.CompleteRequest.SerializeToString,
+            genret_dot_v1_dot_retrieval__service__pb2.CompleteResponse.FromString,
             options,
             channel_credentials,
             insecure,
