@@ -45,9 +45,8 @@ from genret.retrieval.text import TextTokenizer
 from genret.retrieval.vectors.embedder import open_model
 from genret.retrieval.vectors.faiss_index import (
     kind_of,
+    load_faiss,
     new_index,
-    num_cells,
-    num_subquantisers,
     sample_size,
     train,
 )
@@ -528,12 +527,6 @@ def _sampled(shards: Sequence[ShardRun]) -> list[npt.NDArray[np.bool_]]:
 
 # Bytes of past queries: for each, and for each of their bytes; they are also stored themselves.
 _PER_QUERY, _PER_BYTE = 17, 3.1
-# Bytes of a number of a vector, and of an id.
-_WORD = 4
-_ID = 8
-# A node of hnsw with 32 neighbours: twice as many on the lowest level, some above, plus level and offset.
-_GRAPH_NODE = 4 * 64 + 20
-_LEVEL_SHARE = 1 / 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -598,49 +591,33 @@ def plan_vectors(wish: VectorBuildOptions, texts: int, dimensions: int, per_text
     """
     options = wish.options
     kind = kind_of(options.kind, texts)
-    index = new_index(kind, options.kind, dimensions, texts, options.seed)
-    size = texts * _bytes_per_text(kind, index, dimensions) + _fixed_bytes(kind, texts, dimensions)
-    trained = 0 if index.is_trained else min(options.sample or sample_size(texts), texts)
-    counts = [count for count in _FILLED if count < texts] or [texts]
-    taken = [_filling_seconds(kind, options, dimensions, count) for count in counts]
-    power = 1.0
-    if len(taken) > 1:
-        power = min(max(math.log(taken[-1] / taken[-2]) / math.log(counts[-1] / counts[-2]), 1.0), 1.3)
-    filling = taken[-1] * (texts / max(counts[-1], 1)) ** power
+    empty = new_index(kind, options.kind, dimensions, texts, options.seed)
+    trained = 0 if empty.is_trained else min(options.sample or sample_size(texts), texts)
+    count = min(texts, _FILLED)
+    taken, size = _filled(kind, options, dimensions, count)
+    quarter = max(count // 4, 1)
+    growth, per_vector = 1.0, size / max(count, 1)
+    if quarter < count < texts:
+        before, less = _filled(kind, options, dimensions, quarter)
+        growth = min(max(math.log(taken / before) / math.log(count / quarter), 0.5), 1.3)
+        per_vector = (size - less) / (count - quarter)
+    told = size + per_vector * (texts - count)
+    filling = taken * (texts / max(count, 1)) ** growth
     seconds = per_text * (texts + trained + (0 if kind == "flat" else _KNOWN_ITEMS)) + filling
-    return VectorPlan(str(wish.method), texts, dimensions, kind, round(size), seconds)
+    return VectorPlan(str(wish.method), texts, dimensions, kind, round(told), seconds)
 
 
-# Texts that are embedded for the time they take, and before it; sizes of indexes of random vectors that are
-# trained and filled; texts that choose the search effort.
-_EMBEDDED, _WARM, _FILLED, _KNOWN_ITEMS = 256, 16, (4096, 16_384), 1000
+# Texts that are embedded for the time they take, and before it; random vectors that fill an index; texts that
+# choose the search effort.
+_EMBEDDED, _WARM, _FILLED, _KNOWN_ITEMS = 256, 16, 8192, 1000
 
 
-def _filling_seconds(kind: str, options: VectorOptions, dimensions: int, count: int) -> float:
-    """Return the seconds that faiss takes to train an index and fill it with so many random vectors."""
+def _filled(kind: str, options: VectorOptions, dimensions: int, count: int) -> tuple[float, int]:
+    """Return the seconds in which faiss trains an index and fills it with random vectors, and its bytes."""
     vectors = np.random.default_rng(0).standard_normal((count, dimensions), np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     index = new_index(kind, options.kind, dimensions, count, options.seed)
     begun = time.perf_counter()
     train(index, vectors[: options.sample or sample_size(count)])
     index.add_with_ids(vectors, np.arange(count))
-    return time.perf_counter() - begun
-
-
-def _bytes_per_text(kind: str, index: Any, dimensions: int) -> float:
-    if kind == "ivfpq":
-        return num_subquantisers(dimensions) / 2 + _ID
-    if kind == "hnsw":
-        return _WORD * dimensions + _ID + _GRAPH_NODE * (1 + _LEVEL_SHARE)
-    if kind == "flat":
-        return _WORD * dimensions + _ID
-    inner = getattr(index, "index", index)  # the index inside the id map
-    try:
-        return float(inner.sa_code_size()) + _ID
-    except RuntimeError:  # not every index of faiss knows
-        return float(_WORD * dimensions) + _ID
-
-
-def _fixed_bytes(kind: str, texts: int, dimensions: int) -> int:
-    """Return the bytes of the quantisers: the cells' centroids, and sixteen for each part of a vector."""
-    return _WORD * dimensions * (num_cells(texts) + 16) if kind == "ivfpq" else 0
+    return time.perf_counter() - begun, load_faiss().serialize_index(index).nbytes
