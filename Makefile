@@ -18,10 +18,20 @@ WORKERS ?= $(shell n=$$(nproc); echo $$((n > 8 ? 8 : n)))
 PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 PACKAGES := genret/__init__.py genret/__main__.py retrieval index_builder decoding service
-.PHONY: help setup demo check quick test test-all test-slow test-vllm lint format types imports buf docs wheel bench stubs lock manifests clean
+.PHONY: help install setup demo check quick test test-all test-slow test-vllm lint format types imports buf docs wheel bench stubs lock manifests clean
 
 help:  ## Say what can be made.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 14
+
+# Where torch comes from: builds for the CPU; TORCH_INDEX= takes that of pip's own index, on Linux a build for CUDA.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+
+install:  ## Create .venv and install genret alone, without extras and tools.
+	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer found; name one: make PYTHON=..." >&2; exit 1; }
+	@echo "installing genret into $(VENV) with $(PYTHON) (a few minutes the first time)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) torch $(addprefix --index-url ,$(TORCH_INDEX))
+	@$(PIP) .
 
 setup: $(STAMP)  ## Create .venv and install the project, its extras and its tools.
 
