@@ -32,6 +32,7 @@ install:  ## Create .venv and install genret alone, without extras and tools.
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(PIP) torch $(addprefix --index-url ,$(TORCH_INDEX))
 	@$(PIP) .
+	@$(BIN)/genret warm-cache
 
 setup: $(STAMP)  ## Create .venv and install the project, its extras and its tools.
 

@@ -7,6 +7,7 @@ The options are made of the table of settings. click shows them and splits the c
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -152,6 +153,7 @@ def _serve(config: ServerConfig) -> None:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     say = partial(announce, config.log)
     say(f"opening {', '.join(f'index {spec.name!r}' for spec in config.indexes)}")
+    gc.disable()  # imports make a million objects that stay; `Server.load` freezes them and turns it on again
     with _signals_before_the_server(say) as stop_if_asked:
         from genret.service.observability.tracing import start as start_tracing
         from genret.service.serving.models import IndexOpener

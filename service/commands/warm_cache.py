@@ -1,4 +1,4 @@
-"""`genret warm-cache`: compiles ahead what a server compiles when it first starts, for an image.
+"""`genret warm-cache`: compiles ahead what a server compiles when it first starts: modules and loops.
 
 It opens an index of twenty titles of the sample, as a server does, and tries of every width of tokens.
 """
@@ -15,6 +15,7 @@ from pathlib import Path
 
 import click
 
+import genret
 from genret.retrieval.defaults import sample_catalogue, small_model_dir
 from genret.retrieval.errors import GenretError
 from genret.service.commands.connection import json_option
@@ -27,24 +28,24 @@ _VOCABULARIES = (1 << 8, 1 << 16, 1 << 17)  # tokens of 8, 16 and 32 bits
 @click.command("warm-cache")
 @json_option("WARM_CACHE", "folder: its loops and bytes")
 def warm_cache_command(as_json_lines: bool) -> None:
-    """Compile the loops (extra numba) into the folder NUMBA_CACHE_DIR, for servers to come.
+    """Compile ahead what the first start of a server would: Python's modules, and the loops (extra numba).
 
-    They find them there if genret lies in the same place, with the same versions of numba and Python, and if
-    the processor has the same name and features: with NUMBA_CPU_NAME=generic, here and there, any of the
-    architecture does. The folder may be read-only for them.
+    Loops go into the folder NUMBA_CACHE_DIR, else beside their files. Servers find them if genret lies in the
+    same place, with the same versions of numba and Python, and if the processor has the same name and
+    features: with NUMBA_CPU_NAME=generic, here and there, any of the architecture does. The folder may be
+    read-only for them. Modules go beside their files, unless PYTHONDONTWRITEBYTECODE is set.
     """
     named = os.environ.get(_VARIABLE)
-    if not named:
-        raise click.UsageError(
-            f"{_VARIABLE}: expected the folder that shall hold the compiled loops, got none"
-        )
-    if find_spec("numba") is None:
+    has_loops = find_spec("numba") is not None
+    if named and not has_loops:
         raise GenretError("there are no loops to compile: install generative-retrieval[numba]")
-    folder = Path(named)
+    folder = Path(named or genret.__path__[0])
     with tempfile.TemporaryDirectory(prefix="genret-warm-cache-") as name:
-        _use_all_loops(Path(name))
-    kept = sorted(folder.rglob("*.nbc"))
-    if not kept:
+        _use_all_loops(Path(name), "auto" if not has_loops else "numba")
+    # The rooms of a checkout are links, which rglob does not follow.
+    rooms = (folder, *folder.glob("*/")) if has_loops else ()
+    kept = {file for room in rooms for file in room.rglob("*.nbc")}
+    if has_loops and not kept:
         raise GenretError(f"{folder}: no compiled loop could be kept there; the log says why")
     size = sum(file.stat().st_size for file in kept)
     if as_json_lines:
@@ -53,7 +54,7 @@ def warm_cache_command(as_json_lines: bool) -> None:
         click.echo(f"{len(kept)} compiled loops in {folder}, {size:,} bytes")
 
 
-def _use_all_loops(folder: Path) -> None:
+def _use_all_loops(folder: Path, kernels: str) -> None:
     """Warm up whatever a server warms up; `folder` is for files needed on the way. Raises GenretError."""
     from genret.decoding.trie.title_trie import TitleTrie
     from genret.index_builder.cli import build_command
@@ -68,4 +69,4 @@ def _use_all_loops(folder: Path) -> None:
         build_command.main(arguments, prog_name="genret build", standalone_mode=False)
     Retriever.open(index, model, device="cpu").warm_up()
     for size in _VOCABULARIES:
-        TitleTrie.from_rows([(1, 0)], size, kernels="numba")
+        TitleTrie.from_rows([(1, 0)], size, kernels=kernels)

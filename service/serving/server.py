@@ -132,6 +132,7 @@ class Server:
         # not frozen.
         give_back_memory()
         gc.freeze()
+        gc.enable()
         await self.readiness.announce(State.READY)
 
     async def _load(self, spec: IndexSpec) -> None:

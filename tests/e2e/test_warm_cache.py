@@ -33,13 +33,19 @@ def stamps(folder: Path) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_folder_must_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(FOLDER, raising=False)
-    result = CliRunner().invoke(cli, ["warm-cache"])
-    assert result.exit_code == 2
-    assert (
-        "NUMBA_CACHE_DIR: expected the folder that shall hold the compiled loops, got none" in result.stderr
-    )
+def test_without_a_folder_and_numba_the_modules_are_compiled(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['numba'] = None")
+    compiled = tmp_path / "pyc"
+    environment = {**ENVIRONMENT, "PYTHONPATH": f"{tmp_path}:{ENVIRONMENT['PYTHONPATH']}"}
+    environment |= {"PYTHONPYCACHEPREFIX": str(compiled), "PYTHONDONTWRITEBYTECODE": ""}
+    environment.pop(FOLDER, None)
+    command = [*GENRET, "warm-cache", "--json"]
+    ran = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    assert json.loads(ran.stdout)["loops"] == 0
+    made = {file.name.split(".")[0] for file in compiled.rglob("*.pyc")}
+    assert {"server", "retriever", "http_app", "modeling_llama"} <= made
 
 
 def test_without_numba_there_is_nothing_to_compile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
