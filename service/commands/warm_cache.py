@@ -9,6 +9,7 @@ import json
 import os
 import tempfile
 from contextlib import redirect_stdout
+from importlib import import_module
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
@@ -60,6 +61,7 @@ def _use_all_loops(folder: Path, kernels: str) -> None:
     from genret.index_builder.cli import build_command
     from genret.retrieval.retriever import Retriever
 
+    import_module("genret.service.serving.server")
     titles, index = folder / "titles.tsv", folder / "titles.index"
     with sample_catalogue().open(encoding="utf-8") as catalogue:
         titles.write_text("".join(islice(catalogue, 1 + _TITLES)), encoding="utf-8")
