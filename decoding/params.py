@@ -140,6 +140,8 @@ class AnswerParams:
         forced_spans: Write forced bytes without asking the model for their tokens, if the tokenizer leaves no
             doubt about them. Needs a speller.
         draft_tokens: Most tokens that a draft model, if there is one, proposes at a time; 0: none.
+        echo_tokens: Tokens in a row, at least a whole period of them, that a greedy answer may write again
+            before the text, number or list that repeats itself is ended; 0: no limit.
     """
 
     max_tokens: int = 512
@@ -147,9 +149,11 @@ class AnswerParams:
     seed: int = 0
     forced_spans: bool = True
     draft_tokens: int = 4
+    echo_tokens: int = 0
 
     def __post_init__(self) -> None:
         _check("max_tokens", self.max_tokens, 1, MAX_TOKENS)
+        _check("echo_tokens", self.echo_tokens, 0, MAX_TOKENS)
         _check("seed", self.seed, -(2**63), 2**63 - 1)
         _check("draft_tokens", self.draft_tokens, 0, MAX_DRAFT_TOKENS)
         if self.temperature != 0 and not 0.01 <= self.temperature <= 100.0:  # also refuses NaN

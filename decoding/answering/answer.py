@@ -10,10 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from weakref import ref
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from genret.decoding.answering.speller import Speller
 from genret.decoding.answering.token_choice import Choice, ChoicePoint, PackedMask
@@ -21,6 +23,7 @@ from genret.decoding.bounded_cache import BoundedCache
 from genret.decoding.cancellation import CancelToken, reason_to_stop
 from genret.decoding.errors import DecodingCancelledError, InvalidLogitsError
 from genret.decoding.grammar.constraint import TokenGrammar
+from genret.decoding.grammar.vocabulary import Vocabulary
 from genret.decoding.params import AnswerParams
 
 # Cost of a draft model's pass, in passes of the model, if their sizes are unknown.
@@ -154,6 +157,29 @@ Steps = list[tuple[int, int]]
 _AFFORDABLE = AffordableMasks(max_bytes=8 << 20)
 
 
+# Longest period of a repetition that is looked for, tokens.
+_LONGEST_PERIOD = 64
+
+
+def echo_period(tokens: Sequence[int], least: int) -> int:
+    """Return the shortest period of the repetition that tokens end with, 0 for none.
+
+    At least `least` tokens, and a whole period, are the same as those a period before; 0 finds nothing.
+    """
+    for period in range(1, min(_LONGEST_PERIOD, len(tokens) // 2) + 1 if least else 0):
+        size = max(least, period)
+        if tokens[-size:] == tokens[-size - period : -period] and len(tokens) >= size + period:
+            return period
+    return 0
+
+
+@lru_cache(maxsize=8)
+def _closing_tokens(vocabulary: Vocabulary) -> NDArray[np.int64]:
+    """Return the tokens that may end a text: those with a quote, unless they begin with an escape."""
+    texts = ((token, vocabulary.bytes_of(token) or b"") for token in range(vocabulary.vocab_size))
+    return np.array([token for token, text in texts if b'"' in text and text[:1] != b"\\"], dtype=np.int64)
+
+
 class Answer:
     """State of one query's answer.
 
@@ -284,6 +310,41 @@ class Answer:
         each once.
         """
         return _AFFORDABLE.mask(self.grammar, state, self._budget - step)
+
+    def without_echo(self, written: Sequence[int], state: int) -> PackedMask | None:
+        """Return the allowed tokens that do not go on with what repeats itself, None where nothing does.
+
+        A text or number that repeats itself within is ended. Otherwise no list gets another item, nor an
+        object another member, that it need not have.
+        """
+        period = 0 if self.params.temperature else echo_period(written, self.params.echo_tokens)
+        if not period:
+            return None
+        grammar, vocabulary = self.grammar, self.grammar.vocabulary
+        is_text = all(grammar.advance_bytes(state, sign) >= 0 for sign in (b"]", b"}", b":"))
+        allowed = grammar.tokens(state)
+        looked = (
+            np.isin(allowed, _closing_tokens(vocabulary))
+            if is_text
+            else np.ones(len(allowed), dtype=np.bool_)
+        )
+        texts = {token: vocabulary.bytes_of(token) or b"" for token in allowed[looked].tolist()}
+        said = grammar.text(written[-period:])
+        ending = []
+        if b'"' not in said and (is_text or b"," not in said):
+            ending = [token for token, text in texts.items() if is_text or text.lstrip()[:1] in b",]}"]
+        if not ending:
+            kept = [token for token, text in texts.items() if not self._adds_item(state, text, is_text)]
+            ending = [*kept, *allowed[~looked].tolist()]
+        return vocabulary.packed(np.sort(ending)) if ending else None
+
+    def _adds_item(self, state: int, text: bytes, is_text: bool) -> bool:
+        """Whether a token writes a comma where a bracket may stand; `is_text`: `state` is within a text."""
+        comma = text.find(b",", text.find(b'"') + 1 if is_text else 0)
+        if comma < 0 or (not is_text and b'"' in text[:comma]):
+            return False
+        before = self.grammar.advance_bytes(state, text[:comma])
+        return before >= 0 and any(self.grammar.advance_bytes(before, end) >= 0 for end in (b"]", b"}"))
 
     def write_forced(self) -> None:
         """Append the tokens that follow without a choice."""

@@ -208,16 +208,23 @@ def points_of(answer: Answer, stretch: ProposedSpan, query: int, first: int) -> 
     `query` is its row in the pass, `first` the number of the token that the first of its logits predicts.
     """
     begin = len(answer.tokens)
+    text = answer.tokens + stretch.tokens
     places: list[tuple[int, int, Proposal | None]] = [
         (place.index, place.state, place.proposal) for place in stretch.places
     ]
     behind = len(stretch.steps)
     if stretch.state != answer.grammar.finished and not (places and places[-1][0] == behind):
         places.append((behind, stretch.state, None))
-    return [
-        replace(answer.point(query, begin + index - first, state, begin + index, _STREAM), proposal=proposal)
-        for index, state, proposal in places
-    ]
+    points = []
+    for index, state, proposal in places:
+        step = begin + index
+        mask = answer.without_echo(text[:step], state)
+        point = answer.point(query, step - first, state, step, _STREAM, mask)
+        is_open = (
+            proposal is None or mask is None or int(mask[proposal.token >> 5]) >> (proposal.token & 31) & 1
+        )
+        points.append(replace(point, proposal=proposal if is_open else None))
+    return points
 
 
 def commit(

@@ -95,6 +95,7 @@ class AnswerRequest:
         unset="by the checkpoint",
     )
     forced_spans: bool = option(True, "greedy, sample: write what must come without asking the model.")
+    end_repetition: bool = option(True, "greedy: end a text, number or list that only repeats itself.")
     prompt: str | None = prompt_name()
 
     def __post_init__(self) -> None:
@@ -235,6 +236,7 @@ class AnswerOptions(TypedDict, total=False):
     extra_properties: str
     shortlist: int | None
     forced_spans: bool
+    end_repetition: bool
     prompt: str | None
 
 

@@ -53,6 +53,8 @@ from genret.retrieval.types import Timings
 
 # A prompt must leave room for an answer: at most this much of the positions is kept for it.
 _MIN_ROOM = 64
+# Tokens that an answer may write again before it is taken for one that would do so up to its budget.
+_ECHO_TOKENS = 12
 
 AnswerReply = AnswerResult | GenretError | DecodingCancelledError
 
@@ -395,6 +397,7 @@ def _write_chains(
             temperature=0.0 if job.request.method == "greedy" else job.request.temperature,
             seed=job.request.seed or 0,
             forced_spans=job.request.forced_spans,
+            echo_tokens=_ECHO_TOKENS if job.request.end_repetition else 0,
         )
         for job in jobs
     ]

@@ -40,7 +40,10 @@ if TYPE_CHECKING:
 _ABOUT_SCHEMA = "schema_json: "
 
 
-_GRAMMAR = ("whitespace", "property_order", "formats", "extra_properties", "forced_spans", "prompt")
+_GRAMMAR = (
+    *("whitespace", "property_order", "formats", "extra_properties"),
+    *("forced_spans", "end_repetition", "prompt"),
+)
 
 
 @click.command("answer", cls=GroupedCommand)

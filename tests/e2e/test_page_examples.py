@@ -173,6 +173,12 @@ def test_the_first_json_answer_is_written(evaluation_folder: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_schemas_from_practice_are_answered_as_the_page_says(readme_folder: Path) -> None:
+    ((code, said),) = [found for found in examples(JSON_ANSWERS) if "# a call of a tool" in found[0]]
+    assert run(code, readme_folder) == said
+
+
+@pytest.mark.slow
 def test_the_first_session_of_the_readme_prints_what_it_says(readme_folder: Path) -> None:
     """Titles, entities and reasons; numbers are those of one processor, and of another a little different."""
     session = r"^\$ genret (ask [^\n|]*?)(?: \|[^\n]*)?\n(.*?)(?=^\$|^```)"

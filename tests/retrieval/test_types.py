@@ -386,7 +386,7 @@ def test_a_mapping_is_kept_as_text_with_its_order() -> None:
         ({"seed": 2**63}, "seed: must be in "),
         ({"beam_size": 0}, r"beam_size: must be in \[1, 1000\], got 0"),
         ({"num_draws": 257}, r"num_draws: must be in \[1, 256\], got 257"),
-        ({"shortlist": 0}, r"shortlist: must be in \[1, 1000\], got 0"),
+        ({"shortlist": -1}, r"shortlist: must be in \[0, 1000\], got -1"),
         ({"whitespace": "tabs"}, "whitespace: must be one of compact, spaced, flexible; got 'tabs'"),
         ({"property_order": "az"}, "property_order: must be one of schema, any; got 'az'"),
         ({"formats": True}, "formats: must be one of assert, annotate; got True"),

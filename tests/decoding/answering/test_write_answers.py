@@ -23,7 +23,7 @@ from transformers import PreTrainedModel
 import genret.decoding.answering.token_choice as choice_points
 from benchmarks.harness.schema_classes import CLASSES, SchemaClass
 from genret.decoding.answering import AnswerParams, AnswerText, Speller, write_answers
-from genret.decoding.answering.answer import AffordableMasks
+from genret.decoding.answering.answer import AffordableMasks, echo_period
 from genret.decoding.answering.token_choice import MAX_LISTED, ChoicePoint, decide, suggest
 from genret.decoding.cancellation import CancelToken
 from genret.decoding.errors import DecodingCancelledError, InvalidLogitsError, PromptTooLongError
@@ -344,6 +344,66 @@ SHIPPED = Path(__file__).resolve().parents[3] / "data" / "small-model"
 SCHEMA_PIECES = [b'{"', b'": ', b'": "', b'", "', b'"}', b"true", b"false", b"null", b"name", b"age"]
 SCHEMA_PIECES += [b"field", b'":']
 VOCABULARY = Vocabulary([None] * 3 + [bytes([byte]) for byte in range(256)] + SCHEMA_PIECES, 2, 280)
+
+
+@given(st.lists(st.integers(0, 2), max_size=24), st.integers(1, 5))
+def test_a_period_is_that_of_a_whole_period_written_again(tokens: list[int], least: int) -> None:
+    found = [
+        period
+        for period in range(1, len(tokens))
+        for size in [max(least, period)]
+        if size + period <= len(tokens)
+        and all(tokens[-place] == tokens[-place - period] for place in range(1, size + 1))
+    ]
+    assert echo_period(tokens, least) == min(found, default=0)
+    assert echo_period(tokens, 0) == 0
+
+
+BYTES = [bytes([byte]) for byte in range(256)]
+CLOSING = [b'",', b'"]', b'"]}', b'"}', b'."', b'\\"']
+
+
+@pytest.mark.parametrize("forces", [False, True])
+@pytest.mark.parametrize(
+    ("said", "ended"),
+    [
+        (b'{"v": ["' + b'ab", "' * 40, {"v": ["ab"] * 4, "w": "."}),
+        (b'{"v": "' + b"ab. " * 40, {"v": "ab. " * 4, "w": "."}),
+        (b'{"v": 1' + b"0" * 40, {"v": 10**13, "w": "."}),
+        (b'{"v": [{"n": 1}' + b', {"n": 1}' * 40, {"v": [{"n": 1}] * 3, "w": "."}),
+    ],
+    ids=["list", "text", "number", "objects"],
+)
+def test_what_repeats_itself_is_ended_and_the_rest_is_written(
+    said: bytes, ended: object, forces: bool
+) -> None:
+    """The model says the same again and again, and something else once it cannot."""
+    vocabulary = Vocabulary([*BYTES, *CLOSING], 262, 263)
+    item = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    value = {"type": ["string", "integer", "array"], "items": {"anyOf": [{"type": "string"}, item]}}
+    schema = {"type": "object", "properties": {"v": value, "w": {"type": "string"}}, "required": ["v"]}
+    grammar = compile_schema(json.dumps(schema), Leaves(vocabulary), GrammarOptions.for_writing())
+
+    def logits(prompt: object, text: object) -> torch.Tensor:
+        written = grammar.text(text)
+        scores = torch.full((263,), -9.0)
+        scores[list(b'}],"')] = torch.tensor([1.0, 2.0, 3.0, 4.0])
+        if said.startswith(written):
+            scores[said[len(written)]] = 9.0
+        elif written.endswith(b'"w": "'):
+            scores[CLOSING.index(b'."') + 256] = 9.0
+        return scores
+
+    model = TableModel(263, logits)
+    params = AnswerParams(max_tokens=120, echo_tokens=12, forced_spans=forces)
+    speller = Speller(lambda text: list(text), vocabulary)
+    (answer,) = written(write_answers(model, [[1]], [grammar], params, speller=speller))
+    assert json.loads(answer.text) == ended
+    assert answer.logprob == pytest.approx(model.logprob([1], answer.token_ids), abs=1e-3)
+    (endless,) = written(
+        write_answers(model, [[1]], [grammar], replace(params, echo_tokens=0), speller=speller)
+    )
+    assert len(endless.token_ids) > len(answer.token_ids)
 
 
 @cache

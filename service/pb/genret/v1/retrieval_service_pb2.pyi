@@ -439,7 +439,7 @@ class BatchRetrieveResponse(_message.Message):
     def __init__(self, results: _Optional[_Iterable[_Union[BatchRetrieveResult, _Mapping]]] = ...) -> None: ...
 
 class AnswerRequest(_message.Message):
-    __slots__ = ("index", "query", "schema_json", "schema_name", "method", "max_tokens", "temperature", "seed", "beam_size", "num_draws", "whitespace", "property_order", "formats", "extra_properties", "forced_spans", "prompt_template", "shortlist")
+    __slots__ = ("index", "query", "schema_json", "schema_name", "method", "max_tokens", "temperature", "seed", "beam_size", "num_draws", "whitespace", "property_order", "formats", "extra_properties", "forced_spans", "prompt_template", "shortlist", "end_repetition")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     QUERY_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_JSON_FIELD_NUMBER: _ClassVar[int]
@@ -457,6 +457,7 @@ class AnswerRequest(_message.Message):
     FORCED_SPANS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TEMPLATE_FIELD_NUMBER: _ClassVar[int]
     SHORTLIST_FIELD_NUMBER: _ClassVar[int]
+    END_REPETITION_FIELD_NUMBER: _ClassVar[int]
     index: str
     query: str
     schema_json: str
@@ -474,7 +475,8 @@ class AnswerRequest(_message.Message):
     forced_spans: bool
     prompt_template: str
     shortlist: int
-    def __init__(self, index: _Optional[str] = ..., query: _Optional[str] = ..., schema_json: _Optional[str] = ..., schema_name: _Optional[str] = ..., method: _Optional[_Union[AnswerMethod, str]] = ..., max_tokens: _Optional[int] = ..., temperature: _Optional[float] = ..., seed: _Optional[int] = ..., beam_size: _Optional[int] = ..., num_draws: _Optional[int] = ..., whitespace: _Optional[_Union[AnswerWhitespace, str]] = ..., property_order: _Optional[_Union[PropertyOrder, str]] = ..., formats: _Optional[_Union[FormatPolicy, str]] = ..., extra_properties: _Optional[_Union[ExtraProperties, str]] = ..., forced_spans: bool = ..., prompt_template: _Optional[str] = ..., shortlist: _Optional[int] = ...) -> None: ...
+    end_repetition: bool
+    def __init__(self, index: _Optional[str] = ..., query: _Optional[str] = ..., schema_json: _Optional[str] = ..., schema_name: _Optional[str] = ..., method: _Optional[_Union[AnswerMethod, str]] = ..., max_tokens: _Optional[int] = ..., temperature: _Optional[float] = ..., seed: _Optional[int] = ..., beam_size: _Optional[int] = ..., num_draws: _Optional[int] = ..., whitespace: _Optional[_Union[AnswerWhitespace, str]] = ..., property_order: _Optional[_Union[PropertyOrder, str]] = ..., formats: _Optional[_Union[FormatPolicy, str]] = ..., extra_properties: _Optional[_Union[ExtraProperties, str]] = ..., forced_spans: bool = ..., prompt_template: _Optional[str] = ..., shortlist: _Optional[int] = ..., end_repetition: bool = ...) -> None: ...
 
 class Entity(_message.Message):
     __slots__ = ("entity_id", "title", "metadata")
