@@ -180,7 +180,7 @@ class StackSegments:
         entries = segment.entries
         if len(entries) == 1:
             node, parents = entries[0]
-            reading = node.read(byte)
+            reading = node.kind.read(node, byte)  # kept in `steps` of the segment
             if type(reading) is ThreadPosition:
                 return self.segment(((reading, parents),))
             if type(reading) is tuple and len(reading) == 1:
