@@ -179,7 +179,17 @@ class CannedRetrieval:
     async def call(self, method: Method, request: Any, call: Call) -> Any:
         """Run a method of the table of the API, as `Methods.call` does."""
         ways = {"Retrieve": self.retrieve, "Answer": self.answer, "ListIndexes": self.list_indexes}
+        ways["Complete"] = self.complete
         return await ways[method.name](request, call)
+
+    async def complete(self, request: pb.CompleteRequest, call: Call) -> pb.CompleteResponse:
+        """Complete what begins with "ham" with Hamlet, and with an alias that would be markup."""
+        if not request.prefix.lower().startswith("ham"):
+            return pb.CompleteResponse(index=_INDEX)
+        spans = [pb.MatchedSpan(begin=0, end=len(request.prefix))]
+        other = pb.Completion(entity_id="2", title="Hamlet, a film", form=f"ham{ATTACK}", spans=spans)
+        play = pb.Completion(entity_id="1", title="Hamlet", form="Hamlet", spans=spans)
+        return pb.CompleteResponse(completions=[play, other], index=_INDEX)
 
     async def retrieve(self, request: pb.RetrieveRequest, call: Call) -> pb.RetrieveResponse:
         self.requests.append(request)

@@ -86,6 +86,28 @@ def test_search_by_keyboard_alone_shows_the_candidates_and_markup_as_text(
     assert page.driver.execute_script("return window.attacked") is None
 
 
+def test_suggestions_come_while_typing_and_are_chosen_by_keyboard(
+    page: Page, retrieval: CannedRetrieval
+) -> None:
+    box = page.one("#query")
+    box.clear()
+    box.send_keys("ham")
+    page.until(lambda: len(page.all("#suggestions li")) == 2, "the suggestions")
+    assert page.texts("#suggestions mark") == ["Ham", "ham"]
+    assert box.get_attribute("aria-expanded") == "true"
+    box.send_keys(Keys.ESCAPE)
+    assert page.all("#suggestions li") == []
+    box.send_keys("l", Keys.BACKSPACE)
+    page.until(lambda: len(page.all("#suggestions li")) == 2, "the suggestions")
+    box.send_keys(Keys.ARROW_UP)
+    assert box.get_attribute("aria-activedescendant") == "suggestion-1"
+    box.send_keys(Keys.ARROW_DOWN, Keys.ENTER)
+    page.wait_text("#status", "2 candidates")
+    assert asked(retrieval).query == "Hamlet"
+    assert page.all("#suggestions li") == []
+    assert page.driver.execute_script("return window.attacked") is None
+
+
 def test_the_tree_is_walked_with_the_arrow_keys_and_bars_are_its_masses(page: Page) -> None:
     ask(page, "prince")
     ratio = page.driver.execute_script(

@@ -80,6 +80,11 @@ export function retrieve(token, body, signal) {
   return call("POST", "retrieve", { token, body, signal });
 }
 
+/** The answer to a CompleteRequest. */
+export function complete(token, body, signal) {
+  return call("POST", "complete", { token, body, signal });
+}
+
 /** The answer to an AnswerRequest. */
 export function answer(token, body, signal) {
   return call("POST", "answer", { token, body, signal });

@@ -5,6 +5,7 @@ import { comparisonOutcome, comparisonParts, retrieveByAll } from "./comparison.
 import { byId, make } from "./display.js";
 import { FieldError, clearErrors, indexFacts, indexOptions, readRequest, readState, showErrors, showMethods, writeState } from "./form.js";
 import { answerParts, retrievalParts } from "./results.js";
+import { suggest } from "./suggestions.js";
 import { outcome } from "./summary.js";
 
 const EXAMPLE_SCHEMA = `{
@@ -270,6 +271,7 @@ function start() {
     event.preventDefault(); // the address is ours
     byId("query").focus();
   });
+  suggest(token, () => byId("index").value, () => form.requestSubmit());
   window.addEventListener("popstate", follow);
   showMode("search");
   begin();
