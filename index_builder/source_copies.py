@@ -117,3 +117,7 @@ def source_copies(
     if not resume:
         shutil.rmtree(folder, ignore_errors=True)
     yield SourceCopies(folder, progress)
+    if folder.exists():  # an update that adds nothing leaves the work directory alone
+        shutil.rmtree(folder, ignore_errors=True)
+        if not any(folder.parent.iterdir()):
+            folder.parent.rmdir()

@@ -208,6 +208,9 @@ def test_builds_and_updates_read_addresses(tmp_path: Path, monkeypatch: pytest.M
     assert updated.exit_code == 0, updated.output
     with Index.open("it.index") as index:
         assert index.num_entities == 3
+    asked = run(update_command, "it.index", "--queries", "memory://shop/q.tsv")
+    assert asked.exit_code == 0, asked.output
+    assert not (tmp_path / "it.index" / "work").exists()
 
     memory.pipe("/shop/bad.tsv", b"title\tkind\nd\tx\nbad row\n")
     failed = run(build_command, "memory://shop/bad.tsv", "--tokenizer", checkpoint)
