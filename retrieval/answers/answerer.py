@@ -161,12 +161,8 @@ class Answerer:
         if request.method in ("sample", "disc") and request.seed is None:
             seeded = replace(seeded, seed=new_seed())
         shared = self._prompts.num_shared(template)
-        shortlist = request.shortlist
-        if shortlist is None and self._shortlists:
-            shortlist = schema.shortlist
-        return AnswerJob(
-            seeded, schema, prompt, shared, compile_ms, titles, indexes, cancel, shortlist or None
-        )
+        size = schema.shortlist if request.shortlist is None and self._shortlists else request.shortlist
+        return AnswerJob(seeded, schema, prompt, shared, compile_ms, titles, indexes, cancel, size or None)
 
     def _template_of(self, request: AnswerRequest, schema: str) -> PromptTemplate:
         """Return the template of a request; where none was chosen, a long schema is not shown."""

@@ -234,14 +234,8 @@ def shown(schema: str) -> str:
 
 # Titles to choose from where a schema asks for several of one set.
 _SEVERAL_TITLES = 10
-_REPEATING = (
-    "items",
-    "additionalItems",
-    "unevaluatedItems",
-    "contains",
-    "$ref",
-    "$dynamicRef",
-    "$recursiveRef",
+_REPEATING = frozenset(
+    ["items", "additionalItems", "unevaluatedItems", "contains", "$ref", "$dynamicRef", "$recursiveRef"]
 )
 
 
@@ -250,20 +244,13 @@ def default_shortlist(schema: str) -> int | None:
 
     One is enough where no set of titles can be asked for twice.
     """
-    sets: list[tuple[object, object]] = []
-    repeats = False
-
-    def look(value: dict[str, object]) -> dict[str, object]:
-        nonlocal repeats
-        repeats = repeats or any(name in value for name in _REPEATING)
-        if isinstance(value.get("x-genret-index"), str):
-            sets.append((value["x-genret-index"], value.get("x-genret-filter")))
-        return value
-
-    json.loads(schema, object_hook=look)
-    if not sets:
-        return None
-    return _SEVERAL_TITLES if repeats or len({*sets}) < len(sets) else 1
+    found: list[dict[str, object]] = []
+    json.loads(schema, object_hook=found.append)
+    titles = [value for value in found if isinstance(value.get("x-genret-index"), str)]
+    sets = {(value["x-genret-index"], value.get("x-genret-filter")) for value in titles}
+    if len(sets) < len(titles) or any(_REPEATING & value.keys() for value in found):
+        return _SEVERAL_TITLES if titles else None
+    return 1 if titles else None
 
 
 def _without_own_keywords(value: dict[str, object]) -> dict[str, object]:
