@@ -5,6 +5,8 @@ Reads the data that `GENRET_SHARED_DATA` names and writes, into one folder:
 - `catalogue.parquet`: entity_id and title of every English Wikipedia title;
 - `train-queries.tsv`, `train-mentions.jsonl`: the input of `genret train`;
 - `mentions.dev.jsonl`, `dbpedia.dev.jsonl`, `questions.dev.jsonl`: the input of `genret evaluate`;
+- `mentions.shuffled.jsonl`, `questions.shuffled.jsonl`: the same lines in random order, for `--limit`;
+- `taught.parquet`: the titles that training data name and 50,000 others, a catalogue for short training;
 - `mentions.tune.jsonl`, `queries.tune.jsonl`: data for choosing settings such as the weight of vectors.
 
 Only gold titles of the catalogue are kept; a query without one is left out. No training text is, letter case
@@ -19,6 +21,7 @@ from __future__ import annotations
 
 import csv
 import json
+import random
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -46,6 +49,7 @@ QUESTION_SETS = ("lcquad1", "webquestions")
 DEV_MENTIONS_PER_SET = 150
 TUNE_QUERY_SETS = ("creak", "fever", "fever_dev_extra", "hover", "triviaqa", "nq_open")
 TUNE_PER_SET = 100
+_SEED, _OTHERS = 17, 50_000  # of the shuffled sets and of `taught.parquet`
 
 
 @click.command()
@@ -100,9 +104,23 @@ def main(out: Path, data: Path) -> None:
         "queries.tune": tune_queries,
     }
     print(f"catalogue.parquet: {len(titles):,} titles\ntrain-queries.tsv: {len(pairs):,} pairs")
+    named = {title for _, title in pairs} | {mention["title"] for mention in mentions}
+    others = [number for number, title in enumerate(titles) if title not in named]
+    rows = sorted(
+        [number for number, title in enumerate(titles) if title in named]
+        + random.Random(_SEED).sample(others, min(_OTHERS, len(others)))
+    )
+    taught = {"entity_id": [ids[row] for row in rows], "title": [titles[row] for row in rows]}
+    pq.write_table(pa.table(taught), out / "taught.parquet")
+    print(f"taught.parquet: {len(rows):,} titles")
     for name, rows in files.items():
         _write(out / f"{name}.jsonl", rows)
         print(f"{name}.jsonl: {len(rows):,} lines")
+    for name in ("mentions", "questions"):
+        with (out / f"{name}.dev.jsonl").open(encoding="utf-8") as file:
+            lines = list(file)
+        random.Random(_SEED).shuffle(lines)
+        (out / f"{name}.shuffled.jsonl").write_text("".join(lines), encoding="utf-8")
 
 
 def _queries(data: Path, sets: Iterable[str], split: str, known: set[str]) -> Iterator[dict[str, Any]]:
