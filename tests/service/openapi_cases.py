@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import schemathesis
@@ -30,5 +31,9 @@ CONFIG = {
 
 def document(coverage: bool) -> Any:
     config = SchemathesisConfig.from_dict({**CONFIG, "phases": {"coverage": {"enabled": coverage}}})
+    made = json.loads(OPENAPI_FILE.read_text(encoding="utf-8"))
+    for path in ("/v1/completions", "/v1/chat/completions"):
+        # The schema is that of the stream's whole text; the tool would hold every event to it.
+        del made["paths"][path]["post"]["responses"]["200"]["content"]["text/event-stream"]["schema"]
     # Bodies of one JSON object a line are beyond the tool.
-    return schemathesis.openapi.from_path(OPENAPI_FILE, config=config).exclude(path="/v1/retrieveStream")
+    return schemathesis.openapi.from_dict(made, config=config).exclude(path="/v1/retrieveStream")
