@@ -6,9 +6,8 @@
 With `--twins` every title also has a twin: its first half, and the second half of another title, with a
 letter changed in every tenth word. Titles are drawn, cut to so many letters and, where "mistyped", one letter
 is left out, put in, replaced or swapped with its neighbour. "next" is a keystroke: the prefix without its
-last letter was asked before, so its other words are remembered; "cold" remembers nothing. FTS5 has the titles in
-the same order, with indexes of prefixes, and gets the same words, the last one as a
-prefix; it forgives no errors.
+last letter was asked before, so its other words are remembered; "cold" remembers nothing. FTS5 has the titles
+in the same order, with indexes of prefixes, and gets the same words, the last as a prefix; it forgives none.
 """
 
 from __future__ import annotations
