@@ -51,6 +51,9 @@ SCHEMA = {
     "required": ["name", "kind", "year"],
     "additionalProperties": False,
 }
+_LEAST = (
+    4  # tokens of a title before the end of its line: scores are sums, and nothing is likelier than little
+)
 _SECTIONS = ("texts", "answers")
 
 
@@ -113,10 +116,16 @@ def texts(
     num_same = 0
     for abstract, title in asked:
         ids = tokenizer.encode_markup(_PROMPT.format(abstract))
-        options: dict[str, Any] = {"tokenizer": tokenizer, "end_token": "\n", "max_tokens": most}
+        options: dict[str, Any] = {
+            "tokenizer": tokenizer,
+            "end_token": "\n",
+            "max_tokens": most,
+            "min_tokens": _LEAST,
+        }
         mine = timed(partial(generate, watched, [ids], beam_size=beams, **options))
         prompt = torch.tensor([ids])
         peer = partial(generated, model.pretrained, prompt, torch.ones_like(prompt), beams, most)
+        peer = partial(peer, min_new_tokens=_LEAST)
         with torch.no_grad():
             other = timed(partial(peer, pad=end, end=end))
         found: GeneratedText = mine.value[0][0]

@@ -183,8 +183,10 @@ class _Writer:
         return [texts[i] for i in range(len(encoded))]
 
     def _shared(self, prompts: list[list[int]]) -> PromptPrefix | None:
-        """Return what all prompts begin with, run; None where that is too short to gain by it."""
-        first, last = min(prompts, default=[]), max(prompts, default=[])
+        """Return what all prompts begin with, run; None where nothing is gained by it."""
+        if len(prompts) < 2:
+            return None
+        first, last = min(prompts), max(prompts)
         pairs = enumerate(zip(first[:-1], last, strict=False))
         num = next((i for i, (one, other) in pairs if one != other), len(first) - 1)
         return self._model.share_prefix(first[:num]) if num >= MIN_PREFIX_TOKENS else None
