@@ -460,8 +460,9 @@ class Retriever:
         return self.answerer.answer_all([query], schema, titles=self.name, **options)[0]
 
     def _likeliest(self, query: str, predicate: str | None, k: int) -> list[Entity]:
-        """Return the entities of the k likeliest titles, best first."""
-        (result,) = self.retrieve([query], k=k, method="beam", filter=predicate)
+        """Return the k best entities for a query, with the evidence that the index has."""
+        method = "auto" if self.ranker.can_propose else "beam"
+        (result,) = self.retrieve([query], k=k, method=method, filter=predicate)
         found = (self.index.entity_by_id(candidate.entity_id) for candidate in result.candidates)
         return [entity for entity in found if entity is not None]
 

@@ -45,10 +45,11 @@ class AnswerRequest:
         formats: "assert": known formats are enforced; "annotate": none is.
         extra_properties: "declared": properties the schema does not mention only where it speaks of such;
             "allowed": wherever it does not forbid them.
-        shortlist: Choose every title among the so many likeliest ones of a beam search in the words that the
-            checkpoint was taught, in [0, 1000]; 0: among all titles. None: among all where the checkpoint was
-            taught documents or nothing; one that was taught titles alone takes the likeliest title, or with
-            several titles of one set in the schema one of the ten likeliest.
+        shortlist: Choose every title among the so many best ones of a search in the words that the checkpoint
+            was taught, by `auto` where the index has evidence and by `beam` elsewhere, in [0, 1000]; 0: among
+            all titles. None: among all where the checkpoint was
+            taught documents or nothing; one that was taught titles alone takes the best title, or with
+            several titles of one set in the schema one of the ten best.
 
     Raises:
         InputError: a field is out of range; it is named.
@@ -90,7 +91,7 @@ class AnswerRequest:
     )
     shortlist: int | None = option(
         None,
-        "Choose every title among the so many likeliest ones of a beam search; 0: among all.",
+        "Choose every title among the so many best ones of a search; 0: among all.",
         (0, MAX_K),
         unset="by the checkpoint",
     )

@@ -229,7 +229,7 @@ class Answerer:
         return [replies[i] for i in range(len(jobs))]
 
     def _narrowed(self, job: AnswerJob) -> AnswerJob:
-        """Return a job restricted to the titles that a beam search finds for its query.
+        """Return a job restricted to the titles that a search finds for its query.
 
         Without a shortlist in the request the job stays as it is where the found titles do not do.
         """

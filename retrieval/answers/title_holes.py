@@ -4,7 +4,7 @@
 it began with, so that an index can be replaced while answers are written over it. `TitleSlots` holds the
 titles in order, and the leaves under filters, of all indexes of a model.
 
-`ShortlistedSlots` puts the titles that a beam search finds for one query in place of all titles of an index.
+`ShortlistedSlots` puts the titles that a search finds for one query in place of all titles of an index.
 A model that was taught to write bare titles knows little behind `{"title": "`, where it has never been.
 """
 
@@ -43,7 +43,7 @@ class NamedIndex:
 
     Attributes:
         index: Open as long as it is used.
-        find: Finder of its likeliest titles, for shortlists; None: there is none.
+        find: Finder of its best titles, for shortlists; None: there is none.
         serial: Number that no other has in this process.
     """
 
