@@ -43,7 +43,7 @@ PLACES = [*(("fake", name) for name in METHODS), *(("model", name) for name in R
 at_every_place = pytest.mark.parametrize(("place", "name"), PLACES, indirect=["place"], scope="module")
 at_the_fake = pytest.mark.parametrize("place", ["fake"], indirect=True, scope="module")
 # How many examples, and how many messages in a stream of one.
-SIZES = {"fake": (25, 40), "model": (12, 6)}
+SIZES = {"fake": (25, 40), "model": (20, 6)}
 
 
 class Place(NamedTuple):

@@ -23,6 +23,7 @@ from genret.decoding.errors import (
     DeadlineExceededError,
     DecodingCancelledError,
     DecodingError,
+    EngineError,
     InvalidLogitsError,
     PromptTooLongError,
 )
@@ -232,6 +233,7 @@ CASES = [
     Case(UnknownIndexError, sent("Retrieve", UNKNOWN), C.NOT_FOUND, 404, frozenset({"ResourceInfo"})),
     Case(OverloadedError, full, C.RESOURCE_EXHAUSTED, 429, TOO_MANY, "1"),
     Case(OverloadedError, dies_of(MemoryError()), C.RESOURCE_EXHAUSTED, 429, TOO_MANY, "5"),
+    Case(EngineError, answered_with(EngineError("10.0.0.7 is gone")), C.UNAVAILABLE, 503, TOO_MANY, "2"),
     Case(NotReadyError, warming, C.UNAVAILABLE, 503, frozenset({"RetryInfo"}), "1"),
     Case(NotReadyError, draining, C.UNAVAILABLE, 503, frozenset({"RetryInfo"}), "1"),
     Case(UnauthenticatedError, without_token, C.UNAUTHENTICATED, 401),

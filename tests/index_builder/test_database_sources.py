@@ -9,6 +9,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -140,7 +141,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             pytest.skip("needs a user other than root to run PostgreSQL")
         user = {"user": name, "group": pwd.getpwnam(name).pw_gid, "extra_groups": []}
         os.chown(folder, pwd.getpwnam(name).pw_uid, -1)
-        for parent in [folder, *folder.parents][:3]:
+        shared = Path(tempfile.gettempdir())
+        for parent in (folder, *folder.parents):
+            if shared not in parent.parents:
+                break
             parent.chmod(0o755)
     data = folder / "data"
     quiet: dict[str, Any] = {"check": True, "stdout": subprocess.DEVNULL, "cwd": folder, **user}

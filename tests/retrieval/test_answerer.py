@@ -29,6 +29,7 @@ from genret.retrieval.answers.title_holes import Finder, IndexSet
 from genret.retrieval.answers.validation import AnswerValidator, InvalidAnswerError
 from genret.retrieval.errors import InputError
 from genret.retrieval.prompts import CheckpointConfig
+from genret.retrieval.ranking.ranker import Ranker
 from genret.retrieval.types import Entity
 from tests.checkpoints import END, make_checkpoint, make_index
 from tests.grammar_oracle import INTEGER, record
@@ -353,11 +354,20 @@ def test_what_schemas_share_is_made_once_whoever_asks_first(retriever: Retriever
     assert set(seen) == {(id(engine.schemas), id(engine.leaves))}
 
 
+@pytest.mark.parametrize("search", ["auto", "beam"])
 @pytest.mark.parametrize("method", ["greedy", "beam", "disc"])
-def test_titles_of_a_shortlist_are_those_of_a_beam_search(retriever: Retriever, method: str) -> None:
-    """With one title there is no choice left; with several it is among them, under each hole's own filter."""
-    best = retriever.retrieve([QUERY], k=3, method="beam")[0].candidates
-    cities = retriever.retrieve([QUERY], k=2, method="beam", filter="kind = 'city'")[0].candidates
+def test_titles_of_a_shortlist_are_those_of_a_search(
+    retriever: Retriever, method: str, search: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one title there is no choice left; with several it is among them, under each hole's own filter.
+
+    The search is `auto`, and `beam` in an index without evidence.
+    """
+    best = retriever.retrieve([QUERY], k=3, method=search)[0].candidates
+    cities = retriever.retrieve([QUERY], k=2, method=search, filter="kind = 'city'")[0].candidates
+    assert retriever.ranker.can_propose
+    if search == "beam":
+        monkeypatch.setattr(retriever, "ranker", Ranker.none(retriever.index))
     one = retriever.answer(QUERY, SCHEMAS["title"], method=method, seed=1, shortlist=1)
     assert best[0].entity_id in [entity.entity_id for entity in one.entities[0].entities]
     two = retriever.answer(QUERY, SCHEMAS["two"], method=method, seed=1, shortlist=2)

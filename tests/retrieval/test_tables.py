@@ -19,6 +19,7 @@ from genret.index_builder.build import build_index
 from genret.index_builder.build_options import BuildOptions
 from genret.index_builder.rollback import Rollback
 from genret.retrieval.answers.answer_types import AnswerResult
+from genret.retrieval.complete_types import CompleteResult, Completion, MatchedSpan
 from genret.retrieval.defaults import small_model_dir
 from genret.retrieval.errors import InputError, MissingExtraError
 from genret.retrieval.evaluation.evaluation import Evaluated
@@ -30,7 +31,7 @@ from genret.retrieval.score_types import ScoreResult, TitleScore
 from genret.retrieval.tables import Shown, Tabular, arrow_schema, plain, to_arrow, to_pandas
 from genret.retrieval.text import TextTokenizer
 from genret.retrieval.types import Candidate, Entity, RetrievalResult
-from genret.service.client.reply import AnswerReply, IndexRef, Reply, ScoreReply
+from genret.service.client.reply import AnswerReply, CompleteReply, IndexRef, Reply, ScoreReply
 from genret.service.errors import CallError
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 from genret.service.wire.json import message_to_dict
@@ -45,6 +46,7 @@ FULL = Candidate(
 )
 PLAIN = Candidate("2", "b", "b", NAN, None, {}, -math.inf)
 RESULT = RetrievalResult(SCRIPT, "auto", (FULL, PLAIN), nothing_fits=0.25)
+COMPLETED = CompleteResult(SCRIPT, (Completion("1", SCRIPT, "form"),))
 ANY_RESULTS = RESULTS | ANSWER_RESULTS | SCORE_RESULTS
 
 
@@ -248,6 +250,9 @@ SHOWN: list[Shown] = [
     LinkAnswer(None, "s", (LinkCandidate("1", SCRIPT, None, None, 0.5),)),
     Reply(RESULT, 0.0, 1.0, IndexRef("i", "v", "d")),
     AnswerReply(AnswerResult("q", "greedy", "{}", (), -1.0, 5), 0.0, 1.0, IndexRef(SCRIPT, "v", "d")),
+    COMPLETED,
+    Completion("1", SCRIPT, SCRIPT, (MatchedSpan(0, 3),), 1, 2.5, -0.5),
+    CompleteReply(COMPLETED, 0.0, 1.0, IndexRef("i", "v", "d")),
     VerificationReport(Path("p"), "v", 1, 2, 3, 4, (Problem("rows/3.tokens", SCRIPT),)),
     Rollback(Path(SCRIPT), "a", "b", 3),
     Evaluated((), None, {"sets": []}),

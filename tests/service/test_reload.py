@@ -187,7 +187,8 @@ async def test_a_version_that_cannot_be_served_changes_nothing(
         assert api.opener.retired == []
         api.opener.table["fake"] = version(2)
         assert (await reload(api)).reloaded
-    (line,) = caplog.messages
+    mine = [record for record in caplog.records if record.name == "genret.service.serving.reload"]
+    (line,) = (record.getMessage() for record in mine)
     assert line.startswith("index 'fake': the version served stays: ")
 
 
