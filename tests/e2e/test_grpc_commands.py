@@ -97,11 +97,12 @@ def test_health_is_an_exit_code(server: str) -> None:
 
 
 def refused_to_serve(*arguments: str) -> str:
-    """Return the one line that is said."""
+    """Return the one line that is said behind the one that tells what is opened."""
     done = genret("serve", *arguments)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
-    (line,) = done.stderr.splitlines()
+    opening, line = done.stderr.splitlines()
+    assert opening.startswith("genret: opening index ")
     return line
 
 
