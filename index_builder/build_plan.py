@@ -263,7 +263,7 @@ _BLOCKS = 40  # of entities, by whose means the error of a sample is told
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Part:
-    """What was read, and what was built of it."""
+    """One sample: the records read, and the index built of them."""
 
     front: SourceRuns  # its shards are closed
     entities: int

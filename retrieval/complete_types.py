@@ -37,7 +37,7 @@ class ModelCompleteOptions(CompleteOptions, total=False):
 
 @dataclass(frozen=True, slots=True)
 class CompleteRequest:
-    """What was typed so far, and which entities are wanted.
+    """A prefix typed so far, and the entities wanted for it.
 
     Attributes:
         prefix: The text, at most 200 characters; an empty one asks for the entities of the greatest weight.

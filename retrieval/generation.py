@@ -32,7 +32,7 @@ class GeneratedText:
     Attributes:
         text: Its text, without the end token and other special tokens.
         logprob: Log-probability of its tokens behind the prompt, natural logarithm.
-        score: What the list is ordered by: logprob / length ** length_penalty.
+        score: Number that orders the list: logprob / length ** length_penalty.
         token_ids: Its tokens, the end token included where it came.
         row: Rank of the row in a trie; -1 for free text.
     """
@@ -73,8 +73,8 @@ def generate(
         k: Texts per prompt, at most.
         tokenizer: Tokenizer of a loaded model: a checkpoint, or a fast one of transformers; None: that of the
             checkpoint.
-        constraint: What may be written behind every prompt, on the model's device: the trie of `title_trie`,
-            a grammar, or one of your own; None: any text.
+        constraint: Sequences that may be written behind a prompt, on the model's device: the trie of
+            `title_trie`, a grammar, or one of your own; None: any text.
         beam_size: Live beams per step; None: the larger of k and 10.
         max_tokens: Most tokens of a text, the end token included; a free text may also end there without one.
             None: 64, or what the constraint needs.

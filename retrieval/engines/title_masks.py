@@ -20,6 +20,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from genret.decoding.constraints import StaticConstraint
+from genret.decoding.constraints import StaticConstraint, log_normalisers
 from genret.retrieval.arguments import Restriction, checked_ids
 from genret.retrieval.errors import InputError
 from genret.retrieval.filters.entity_filter import FilterStore, constraint_of
@@ -49,7 +50,7 @@ _KNOWN = (INDEX, MODE, WRITTEN, FILTER, ALLOW, DENY, TAP_KEY)
 
 @dataclass(frozen=True, slots=True)
 class TitleArguments:
-    """What a request to an engine says about titles.
+    """The arguments of a request to an engine that concern titles.
 
     Attributes:
         index: Name of the index; empty for `tap`.
@@ -118,7 +119,6 @@ class EngineTitles:
 
     Attributes:
         end_token_id: Token that ends every title.
-        widths: Most children of any state, by the number of tokens written.
 
     Raises:
         GenretError: the index cannot be used, or is one for another tokenizer.
@@ -131,7 +131,8 @@ class EngineTitles:
         self._filters = FilterStore(index, device)
         self._device = device
         self._tokens = index.trie_arrays().token[1:]  # the first place is the root's
-        self.widths = [max(1, self._trie.width_at(depth)) for depth in range(self._trie.max_depth + 1)]
+        widths = [max(1, self._trie.width_at(depth)) for depth in range(self._trie.max_depth + 1)]
+        self._widest_from = list(accumulate(reversed(widths), max))[::-1]
 
     def constraint(self, restriction: Restriction) -> StaticConstraint:
         """Return the constraint of a request; InputError where its filter does not fit the index."""
@@ -155,7 +156,7 @@ class EngineTitles:
 
     def width(self, depth: int) -> int:
         """Return the most children of any state after at least `depth` tokens."""
-        return max(self.widths[min(depth, len(self.widths) - 1) :])
+        return self._widest_from[min(depth, len(self._widest_from) - 1)]
 
 
 def tap_path(folder: Path, key: str, sequence: Sequence[int]) -> Path:
@@ -194,7 +195,7 @@ def masked_logits(
     there = following >= 0
     at = token.clamp(min=0)
     value = logits.gather(1, at).double()
-    log_z = torch.logsumexp(logits.double(), dim=1, keepdim=True)
+    log_z = log_normalisers(logits).double().unsqueeze(1)
     log_mass = torch.logsumexp(torch.where(there, value - log_z, -math.inf), dim=1).clamp(max=0.0)
     is_disc = (modes == DISC).unsqueeze(1)
     final = there & is_disc & constraint.is_final(following.flatten()).view(following.shape)

@@ -31,7 +31,6 @@ from genret.retrieval.engines.title_masks import TAP_KEY, tap_path
 from genret.retrieval.errors import InputError, MissingExtraError, ModelError
 
 PROCESSOR = "genret.retrieval.engines.vllm_processors:TitleProcessor"
-PROCESSOR_V2 = "genret.retrieval.engines.vllm_processors:TitleProcessorV2"
 TAP_VARIABLE = "GENRET_TAP"
 _MEMORY = Path("/dev/shm")
 _TIMEOUT_SECONDS = 600.0
@@ -65,22 +64,44 @@ def open_engine(
     )
 
 
-class _Tap:
-    """Reads the logits that the processor left, and removes them."""
+class _TappedEngine:
+    """An engine whose processor leaves logits in a folder (a `SequenceEngine`).
+
+    Args:
+        folder: The folder.
+    """
+
+    device = torch.device("cpu")  # where the logits are read
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def read(self, key: str, sequences: Sequence[tuple[int, ...]]) -> Tensor:
-        """Return the logits behind sequences, (N, V), float32; FileNotFoundError where there are none."""
-        paths = [tap_path(self.folder, key, sequence) for sequence in sequences]
-        found = torch.from_numpy(np.stack([np.fromfile(path, dtype=np.float32) for path in paths]))
-        for path in set(paths):
+    def next_logits(self, sequences: Sequence[tuple[int, ...]]) -> Tensor:
+        """Return the next-token logits after every sequence; see `SequenceEngine.next_logits`."""
+        key = secrets.token_hex(16)
+        places = {sequence: place for place, sequence in enumerate(dict.fromkeys(sequences))}
+        self._run(key, list(places))
+        paths = [tap_path(self.folder, key, sequence) for sequence in places]
+        try:
+            found = torch.from_numpy(np.stack([np.fromfile(path, dtype=np.float32) for path in paths]))
+        except FileNotFoundError:
+            raise EngineError(self._without_logits()) from None
+        for path in paths:
             path.unlink()
-        return found
+        if len(places) == len(sequences):
+            return found
+        return found[[places[sequence] for sequence in sequences]]
+
+    def _run(self, key: str, sequences: list[tuple[int, ...]]) -> None:
+        """Let the engine write a token behind different sequences, and the processor leave their logits."""
+        raise NotImplementedError
+
+    def _without_logits(self) -> str:
+        """Return what is wrong if it left none."""
+        return f"vLLM left no logits in {self.folder}"
 
 
-class LocalVllm:
+class LocalVllm(_TappedEngine):
     """An engine of vLLM in a process of its own, started and ended by this one.
 
     The process is spawned, so a script that opens one needs `if __name__ == "__main__":`, as vLLM itself
@@ -91,8 +112,6 @@ class LocalVllm:
         dtype: As vLLM names types; "auto".
         options: Further arguments of `vllm.LLM`.
     """
-
-    device = torch.device("cpu")  # where the logits are read
 
     def __init__(self, place: str | Path, dtype: str, options: Mapping[str, Any]) -> None:
         found = find_checkpoint(place)
@@ -106,8 +125,8 @@ class LocalVllm:
         except ImportError:
             raise MissingExtraError("vllm", "vllm") from None
         memory = _MEMORY if _MEMORY.is_dir() else None
-        self._tap = _Tap(Path(tempfile.mkdtemp(prefix="genret-tap-", dir=memory)))
-        weakref.finalize(self, shutil.rmtree, self._tap.folder, ignore_errors=True)
+        super().__init__(Path(tempfile.mkdtemp(prefix="genret-tap-", dir=memory)))
+        weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
         try:
             self._engine = vllm.LLM(
                 model=str(found.weights),
@@ -116,7 +135,7 @@ class LocalVllm:
                 enable_prefix_caching=True,
                 disable_log_stats=True,
                 logits_processors=[PROCESSOR],
-                additional_config={"genret": {"tap": str(self._tap.folder)}},
+                additional_config={"genret": {"tap": str(self.folder)}},
                 **options,
             )
         except Exception as error:
@@ -125,25 +144,20 @@ class LocalVllm:
         self.vocab_size: int = config.get_vocab_size()
         self.max_positions: int = config.max_model_len - 1  # one token is always written behind
 
-    def next_logits(self, sequences: Sequence[tuple[int, ...]]) -> Tensor:
-        """Return the next-token logits after every sequence; see `SequenceEngine.next_logits`."""
+    def _run(self, key: str, sequences: list[tuple[int, ...]]) -> None:
         import vllm
 
-        key = secrets.token_hex(16)
-        distinct = list(dict.fromkeys(sequences))
         params = vllm.SamplingParams(
             temperature=0.0, max_tokens=1, detokenize=False, extra_args={TAP_KEY: key}
         )
+        prompts = [{"prompt_token_ids": list(sequence)} for sequence in sequences]
         try:
-            self._engine.generate(
-                [{"prompt_token_ids": list(sequence)} for sequence in distinct], params, use_tqdm=False
-            )
-            return _in_order(self._tap.read(key, distinct), distinct, sequences)
+            self._engine.generate(prompts, params, use_tqdm=False)
         except Exception as error:
             raise EngineError(f"vLLM failed: {error}") from error
 
 
-class VllmServer:
+class VllmServer(_TappedEngine):
     """A running server of vLLM on this machine, with our processor and a folder for `tap`.
 
     Args:
@@ -153,15 +167,13 @@ class VllmServer:
         ModelError: it is not there, or has no processor of ours.
     """
 
-    device = torch.device("cpu")
-
     def __init__(self, address: str) -> None:
+        super().__init__(Path(os.environ.get(TAP_VARIABLE) or _MEMORY / "genret-tap"))
         parts = urlsplit(address)
         make = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         self._connection = make(parts.netloc, timeout=_TIMEOUT_SECONDS)
         weakref.finalize(self, self._connection.close)
         self._address, self._base = address, parts.path.rstrip("/")
-        self._tap = _Tap(Path(os.environ.get(TAP_VARIABLE) or _MEMORY / "genret-tap"))
         try:
             (model, *_) = self._ask("GET", "/models")["data"]
             self._model: str = model["id"]
@@ -170,29 +182,16 @@ class VllmServer:
         except EngineError as error:
             raise ModelError(str(error)) from error
 
-    def next_logits(self, sequences: Sequence[tuple[int, ...]]) -> Tensor:
-        """Return the next-token logits after every sequence; see `SequenceEngine.next_logits`."""
-        key = secrets.token_hex(16)
-        distinct = list(dict.fromkeys(sequences))
-        self._ask(
-            "POST",
-            "/completions",
-            {
-                "model": self._model,
-                "prompt": distinct,
-                "max_tokens": 1,
-                "temperature": 0,
-                "vllm_xargs": {TAP_KEY: key},
-            },
+    def _run(self, key: str, sequences: list[tuple[int, ...]]) -> None:
+        asked = {"model": self._model, "prompt": sequences, "max_tokens": 1, "temperature": 0}
+        self._ask("POST", "/completions", {**asked, "vllm_xargs": {TAP_KEY: key}})
+
+    def _without_logits(self) -> str:
+        return (
+            f"{self._address}: no logits came to {self.folder}: the server must run on this machine "
+            f"with --logits-processors {PROCESSOR} --additional-config "
+            f'\'{{"genret": {{"tap": "{self.folder}"}}}}\' (or another folder, in {TAP_VARIABLE})'
         )
-        try:
-            return _in_order(self._tap.read(key, distinct), distinct, sequences)
-        except FileNotFoundError:
-            raise EngineError(
-                f"{self._address}: no logits came to {self._tap.folder}: the server must run on this machine "
-                f"with --logits-processors {PROCESSOR} --additional-config "
-                f'\'{{"genret": {{"tap": "{self._tap.folder}"}}}}\' (or another folder, in {TAP_VARIABLE})'
-            ) from None
 
     def _ask(self, method: str, path: str, body: object = None) -> Any:
         """Send a request and return its reply; over a new connection where the server closed the last one."""
@@ -217,12 +216,3 @@ class VllmServer:
             return json.loads(text)
         except ValueError:
             raise EngineError(f"{self._address}: expected JSON, got {text[:80]!r}") from None
-
-
-def _in_order(
-    found: Tensor, distinct: Sequence[tuple[int, ...]], wanted: Sequence[tuple[int, ...]]
-) -> Tensor:
-    if len(distinct) == len(wanted):
-        return found
-    places = {sequence: place for place, sequence in enumerate(distinct)}
-    return found[[places[sequence] for sequence in wanted]]

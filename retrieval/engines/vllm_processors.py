@@ -99,6 +99,12 @@ class EngineSetup:
             logger.warning("refused a request by its reject token: %s", error)
             return None
 
+    def refuse(self, row: Tensor) -> None:
+        """Leave the reject token alone in a row of logits, (V,)."""
+        only = row[self.reject].clone()
+        row.fill_(-math.inf)
+        row[self.reject] = only
+
     def leave(self, key: str, prompt: Sequence[int], logits: Tensor) -> None:
         """Leave logits, (V,), where the reader of `tap_path` looks."""
         if self.tap is None:
@@ -178,9 +184,7 @@ class TitleProcessor(LogitsProcessor):  # type: ignore[misc]
             if request.arguments.mode == TAP:
                 self._setup.leave(request.arguments.tap_key, request.prompt, logits[place])
             elif request.constraint is None:
-                only = logits[place, self._setup.reject].clone()
-                logits[place].fill_(-math.inf)
-                logits[place, self._setup.reject] = only
+                self._setup.refuse(logits[place])
             else:
                 by_constraint.setdefault(id(request.constraint), []).append((place, request))
         for group in by_constraint.values():
@@ -331,9 +335,7 @@ class TitleProcessorV2(LogitsProcessorV2):  # type: ignore[misc]
             prompt = self._batch.all_token_ids.gpu[slot, :length].tolist()
             self._setup.leave(asked.tap_key, prompt, logits[row])
         elif self._found[slot] is None:
-            only = logits[row, self._setup.reject].clone()
-            logits[row].fill_(-math.inf)
-            logits[row, self._setup.reject] = only
+            self._setup.refuse(logits[row])
 
     def _constrain(self, logits: Tensor, ctx: Any, places: list[int], numbers: list[int]) -> None:
         slots_on_host = [numbers[place] for place in places]

@@ -148,7 +148,7 @@ class ByteStream:
         What is compressed is unpacked as a whole, and at most one stretch of each block of it is kept.
 
         Args:
-            places: Where the stretches begin, ascending, as shares of the file.
+            places: Beginnings of the stretches, ascending, as shares of the file.
             size: Bytes of content of each, about.
             cut: Function that returns, of content that begins and ends anywhere, the whole records that begin
                 in so many of its first bytes. So none is likelier to be among them because it is long.

@@ -31,7 +31,7 @@ CONTENT = bytes(range(256)) * 20_000  # 5 MB
 
 @dataclass
 class Objects:
-    """What a server has, and what it sent."""
+    """The objects of a server, and the bytes it sent."""
 
     content: bytes = CONTENT
     ranges: bool = True

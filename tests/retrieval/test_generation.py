@@ -27,7 +27,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def texts(name: str, tokenizer: Path, k: int, **options: Any) -> list[list[GeneratedText]]:
-    """What is written behind PROMPTS by a random model, none of whose tokens has a text of its own."""
+    """Texts behind PROMPTS by a random model, none of whose tokens has a text of its own."""
     model = build(name, VOCAB)
     constraint = FreeText(VOCAB, options.pop("max_tokens"), END, options.pop("min_tokens", 0))
     return genret.generate(model, PROMPTS, k, tokenizer=tokenizer, constraint=constraint, **options)
