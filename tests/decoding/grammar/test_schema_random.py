@@ -1,21 +1,33 @@
-"""Random schemas and values: formulas hold exactly where jsonschema finds nothing wrong."""
+"""Random schemas: formulas and graphs allow exactly what jsonschema finds valid, and every walk ends."""
 
 from __future__ import annotations
 
 import json
+import random
+from decimal import InvalidOperation
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from jsonschema import validators
 
-from genret.decoding.grammar.errors import UnsupportedSchemaError
+from genret.decoding.grammar.compile_options import GrammarOptions
+from genret.decoding.grammar.errors import SchemaLimitError, UnsatisfiableSchemaError, UnsupportedSchemaError
 from genret.decoding.grammar.schema.formula_table import FormulaTable
+from genret.decoding.grammar.schema.value_nodes import compile_value
+from genret.decoding.grammar.shapes import ValueNode
+from genret.retrieval.answers.validation import AnswerValidator, InvalidAnswerError
 from tests.formula_oracle import evaluates
+from tests.shape_walker import RandomWriter, ShapeWalker, byte_leaves
+
+LEAVES = byte_leaves()
+ANY_ORDER = GrammarOptions()
+IN_ORDER = GrammarOptions(property_order="schema")
+WRITING = GrammarOptions.for_writing()
 
 NAMES = st.sampled_from(["a", "b", "ab"])
-SCALARS = st.sampled_from([None, True, False, 0, 1, 2, -1, 1.0, 2.5, "", "a", "ab", "b"])
+SCALARS = st.sampled_from([None, True, False, 0, 1, 2, -1, 1.0, 2.5, "", "a", "ab", "b", "é"])
 VALUES = st.recursive(
     SCALARS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
@@ -32,7 +44,7 @@ REFERENCES = {
 }
 
 
-def leaves(draft: str) -> dict[str, st.SearchStrategy[Any]]:
+def plain_keywords(draft: str) -> dict[str, st.SearchStrategy[Any]]:
     """Keywords without schemas in them, and their values."""
     counts = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
     made: dict[str, st.SearchStrategy[Any]] = {
@@ -79,7 +91,7 @@ def containers(draft: str, inner: st.SearchStrategy[Any]) -> dict[str, st.Search
 
 
 def schemas(draft: str) -> st.SearchStrategy[Any]:
-    leaf = st.fixed_dictionaries({}, optional=leaves(draft))
+    leaf = st.fixed_dictionaries({}, optional=plain_keywords(draft))
     few = leaf.map(lambda made: dict(list(made.items())[:3]))
     base = few | st.booleans() if draft == "2020-12" else few
 
@@ -90,12 +102,43 @@ def schemas(draft: str) -> st.SearchStrategy[Any]:
     return st.recursive(base, deeper, max_leaves=5)
 
 
-def check(schema: dict[str, Any], values: list[Any]) -> None:
+@st.composite
+def schemas_of_2020_12(draw: st.DrawFn) -> dict[str, Any]:
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "allOf": [draw(schemas("2020-12"))],
+        "$defs": {"x": draw(schemas("2020-12")), "y": {"$anchor": "y", "type": ["integer", "array"]}},
+    }
+
+
+def compiled(schema: Any, options: GrammarOptions) -> ValueNode | None:
+    """A schema's node, None if nothing is valid; refused schemas are not looked at."""
+    try:
+        return compile_value(FormulaTable(schema, options), options, LEAVES)
+    except UnsatisfiableSchemaError:
+        return None
+    except (UnsupportedSchemaError, SchemaLimitError):
+        assume(False)
+        raise
+
+
+def reordered(value: Any, rng: random.Random) -> Any:
+    """The same value with the members of its objects in another order."""
+    if isinstance(value, list):
+        return [reordered(item, rng) for item in value]
+    if not isinstance(value, dict):
+        return value
+    members = [(key, reordered(inner, rng)) for key, inner in value.items()]
+    rng.shuffle(members)
+    return dict(members)
+
+
+def check_formulas(schema: dict[str, Any], values: list[Any]) -> None:
     try:
         table = FormulaTable(json.dumps(schema))
         table.resolve_all()
     except UnsupportedSchemaError:
-        return
+        assume(False)
     validator = validators.validator_for(schema)(schema)
     for value in values:
         expected = validator.is_valid(value)
@@ -103,21 +146,33 @@ def check(schema: dict[str, Any], values: list[Any]) -> None:
 
 
 def check_2020_12(data: st.DataObject) -> None:
-    schema = {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "allOf": [data.draw(schemas("2020-12"))],
-        "$defs": {"x": data.draw(schemas("2020-12")), "y": {"$anchor": "y", "type": ["integer", "array"]}},
-    }
-    check(schema, data.draw(st.lists(VALUES, min_size=1, max_size=12)))
+    schema = data.draw(schemas_of_2020_12())
+    values = data.draw(st.lists(VALUES, min_size=1, max_size=12))
+    check_formulas(schema, values)
+    node, ordered = compiled(schema, ANY_ORDER), compiled(schema, IN_ORDER)
+    assert (node is None) == (ordered is None)
+    validator = validators.validator_for(schema)(schema)
+    rng = random.Random(data.draw(st.integers(0, 1000)))
+    for value in values:
+        valid = validator.is_valid(value)
+        if node is None or ordered is None:
+            assert not valid, (schema, value)
+            continue
+        assert ShapeWalker(any_order=False).allows(node, value) == valid, (schema, value)
+        assert ShapeWalker(any_order=False).allows(node, reordered(value, rng)) == valid, (schema, value)
+        assert ShapeWalker(any_order=True).allows(ordered, value) == valid, (schema, value)
 
 
-@settings(max_examples=150, deadline=None)
+budget = settings(deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@settings(budget, max_examples=200)
 @given(st.data())
 def test_schemas_of_2020_12(data: st.DataObject) -> None:
     check_2020_12(data)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(budget, max_examples=100)
 @given(st.data())
 def test_schemas_of_draft_4(data: st.DataObject) -> None:
     schema = {
@@ -127,11 +182,35 @@ def test_schemas_of_draft_4(data: st.DataObject) -> None:
     }
     values = data.draw(st.lists(VALUES, min_size=1, max_size=12))
     # 1.0 is equal to 1 but no integer there: what is made of equalities and of integers at once is left out.
-    check(schema, json.loads(json.dumps(values).replace("1.0", "1")))
+    check_formulas(schema, json.loads(json.dumps(values).replace("1.0", "1")))
 
 
 @pytest.mark.slow
-@settings(max_examples=1000, deadline=None)
+@settings(budget, max_examples=1000)
 @given(st.data())
 def test_many_schemas_of_2020_12(data: st.DataObject) -> None:
     check_2020_12(data)
+
+
+@pytest.mark.parametrize("options", [ANY_ORDER, IN_ORDER, WRITING], ids=["any", "schema", "writing"])
+@settings(budget, max_examples=120)
+@given(schema=schemas_of_2020_12(), seed=st.integers(0, 1 << 30))
+def test_every_walk_ends_in_a_valid_value(options: GrammarOptions, schema: dict[str, Any], seed: int) -> None:
+    node = compiled(schema, options)
+    assume(node is not None)
+    validator = AnswerValidator(json.dumps(schema))  # knows numbers as they are written: 1e-400 is not 0
+    rng = random.Random(seed)
+    for _ in range(4):
+        text = RandomWriter(rng, rng.choice([0, 20, 100])).value(node)[0].decode()
+        valid = is_valid(validator, text)
+        # Nobody is answered with numbers that the validator cannot look at.
+        assert valid or (valid is None and options is not WRITING), (schema, text)
+
+
+def is_valid(validator: AnswerValidator, text: str) -> bool | None:
+    """None where the validator cannot know, as what divides 1e9999."""
+    try:
+        validator.check(text)
+    except InvalidAnswerError as error:
+        return None if isinstance(error.__cause__, InvalidOperation) else False
+    return True
