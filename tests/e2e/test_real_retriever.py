@@ -181,9 +181,6 @@ async def test_requests_of_all_kinds_share_a_batch_and_agree_with_themselves_alo
         ({"prompt_template": "poem"}, "prompt_template", "plain"),
         ({"method": DISC, "adaptive": True, "explain": True}, "explain", "; got adaptive"),
         ({"filter": "knd = 'city'"}, "filter", "unknown column 'knd', did you mean 'kind'? the index has: "),
-        ({"filter": "kind >= 3"}, "filter", "column 'kind' is string, got a number: 3"),
-        ({"filter": "kind = 'x"}, "filter", "this string is not closed"),
-        ({"filter": "(" * 10_000}, "filter", "nested more than"),
         ({"filter": "x" * 20_000}, "filter", "at most 16,384 characters"),
     ],
 )
