@@ -3,36 +3,25 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from transformers import (
-    Gemma2Config,
-    GPT2Config,
-    LlamaConfig,
-    MistralConfig,
-    PretrainedConfig,
-    T5Config,
-)
-from transformers.models.auto import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from genret.decoding.errors import DecodingCancelledError
 from genret.decoding.model.hf_model import HFLanguageModel
 from genret.decoding.row_scores import score_rows
-from genret.decoding.side_by_side import Ending, Scheduler, SharedForwardError, undivided
-
-VOCAB = 97
-SMALL = {"vocab_size": VOCAB, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
-HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128}
-CONFIGS = {
-    "llama": LlamaConfig(**SMALL, **HEADS),
-    "mistral": MistralConfig(**SMALL, **HEADS, sliding_window=9),
-    "gemma2": Gemma2Config(**SMALL, **HEADS, head_dim=8, sliding_window=9),
-    "gpt2": GPT2Config(vocab_size=VOCAB, n_embd=32, n_layer=2, n_head=4, n_positions=128),
-    "t5": T5Config(vocab_size=VOCAB, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4),
-}
+from genret.decoding.side_by_side import (
+    Ending,
+    Scheduler,
+    SharedForwardError,
+    current_call,
+    undivided,
+)
+from tests.verified_architectures import VOCAB, build
 
 
 class EqualShare:
@@ -47,13 +36,29 @@ class EqualShare:
         pass
 
 
+class Calls:
+    """Calls of a scheduler by name, and how they ended.
+
+    With `most`, so many rows fit into a forward, whatever the scheduler learns of the device.
+    """
+
+    def __init__(self, most: int | None = None, **options: Any) -> None:
+        self.scheduler = Scheduler(0.1, **options)
+        self.ended: dict[Any, Ending[Any]] = {}
+        if most is not None:
+            self.scheduler.max_rows, self.scheduler._learn = most, lambda *_: None  # type: ignore[method-assign]
+
+    def start(self, name: Any, share: Any, call: Callable[..., Any], *arguments: Any) -> None:
+        self.scheduler.start(partial(call, *arguments), share, partial(self.ended.__setitem__, name))
+
+    def run(self) -> dict[Any, Ending[Any]]:
+        while not self.scheduler.is_idle:
+            self.scheduler.run_once()
+        return self.ended
+
+
 def model_of(name: str) -> HFLanguageModel:
-    torch.manual_seed(0)
-    config: PretrainedConfig = CONFIGS[name]
-    auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-    if config.is_encoder_decoder:
-        config.decoder_start_token_id = 0
-    return HFLanguageModel(auto.from_config(config).double())
+    return HFLanguageModel(build(name, torch.float64))
 
 
 def decode(model: HFLanguageModel, seed: int) -> list[Tensor]:
@@ -93,36 +98,21 @@ def decode(model: HFLanguageModel, seed: int) -> list[Tensor]:
     return found
 
 
-def side_by_side(model: HFLanguageModel, seeds: Sequence[int], most: int | None) -> list[list[Tensor]]:
-    scheduler = Scheduler(0.1)
-    ended: dict[int, Ending[list[Tensor]]] = {}
-    if most is not None:
-        scheduler.max_rows, scheduler._learn = most, lambda *_: None  # type: ignore[method-assign]
-    for seed in seeds:
-        scheduler.start(
-            lambda seed=seed: decode(model, seed),  # type: ignore[misc]
-            EqualShare(),
-            lambda ending, seed=seed: ended.__setitem__(seed, ending),  # type: ignore[misc]
-        )
-    while not scheduler.is_idle:
-        scheduler.run_once()
-    return [ending.value for seed in seeds if not (ending := ended[seed]).error and ending.value]
-
-
 @pytest.mark.parametrize("most", [3, 17, None])
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", ["llama-gqa", "mistral-window", "gemma2", "gpt2", "t5"])
 def test_side_by_side_and_in_pieces_everyone_finds_what_it_finds_alone(name: str, most: int | None) -> None:
-    model, seeds = model_of(name), range(4)
-    alone = [decode(model, seed) for seed in seeds]
-    together = side_by_side(model, seeds, most)
-    assert len(together) == len(alone)
-    for expected, found in zip(alone, together, strict=True):
-        for one, other in zip(expected, found, strict=True):
+    model, calls = model_of(name), Calls(most)
+    for seed in range(4):
+        calls.start(seed, EqualShare(), decode, model, seed)
+    for seed, ending in calls.run().items():
+        assert ending.error is None
+        for one, other in zip(decode(model, seed), ending.value, strict=True):
             torch.testing.assert_close(other, one, rtol=1e-9, atol=1e-9)
+    assert len(calls.ended) == 4
 
 
 def test_gradients_are_as_a_call_has_left_them_whatever_others_do() -> None:
-    model, modes = model_of("gpt2"), []
+    model, modes, calls = model_of("gpt2"), [], Calls()
 
     def watched(with_grad: bool) -> None:
         with torch.set_grad_enabled(with_grad):
@@ -131,14 +121,13 @@ def test_gradients_are_as_a_call_has_left_them_whatever_others_do() -> None:
                 session.step(torch.zeros(1, 1, dtype=torch.int64), torch.full((1, 1), depth))
                 modes.append(torch.is_grad_enabled() is with_grad)
 
-    scheduler, errors = Scheduler(0.1), []
-    for with_grad in (True, False, True):
-        scheduler.start(lambda w=with_grad: watched(w), EqualShare(), lambda end: errors.append(end.error))  # type: ignore[misc]
+    for name, with_grad in enumerate((True, False, True)):
+        calls.start(name, EqualShare(), watched, with_grad)
         assert torch.is_grad_enabled(), "who starts calls keeps its own"
-    while not scheduler.is_idle:
-        scheduler.run_once()
+    while not calls.scheduler.is_idle:
+        calls.scheduler.run_once()
         assert torch.is_grad_enabled()
-    assert errors == [None] * 3
+    assert [ending.error for ending in calls.ended.values()] == [None] * 3
     assert modes == [True] * 12
 
 
@@ -176,8 +165,6 @@ class Counted(EqualShare):
 
 
 def asking(name: str, rows: int, count: int, broken: bool = False) -> list[str]:
-    from genret.decoding.side_by_side import current_call
-
     running = current_call()
     assert running is not None
     return [running.wait(Pass(name, broken), rows) for _ in range(count)]
@@ -186,12 +173,10 @@ def asking(name: str, rows: int, count: int, broken: bool = False) -> list[str]:
 def test_a_small_pass_is_not_held_up_by_a_far_larger_one() -> None:
     FORWARDS.clear()
     times = iter(float(number) for number in range(10**6))
-    scheduler, shares = Scheduler(0.1, clock=lambda: next(times)), [Counted(), Counted()]
-    scheduler.max_rows, scheduler._learn = 128, lambda *_: None  # type: ignore[method-assign]
-    for name, rows, share in (("small", 10, shares[0]), ("large", 120, shares[1])):
-        scheduler.start(lambda n=name, r=rows: asking(n, r, 6), share, lambda _: None)  # type: ignore[misc]
-    while not scheduler.is_idle:
-        scheduler.run_once()
+    calls = Calls(128, clock=lambda: next(times))
+    for name, rows in (("small", 10), ("large", 120)):
+        calls.start(name, Counted(), asking, name, rows, 6)
+    calls.run()
     assert all(len(forward) == 1 for forward in FORWARDS)
     small = [number for number, (name,) in enumerate(FORWARDS) if name == "small"]
     assert small[-1] <= 12, "in turn, and not behind all of the other"
@@ -199,22 +184,18 @@ def test_a_small_pass_is_not_held_up_by_a_far_larger_one() -> None:
 
 def test_passes_of_equal_size_join_and_a_broken_one_tells_all_to_begin_again() -> None:
     FORWARDS.clear()
-    scheduler, ends = Scheduler(0.1), {}
+    calls = Calls()
     for name in "abc":
-        scheduler.start(
-            lambda n=name: asking(n, 10, 2, broken=n == "b"),  # type: ignore[misc]
-            EqualShare(),
-            lambda end, n=name: ends.__setitem__(n, end.error),  # type: ignore[misc]
-        )
-    while not scheduler.is_idle:
-        scheduler.run_once()
+        calls.start(name, EqualShare(), asking, name, 10, 2, name == "b")
+    errors = [ending.error for ending in calls.run().values()]
     assert FORWARDS == [["a", "b", "c"]]
-    assert all(isinstance(error, SharedForwardError) for error in ends.values())
-    assert {type(error.__cause__) for error in ends.values()} == {ZeroDivisionError}
+    assert len(errors) == 3
+    assert all(isinstance(error, SharedForwardError) for error in errors)
+    assert {type(error.__cause__) for error in errors} == {ZeroDivisionError}
 
 
 def test_an_undivided_call_goes_on_to_its_end() -> None:
-    model, order = model_of("gpt2"), []
+    model, order, calls = model_of("gpt2"), [], Calls()
 
     def work(name: str, whole: bool) -> None:
         if whole:
@@ -224,11 +205,10 @@ def test_an_undivided_call_goes_on_to_its_end() -> None:
             model.prefill([[1, 2]])
         order.append(name)
 
-    scheduler = Scheduler(0.1)
     for name, whole in (("divided", False), ("whole", True)):
-        scheduler.start(lambda n=name, w=whole: work(n, w), EqualShare(), lambda _: None)  # type: ignore[misc]
+        calls.start(name, EqualShare(), work, name, whole)
     assert order == ["whole"]
-    scheduler.run_once()
+    calls.scheduler.run_once()
     assert order == ["whole", "divided"]
 
 
@@ -243,19 +223,13 @@ class Given(EqualShare):
 
 def test_a_call_that_nobody_waits_for_gets_no_forward() -> None:
     FORWARDS.clear()
-    scheduler, ends, shares = Scheduler(0.1), {}, {"a": Given(), "b": Given()}
+    calls, shares = Calls(), {"a": Given(), "b": Given()}
     for name, share in shares.items():
-        scheduler.start(
-            lambda n=name: asking(n, 10, 3),  # type: ignore[misc]
-            share,
-            lambda end, n=name: ends.__setitem__(n, end),  # type: ignore[misc]
-        )
-    scheduler.run_once()
-    shares["b"].is_over = True
-    scheduler.run_once()
-    assert isinstance(ends["b"].error, DecodingCancelledError)
-    shares["a"].is_over = True
-    scheduler.run_once()
-    assert scheduler.is_idle
-    assert isinstance(ends["a"].error, DecodingCancelledError)
+        calls.start(name, share, asking, name, 10, 3)
+    calls.scheduler.run_once()
+    for name in "ba":
+        shares[name].is_over = True
+        calls.scheduler.run_once()
+        assert isinstance(calls.ended[name].error, DecodingCancelledError)
+    assert calls.scheduler.is_idle
     assert FORWARDS == [["a", "b"], ["a"]]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +17,6 @@ from typing import Any
 import grpc
 import httpx
 import pytest
-from google.protobuf.message import Message
 
 from genret.decoding.errors import (
     DeadlineExceededError,
@@ -78,52 +77,48 @@ class Face:
 
 
 @asynccontextmanager
-async def faces(
-    retriever: FakeRetriever | None = None, load: bool = True, **options: Any
-) -> AsyncIterator[Face]:
-    async with connected(retriever or FakeRetriever(), load=load, **options) as (api, _, client):
+async def faces(retriever: FakeRetriever | None = None, **options: Any) -> AsyncIterator[Face]:
+    async with connected(retriever or FakeRetriever(), **options) as (api, _, client):
         yield Face(api, client)
 
 
 Trigger = Callable[[Path], AbstractAsyncContextManager[tuple[Face, Ask]]]
 
 
-def sent(
-    method: str = "Retrieve",
-    message: Message = RETRIEVE.message,
-    raw: tuple[bytes, bytes] | None = None,
+def met(
+    ask: Ask = RETRIEVE,
     retriever: FakeRetriever | None = None,
+    done: Callable[[Face], Awaitable[None] | None] = lambda face: None,
+    **options: Any,
 ) -> Trigger:
-    """The request itself is what is wrong, or what the retriever makes of it."""
+    """What is asked of a server with this retriever and options, once something was done to it."""
 
     @asynccontextmanager
     async def trigger(folder: Path) -> AsyncIterator[tuple[Face, Ask]]:
-        async with faces(retriever) as face:
-            yield face, Ask(method, message, raw)
+        async with faces(retriever, **options) as face:
+            if (doing := done(face)) is not None:
+                await doing
+            yield face, ask
 
     return trigger
 
 
 def answered_with(error: GenretError | DecodingError) -> Trigger:
-    """The retriever's answer is an error."""
-    return sent(retriever=FakeRetriever({"q": error}))
+    return met(retriever=FakeRetriever({"q": error}))
 
 
 def dies_of(bug: BaseException) -> Trigger:
-    """The retriever dies."""
-    return sent(retriever=FakeRetriever(bugs={"q": bug}))
+    return met(retriever=FakeRetriever(bugs={"q": bug}))
 
 
 def reload_fails_with(error: Exception) -> Trigger:
-    """A new version cannot be served."""
+    return met(RELOAD, done=lambda face: face.api.opener.table.update(fake=error))
 
-    @asynccontextmanager
-    async def trigger(folder: Path) -> AsyncIterator[tuple[Face, Ask]]:
-        async with faces() as face:
-            face.api.opener.table["fake"] = error
-            yield face, RELOAD
 
-    return trigger
+# The last moment of a drain: the queue takes nothing any more.
+draining = met(done=lambda face: face.api.server.lanes.of("cpu").batcher.close())
+# The server's own limit passes: at a client's deadline the client answers itself.
+too_late = met(retriever=FakeRetriever(held=True), max_request_seconds=0.2)
 
 
 def reload_finds(change: Callable[[ChangingIndex], object]) -> Trigger:
@@ -161,21 +156,6 @@ async def full(folder: Path) -> AsyncIterator[tuple[Face, Ask]]:
 
 
 @asynccontextmanager
-async def warming(folder: Path) -> AsyncIterator[tuple[Face, Ask]]:
-    """The server is not ready yet."""
-    async with faces(load=False) as face:
-        yield face, RETRIEVE
-
-
-@asynccontextmanager
-async def draining(folder: Path) -> AsyncIterator[tuple[Face, Ask]]:
-    """The last moment of a drain: the queue takes nothing any more."""
-    async with faces() as face:
-        await face.api.server.lanes.of("cpu").batcher.close()
-        yield face, RETRIEVE
-
-
-@asynccontextmanager
 async def guarded(folder: Path) -> AsyncIterator[tuple[Face, str]]:
     token = new_token()
     async with faces(auth=AuthConfig(tokens_in(folder, f"read {token}"))) as face:
@@ -194,13 +174,6 @@ async def with_too_little_a_token(folder: Path) -> AsyncIterator[tuple[Face, Ask
     """Who calls may only read."""
     async with guarded(folder) as (face, token):
         yield face, replace(RELOAD, token=token)
-
-
-@asynccontextmanager
-async def too_late(folder: Path) -> AsyncIterator[tuple[Face, Ask]]:
-    """The server's own limit passes: at a client's deadline the client answers itself."""
-    async with faces(FakeRetriever(held=True), max_request_seconds=0.2) as face:
-        yield face, RETRIEVE
 
 
 @dataclass(frozen=True)
@@ -227,14 +200,14 @@ TOO_MANY = frozenset({"ErrorInfo", "RetryInfo"})
 NO_QUERY = pb.RetrieveRequest(query=" ")
 UNKNOWN = pb.RetrieveRequest(query="q", index="none")
 CASES = [
-    Case(MalformedMessageError, sent("Retrieve", NO_QUERY, GARBAGE), *BAD),
-    Case(InputError, sent("Retrieve", NO_QUERY), *BAD),
+    Case(MalformedMessageError, met(Ask("Retrieve", NO_QUERY, GARBAGE)), *BAD),
+    Case(InputError, met(Ask("Retrieve", NO_QUERY)), *BAD),
     Case(PromptTooLongError, answered_with(PromptTooLongError("long")), *BAD),
-    Case(UnknownIndexError, sent("Retrieve", UNKNOWN), C.NOT_FOUND, 404, frozenset({"ResourceInfo"})),
+    Case(UnknownIndexError, met(Ask("Retrieve", UNKNOWN)), C.NOT_FOUND, 404, frozenset({"ResourceInfo"})),
     Case(OverloadedError, full, C.RESOURCE_EXHAUSTED, 429, TOO_MANY, "1"),
     Case(OverloadedError, dies_of(MemoryError()), C.RESOURCE_EXHAUSTED, 429, TOO_MANY, "5"),
     Case(EngineError, answered_with(EngineError("10.0.0.7 is gone")), C.UNAVAILABLE, 503, TOO_MANY, "2"),
-    Case(NotReadyError, warming, C.UNAVAILABLE, 503, frozenset({"RetryInfo"}), "1"),
+    Case(NotReadyError, met(load=False), C.UNAVAILABLE, 503, frozenset({"RetryInfo"}), "1"),
     Case(NotReadyError, draining, C.UNAVAILABLE, 503, frozenset({"RetryInfo"}), "1"),
     Case(UnauthenticatedError, without_token, C.UNAUTHENTICATED, 401),
     Case(PermissionDeniedError, with_too_little_a_token, C.PERMISSION_DENIED, 403),
@@ -266,10 +239,6 @@ CASES = [
 ]
 
 
-def ids(case: Case) -> str:
-    return f"{case.error.__name__}-{case.trigger.__qualname__.split('.')[0]}"
-
-
 def check(case: Case, seen: Seen) -> None:
     assert seen.code == case.code.name
     assert set(seen.details) == case.details
@@ -279,7 +248,7 @@ def check(case: Case, seen: Seen) -> None:
     assert "Traceback" not in seen.message
 
 
-@pytest.mark.parametrize("case", CASES, ids=ids)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.error.__name__)
 async def test_a_row_on_the_wire(case: Case, tmp_path: Path) -> None:
     async with case.trigger(tmp_path) as (face, ask):
         check(case, await ask_grpc(face.api, ask))

@@ -88,32 +88,27 @@ def cases(draw: st.DrawFn):
     return vocab, constraint, params, room
 
 
-@settings(max_examples=60, deadline=None)
-@given(case=cases(), seed=st.integers(0, 50))
-def test_the_draws_are_those_of_the_tree(case, seed):
+@settings(max_examples=120, deadline=None)
+@given(
+    case=cases(),
+    seed=st.integers(0, 50),
+    lag=st.none() | st.integers(0, 3),
+    max_logits=st.sampled_from([1, 40, 2**30]),
+)
+def test_the_draws_are_those_of_the_tree_whatever_flags_are_late_and_walks_are_made(
+    case, seed, lag, max_logits
+):
     vocab, constraint, params, room = case
     model = HashedModel.random(vocab, seed)
-    tree, static = both(lambda: model.prefill(range(len(params))), constraint, params, room=room)
+    flag = LateFlag if lag is None else partial(LateFlag, lag=lag, new_event=LazyEvent)
+    make = partial(StaticProposer, new_flag=flag, max_logits=max_logits)
+    tree, static = both(lambda: model.prefill(range(len(params))), constraint, params, make, room=room)
     assert_same_draws(tree, static)
     for mine, theirs in zip(tree, static, strict=True):
         assert mine.num_steps <= theirs.num_steps
         assert mine.num_nodes <= theirs.num_nodes
     bounds = [(mine.mass_upper, theirs.mass_upper) for mine, theirs in zip(tree, static, strict=True)]
     assert all(left <= right + 1e-9 for q, (left, right) in enumerate(bounds) if room is None or room[q] != 0)
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    case=cases(), seed=st.integers(0, 50), lag=st.integers(0, 3), max_logits=st.sampled_from([1, 40, 2**30])
-)
-def test_neither_late_flags_nor_several_walks_change_a_draw(case, seed, lag, max_logits):
-    vocab, constraint, params, room = case
-    model = HashedModel.random(vocab, seed)
-    make = partial(
-        StaticProposer, new_flag=partial(LateFlag, lag=lag, new_event=LazyEvent), max_logits=max_logits
-    )
-    tree, static = both(lambda: model.prefill(range(len(params))), constraint, params, make, room=room)
-    assert_same_draws(tree, static)
 
 
 def one_run(batch: DrawBatch, make: Make = StaticProposer):
@@ -231,13 +226,14 @@ def static_disc(session: object, constraint: Constraint, params: Sequence[DiscPa
 
 @pytest.mark.parametrize("top_m", [None, 2])
 @pytest.mark.parametrize("depth", [0, 1, 3])
-@pytest.mark.parametrize("late", [False, True], ids=["at once", "late"])
-def test_broken_logits_are_an_error_however_late(top_m, depth, late):
+@pytest.mark.parametrize(
+    "new_flag", [LateFlag, partial(LateFlag, new_event=LazyEvent)], ids=["at once", "late"]
+)
+def test_broken_logits_are_an_error_however_late(top_m, depth, new_flag):
     broken = torch.tensor([0.0, math.nan, 0.0])
     model = TableModel(3, lambda _, written: broken if len(written) == depth else torch.zeros(3))
     trie = TitleTrie.from_rows({(1, 1, 1, END), (2, 2, 2, END)}, 3)
-    options = {"new_flag": partial(LateFlag, new_event=LazyEvent)} if late else {}
-    with drawn_by(partial(StaticProposer, **options)), pytest.raises(InvalidLogitsError, match="NaN"):
+    with drawn_by(partial(StaticProposer, new_flag=new_flag)), pytest.raises(InvalidLogitsError, match="NaN"):
         disc(model.prefill([(1,)]), trie, [DiscParams(num_draws=1, top_m=top_m)])
 
 
