@@ -71,8 +71,6 @@ THOROUGH = (
     "decoding/disc/test_beam_proposer.py",
     "decoding/disc/test_disc_on_transformers.py",
     "decoding/disc/test_static_proposer.py",
-    "decoding/grammar/test_algebra_random.py",
-    "decoding/grammar/test_distinct_leaf.py",
     "decoding/grammar/test_leaf_tokens.py",
     "decoding/grammar/test_schema_random.py",
     "decoding/markup/",

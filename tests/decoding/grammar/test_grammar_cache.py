@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from genret.decoding.bounded_cache import Remembered
 from genret.decoding.grammar.errors import CompileTimeoutError, SchemaError, UnsupportedSchemaError
 from genret.decoding.grammar.grammar_cache import GrammarCache
 
@@ -220,3 +221,28 @@ def test_what_is_discarded_is_compiled_again_and_its_memory_is_free() -> None:
 
 def refuse() -> Sized:
     raise UnsupportedSchemaError("if", "#", "no")
+
+
+ENTRY = 500
+LARGEST = 4000
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 5000))))
+def test_results_are_those_of_the_function_and_bounded(asked: list[tuple[int, int]]) -> None:
+    made: list[tuple[int, int]] = []
+
+    def make(name: int, size: int) -> list[int]:
+        made.append((name, size))
+        return [name, size]
+
+    remembered = Remembered(make, lambda result, name, size: size, max_bytes=4 * LARGEST)
+    last: tuple[int, int] | None = None
+    for arguments in asked:
+        before = len(made)
+        assert remembered(*arguments) == list(arguments)
+        if arguments == last and arguments[1] + ENTRY <= LARGEST:
+            assert len(made) == before  # nothing came in between that could have pushed it out
+        if arguments[1] + ENTRY > LARGEST:
+            assert len(made) == before + 1
+        assert 0 <= remembered.num_bytes <= 4 * LARGEST
+        last = arguments

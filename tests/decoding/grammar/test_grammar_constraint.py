@@ -1,7 +1,8 @@
-"""Grammars as constraints: DISC's law, beam search, budgets, and batches of branches."""
+"""Grammars as constraints: DISC's law, beam search, budgets, batches of branches, and devices."""
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections import Counter
@@ -11,15 +12,20 @@ import numpy as np
 import pytest
 import torch
 
-from genret.decoding.beam_search import beam_search
+from genret.decoding.answering.answer import AnswerText
+from genret.decoding.answering.writer import write_answers
+from genret.decoding.beam_search import BeamResult, beam_search
 from genret.decoding.disc import disc
+from genret.decoding.grammar.compile_options import GrammarOptions
 from genret.decoding.grammar.constraint import GrammarConstraint, TokenGrammar
 from genret.decoding.grammar.json_grammar import Grammar, compile_schema
 from genret.decoding.grammar.leaves.leaf_factory import Leaves
 from genret.decoding.grammar.vocabulary import Vocabulary
-from genret.decoding.params import BeamParams, DiscParams
+from genret.decoding.model.hf_model import HFLanguageModel
+from genret.decoding.params import AnswerParams, BeamParams, DiscParams
 from tests.fakes import TableModel, chi_square, normalise
 from tests.grammar_oracle import COMPACT, JSON_PIECES, SCHEMAS, SPACED, array, byte_vocabulary, unpacked
+from tests.tiny_transformers import ARCHITECTURES, build
 
 ALPHA = 1e-4
 PROMPT = (1,)
@@ -179,3 +185,36 @@ def test_what_is_asked_for_must_fit_together() -> None:
         GrammarConstraint([grammar], [5, 6])
     with pytest.raises(ValueError, match="over one vocabulary"):
         GrammarConstraint([grammar, grammar_of("number")], 50)
+
+
+DEVICES = [
+    "cpu",
+    pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA")),
+]
+ASCII_PIECES = [bytes([byte]) for byte in range(32, 127)] + [b'{"', b'": ', b'", "', b'"}', b"true", b"12"]
+VOCAB = len(ASCII_PIECES) + 1
+ASCII = Leaves(Vocabulary([*ASCII_PIECES, None], VOCAB - 1, VOCAB))
+MEMBERS = {"a": {"enum": ["x", "yes"]}, "b": {"type": "integer", "maximum": 99}, "c": {"type": "boolean"}}
+SCHEMA = {"type": "object", "properties": MEMBERS, "required": ["a", "b"]}
+GRAMMAR = compile_schema(SCHEMA, ASCII, GrammarOptions.for_writing())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_answers_are_those_of_the_cpu(architecture: str, device: str) -> None:
+    prompts = [[1, 2, 3], [4, 5], [6, 7, 8, 9]]
+    params = AnswerParams(max_tokens=50)
+    texts, lists = [], []
+    for place in ("cpu", device):
+        model = HFLanguageModel(build(architecture, VOCAB).to(place))
+        answers = write_answers(model, prompts, [GRAMMAR] * 3, params)
+        assert all(isinstance(answer, AnswerText) for answer in answers)
+        texts.append([answer.text for answer in answers if isinstance(answer, AnswerText)])
+        constraint = GrammarConstraint([GRAMMAR] * 3, 50, model.device)
+        found = beam_search(model.prefill(prompts), constraint, [BeamParams(k=2, beam_size=3)] * 3)
+        rows = [result.hypotheses for result in found if isinstance(result, BeamResult)]
+        lists.append([[hypothesis.token_ids for hypothesis in hypotheses] for hypotheses in rows])
+    assert texts[0] == texts[1]
+    assert lists[0] == lists[1]
+    for text in texts[0]:
+        json.loads(text)

@@ -1,4 +1,4 @@
-"""Reading the text of a schema, and writing it in one form."""
+"""Documents of schemas: reading them, what counts as one, and what is said of every keyword."""
 
 from __future__ import annotations
 
@@ -11,10 +11,28 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jsonschema import FormatChecker, SchemaError
+from jsonschema.validators import validator_for
 
-from genret.decoding.grammar.compile_options import CompileLimits
-from genret.decoding.grammar.errors import InvalidSchemaError, SchemaLimitError
+from genret.decoding.grammar.compile_options import CompileLimits, GrammarOptions
+from genret.decoding.grammar.errors import (
+    GrammarError,
+    InvalidSchemaError,
+    SchemaLimitError,
+    UnsupportedSchemaError,
+)
+from genret.decoding.grammar.schema.formula_table import FormulaTable
+from genret.decoding.grammar.schema.resources import (
+    DRAFT_4,
+    DRAFT_6,
+    DRAFT_7,
+    DRAFT_2019_09,
+    DRAFT_2020_12,
+    UNDECLARED,
+    dialect_of,
+)
 from genret.decoding.grammar.schema.schema_document import canonical_text, parse_document, pointer_step
+from genret.decoding.grammar.schema.schema_report import explain_schema
 from tests.own_process import TracedMemory, alone
 
 LIMITS = CompileLimits()
@@ -168,3 +186,231 @@ def test_long_names_above_very_many_values_are_refused() -> None:
     parse_document(text % "short", LIMITS)
     with pytest.raises(SchemaLimitError, match="pointers"):
         parse_document(text % ("k" * 400_000), LIMITS)
+
+
+URIS = {
+    "https://json-schema.org/draft/2020-12/schema": DRAFT_2020_12,
+    "https://json-schema.org/draft/2019-09/schema": DRAFT_2019_09,
+    "http://json-schema.org/draft-07/schema#": DRAFT_7,
+    "http://json-schema.org/draft-06/schema#": DRAFT_6,
+    "http://json-schema.org/draft-04/schema#": DRAFT_4,
+}
+VALUES: list[Any] = [
+    *(None, True, False, 0, 1, -1, 2.0, 2.5, "", "a", "string", "#/$defs/a", "foo#bar", "ä"),
+    *([], [1], ["a"], ["a", "a"], ["string"], ["string", "string"], ["string", "x"], [True]),
+    *([{}], [{}, 1], [1, 1.0], [1, True]),
+    *({}, {"a": 1}, {"a": {}}, {"a": True}, {"a": []}, {"a": ["b"]}, {"a": ["b", "b"]}, {"a": [1]}),
+    *({"type": "x"}, {"type": "string"}, {"a": {"type": "x"}}, [{"type": "x"}], [{"minimum": 1}]),
+]
+# Their values are looked at by more than their form: references must lead somewhere, URIs must be URIs.
+LOOKED_UP = {"$ref", "$dynamicRef", "$recursiveRef", "$schema"}
+# The text of draft 7 says what it may be, its metaschema forgets to.
+FORGOTTEN = {("draft-07", "writeOnly")}
+
+
+# Lists of these must not repeat anything by the metaschemas. Schemas in use do, and mean no more by it.
+MAY_REPEAT = {"type", "required", "enum", "dependentRequired", "dependencies"}
+
+
+def without_repeats(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: without_repeats(inner) for name, inner in value.items()}
+    if not isinstance(value, list):
+        return value
+    return [each for n, each in enumerate(value) if each not in value[:n] or isinstance(each, bool | int)]
+
+
+def refused(schema: dict[str, Any]) -> str:
+    try:
+        FormulaTable(json.dumps(schema))
+    except GrammarError as error:
+        return type(error).__name__
+    return ""
+
+
+@pytest.mark.parametrize("uri", URIS)
+def test_forms_are_those_of_the_metaschema(uri: str) -> None:
+    validator = validator_for({"$schema": uri})
+    unlike = []
+    for keyword in sorted(URIS[uri].keywords.keys() - LOOKED_UP):
+        for value in VALUES:
+            if keyword.startswith("x-genret") or (URIS[uri].name, keyword) in FORGOTTEN:
+                continue
+            schema = {"$schema": uri, keyword: value}
+            if keyword.startswith("exclusive"):
+                schema[keyword[len("exclusive") :].lower()] = 3
+            try:
+                once = {**schema, keyword: without_repeats(value)} if keyword in MAY_REPEAT else schema
+                validator.check_schema(once, format_checker=FormatChecker(formats=()))
+                expected = ""
+            except SchemaError:
+                expected = InvalidSchemaError.__name__
+            got = refused(schema)
+            if (got == InvalidSchemaError.__name__) != bool(expected):
+                unlike.append((keyword, value, expected or "valid", got))
+    assert unlike == []
+
+
+@pytest.mark.parametrize("uri", URIS)
+def test_dialects_are_known_with_and_without_hash_and_by_both_schemes(uri: str) -> None:
+    plain = uri.removesuffix("#").split("://")[1]
+    for spelled in (f"http://{plain}", f"https://{plain}", f"http://{plain}#", f"https://{plain}#"):
+        assert dialect_of({"$schema": spelled}, "#", UNDECLARED) is URIS[uri]
+
+
+@pytest.mark.parametrize("uri", ["http://json-schema.org/draft-03/schema#", "https://example.com/own", ""])
+def test_other_dialects_are_refused_by_name(uri: str) -> None:
+    with pytest.raises(UnsupportedSchemaError, match="#/\\$schema: \\$schema: ") as caught:
+        FormulaTable(json.dumps({"$schema": uri}))
+    assert repr(uri) in caught.value.reason
+
+
+@pytest.mark.parametrize(
+    ("schema", "keyword", "pointer", "reason"),
+    [
+        ({"minLength": -1}, "minLength", "#/minLength", "expected an integer from 0, got -1"),
+        ({"properties": {"a/b": {"type": "x"}}}, "type", "#/properties/a~1b/type", "expected one of "),
+        ({"$defs": {"ü": {"enum": 1}}}, "enum", "#/$defs/%C3%BC/enum", "expected an array, got 1"),
+        ({"anyOf": [True, 1]}, "", "#/anyOf/1", "expected a schema, got 1"),
+        ({"dependencies": {"a": [1]}}, "dependencies", "#/dependencies/a", "expected a schema or an array"),
+        ({"$id": "http://a/", "not": {"$id": "//[b"}}, "$id", "#/not/$id", "'//[b' is no URI"),
+        ({"$ref": "#/nowhere"}, "$ref", "#/$ref", "'#/nowhere' leads nowhere"),
+        ({"$ref": "#/title", "title": "x"}, "", "#/title", "expected a schema, got 'x'"),
+        ({"$ref": "#/odd/0", "odd": [{"type": 1}]}, "type", "#/odd/0/type", "expected one of"),
+        ({"$ref": "#%zz"}, "$ref", "#/$ref", "leads nowhere"),
+    ],
+)
+def test_errors_name_keyword_and_pointer(
+    schema: dict[str, Any], keyword: str, pointer: str, reason: str
+) -> None:
+    with pytest.raises(InvalidSchemaError) as caught:
+        FormulaTable(json.dumps(schema))
+    assert (caught.value.keyword, caught.value.pointer) == (keyword, pointer)
+    assert reason in caught.value.reason
+
+
+@pytest.mark.parametrize("schema", ["1", "[]", "null", '"a"', '{"not": 1}'])
+def test_what_is_no_schema_is_refused(schema: str) -> None:
+    with pytest.raises(InvalidSchemaError, match="expected a schema"):
+        FormulaTable(schema)
+
+
+def test_forms_of_older_drafts_are_known_where_no_draft_is_named() -> None:
+    old = {
+        "items": [{"type": "string"}],
+        "additionalItems": False,
+        "dependencies": {"a": ["b"], "c": {"required": ["d"]}},
+        "definitions": {"x": True},
+        "minimum": 1,
+        "exclusiveMinimum": True,
+    }
+    FormulaTable(json.dumps(old))
+    with pytest.raises(InvalidSchemaError, match="#/items: expected a schema, got an array"):
+        FormulaTable(json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **old}))
+
+
+def said(schema: Any, **options: Any) -> dict[str, tuple[str, str]]:
+    report = explain_schema(json.dumps(schema), GrammarOptions(**options))
+    return {pointer: (how, note) for pointer, _, how, note in report.table()}
+
+
+def test_every_occurrence_is_listed_in_order() -> None:
+    schema = {
+        "type": "object",
+        "title": "Person",
+        "properties": {"name": {"type": "string", "default": ""}, "a/b": {"items": {"minimum": 3}}},
+        "required": ["name"],
+        "$defs": {"unused": {"const": 1}},
+    }
+    assert said(schema) == {
+        "#/type": ("enforced", ""),
+        "#/title": ("annotation", ""),
+        "#/properties": ("enforced", ""),
+        "#/properties/name/type": ("enforced", ""),
+        "#/properties/name/default": ("annotation", ""),
+        "#/properties/a~1b/items": ("enforced", ""),
+        "#/properties/a~1b/items/minimum": ("enforced", ""),
+        "#/required": ("enforced", ""),
+        "#/$defs": ("enforced", "for references"),
+        "#/$defs/unused/const": ("vacuous here", "nothing refers to this definition"),
+    }
+    report = explain_schema(json.dumps(schema))
+    assert report.dialect == "2020-12 with forms of older drafts"
+    assert report.counts() == {"enforced": 7, "annotation": 2, "vacuous here": 1, "refused": 0}
+    assert report.refusals() == ()
+
+
+@pytest.mark.parametrize(
+    ("schema", "how", "note"),
+    [
+        ({"nullable": True}, "annotation", "a keyword of OpenAPI, not of JSON Schema"),
+        ({"x-order": 1}, "annotation", "an extension"),
+        ({"minlength": 1}, "annotation", "an unknown keyword"),
+        ({"then": False}, "vacuous here", "says nothing without if"),
+        ({"if": False}, "vacuous here", "says nothing without then or else"),
+        ({"minContains": 2}, "vacuous here", "says nothing without contains"),
+        ({"additionalItems": False}, "vacuous here", "says nothing where items is not an array"),
+        ({"additionalItems": False, "items": [True]}, "enforced", ""),
+        ({"exclusiveMinimum": True}, "vacuous here", "says nothing without minimum"),
+        ({"exclusiveMaximum": False, "maximum": 3}, "vacuous here", "maximum itself is allowed anyway"),
+        ({"maxLength": 3, "type": "integer"}, "vacuous here", "speaks of strings, and type allows none"),
+        ({"minimum": 3, "type": ["integer", "null"]}, "enforced", ""),
+        ({"minItems": 0}, "vacuous here", "every value passes"),
+        ({"format": "slug"}, "annotation", "a format that JSON Schema does not define"),
+        ({"format": "date"}, "enforced", ""),
+        ({"format": "time"}, "enforced", "only such texts are written, but not all there are"),
+        ({"contentSchema": {"type": "string"}}, "annotation", ""),
+    ],
+)
+def test_why(schema: Any, how: str, note: str) -> None:
+    """The first keyword is explained."""
+    assert said(schema)[f"#/{next(iter(schema))}"] == (how, note)
+
+
+def test_formats_may_be_annotations() -> None:
+    got = said({"format": "date"}, formats="annotate")
+    assert got == {"#/format": ("annotation", "formats are not asserted")}
+
+
+def test_older_drafts_have_fewer_keywords() -> None:
+    got = said(
+        {
+            "$schema": "http://json-schema.org/draft-04/schema#",
+            "const": 1,
+            "type": "integer",
+            "not": {"$ref": "#/definitions/x", "minimum": 3},
+            "definitions": {"x": {"maximum": 3}},
+        }
+    )
+    assert got["#/$schema"] == ("enforced", "read as draft-04")
+    assert got["#/const"] == ("annotation", "no keyword of draft-04")
+    assert got["#/type"] == ("enforced", "1.0 is no integer in draft-04")
+    assert got["#/not/minimum"] == ("vacuous here", "stands beside $ref, which stands alone in draft-04")
+    assert got["#/definitions/x/maximum"] == ("enforced", "")
+
+
+def test_all_that_is_refused_is_listed_and_not_only_what_comes_first() -> None:
+    schema = {
+        "properties": {"a": {"pattern": r"(a)\1"}, "b": {"pattern": r"(b)\1"}},
+        "items": {"patternProperties": {r"(c)\1": True}},
+        "contains": {"$ref": "other.json"},
+    }
+    report = explain_schema(schema)
+    assert [entry.pointer for entry in report.refusals()] == [
+        "#/properties/a/pattern",
+        "#/properties/b/pattern",
+        "#/items/patternProperties",
+        "#/contains/$ref",
+    ]
+    assert report.counts()["refused"] == 4
+    assert all(entry.note for entry in report.refusals())
+
+
+def test_what_is_refused_behind_a_definition_that_nothing_uses_is_not_in_the_way() -> None:
+    schema = {"$defs": {"x": {"$ref": "other.json"}}, "type": "string"}
+    assert said(schema)["#/$defs/x/$ref"] == ("vacuous here", "nothing refers to this definition")
+
+
+def test_what_is_no_schema_has_no_report() -> None:
+    with pytest.raises(InvalidSchemaError):
+        explain_schema({"type": "text"})
