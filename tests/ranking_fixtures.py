@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
 from genret.retrieval.evidence.evidence import FEATURE_NUMBER, FEATURES
 from genret.retrieval.ranking.fitting import RankedExample
-from genret.retrieval.ranking.rankings import MODEL_LOGPROB, softmax
+from genret.retrieval.ranking.rankings import DEFAULT_RANKING, MODEL_LOGPROB, NO_MODEL, Rankings, softmax
 
 # Weights that queries are drawn by.
 TRUE_WEIGHTS = {
@@ -50,3 +52,10 @@ def drawn_examples(
             RankedExample(features[kept], right[kept], None if logprobs is None else logprobs[kept])
         )
     return examples
+
+
+def write_rankings(folder: Path) -> Path:
+    """Write a file of rankings; fitting one would take most of the time of a build."""
+    file = folder / "rankings.json"
+    file.write_bytes(Rankings().with_one(NO_MODEL, DEFAULT_RANKING).to_bytes())
+    return file

@@ -67,6 +67,16 @@ def rename(index: Path, folder: Path, manifest: Manifest) -> Path:
     return renamed
 
 
+def as_format(summary: BuildSummary, version: int) -> Path:
+    """Give the version of a build the manifest of an older format; below 3 it has no order of titles."""
+    folder = summary.index / "versions" / summary.version
+    files = summary.manifest.files
+    if version < 3:
+        (folder / "title_order.arrow").unlink()
+        files = tuple(file for file in files if file.name != "title_order.arrow")
+    return rename(summary.index, folder, replace(summary.manifest, format_version=version, files=files))
+
+
 class FakeVectors:
     """Stands in for what makes vectors: its file lists, line by line, the entity and text of every vector.
 

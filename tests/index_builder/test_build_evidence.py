@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from genret.index_builder.build import BuildSummary, build_index
 from genret.index_builder.build_options import (
@@ -44,6 +41,7 @@ from genret.retrieval.index.reader import Index
 from genret.retrieval.index.verification import verify
 from genret.retrieval.ranking.rankings import NO_MODEL, Rankings
 from genret.retrieval.vectors.embedder import VectorMethod
+from tests.commands import json_of, run, succeed
 from tests.entity_oracle import EntityOracle, with_weights
 from tests.fakes import TableModel
 from tests.index_fixtures import (
@@ -51,10 +49,11 @@ from tests.index_fixtures import (
     character_tokenizer,
     data_files,
     past_queries_of,
+    save_tokenizer,
     version_files,
     write_titles,
 )
-from tests.vector_fixtures import ENTRY, FILES, rename, with_file, with_vectors
+from tests.vector_fixtures import ENTRY, FILES, as_format, with_file, with_vectors
 
 TOKENIZER = character_tokenizer("abcdefghijklmnopqrstuvwxyz 0123456789")
 HEADER = "entity_id\ttitle\taliases\tdescription\tkind"
@@ -92,7 +91,6 @@ def ranking(index: Path) -> Rankings:
 def test_a_build_makes_evidence_of_names_and_descriptions(tmp_path: Path) -> None:
     summary = build(tmp_path, LINES, TOKENIZER)
     evidence = summary.manifest.evidence
-    assert evidence is not None
     assert (evidence.names, evidence.columns, evidence.texts, evidence.queries) == (7, ("description",), 2, 0)
     plain = build(tmp_path, LINES, TOKENIZER, name="plain.index", evidence=None)
     without, files = version_files(plain), version_files(summary)
@@ -139,18 +137,15 @@ def test_a_ranking_is_fitted_to_the_catalogue_the_same_every_time(tmp_path: Path
     assert version_files(one) == version_files(other)
     fitted = ranking(one.index).fitted[NO_MODEL]
     told = fitted.provenance
-    assert told is not None
     assert (told.queries, told.kinds) == ("made from the catalogue", ("names", "texts", "queries"))
     assert set(told.metrics) == {"hits@1 before", "hits@1 after"}
     assert verify(one.index).ok
 
 
 def test_a_tiny_catalogue_goes_without_a_ranking(tmp_path: Path) -> None:
-    source = write_titles(tmp_path / "titles.tsv", LINES)
-    TOKENIZER._markup.save(str(tmp_path / "tokenizer.json"))
-    arguments = [str(source), "--tokenizer", str(tmp_path / "tokenizer.json"), "--end-token", "</s>"]
-    result = CliRunner().invoke(build_command, arguments)
-    assert result.exit_code == 0, result.output
+    checkpoint = save_tokenizer(TOKENIZER, tmp_path / "checkpoint")
+    titles = write_titles(tmp_path / "titles.tsv", LINES)
+    result = succeed(build_command, titles, "--tokenizer", checkpoint)
     assert "4 entities are too few to fit a ranking to" in result.stderr
     assert "evidence    7 names: " in result.stdout
     assert ranking(tmp_path / "titles.index").fitted == {}
@@ -210,10 +205,8 @@ def test_evidence_is_added_made_anew_and_dropped_and_nothing_else_changes(
     assert {name: with_it[name] for name in plain} == plain
     assert set(with_it) - set(plain) == {NAMES_FILE, TEXTS_FILE, QUERIES_FILE}
     other = update(summary.index, evidence=EvidenceChange(wish(columns=("kind",))))
-    assert other.manifest.evidence is not None
     assert (other.manifest.evidence.columns, other.manifest.evidence.queries) == (("kind",), 4)
     anew = update(summary.index, evidence=EvidenceChange(wish(), drop_queries=True))
-    assert anew.manifest.evidence is not None
     assert (anew.manifest.evidence.columns, anew.manifest.evidence.queries) == (("kind",), 0)
     assert anew.manifest.file(QUERIES_FILE) is None
     dropped = update(summary.index, evidence=EvidenceChange(drop=True))
@@ -225,8 +218,7 @@ def test_evidence_is_added_made_anew_and_dropped_and_nothing_else_changes(
 
 def test_an_index_of_an_older_format_gets_evidence(tmp_path: Path) -> None:
     summary = build(tmp_path, LINES, TOKENIZER, evidence=None)
-    folder = summary.index / "versions" / summary.version
-    rename(summary.index, folder, replace(summary.manifest, format_version=5))
+    as_format(summary, 5)
     updated = update(summary.index, evidence=EvidenceChange(wish()))
     assert (updated.manifest.format_version, updated.fates.evidence) == (6, "made")
     again = fresh(tmp_path, LINES)
@@ -242,14 +234,11 @@ def test_rankings_stay_until_there_is_other_evidence(tmp_path: Path) -> None:
     kept = update(summary.index, ["x\tgrand hall\t\tof the hall kind\ty"], remove_ids=("n3",))
     assert kept.fates.evidence == "carried over"
     assert ranking(summary.index).to_bytes() == tuned.to_bytes()
-    arguments = [str(summary.index), "--evidence", "all", "--evidence-columns", ""]
-    result = CliRunner().invoke(update_command, arguments)
-    assert result.exit_code == 0, result.output
+    result = succeed(update_command, summary.index, "--evidence", "all", "--evidence-columns", "")
     assert "models must be weighed again, with genret tune" in result.stderr
     anew = ranking(summary.index)
     assert set(anew.fitted) == {NO_MODEL}
     told = anew.fitted[NO_MODEL].provenance
-    assert told is not None
     assert told.kinds == ("names",)
     dropped = update(summary.index, evidence=EvidenceChange(drop=True))
     assert dropped.manifest.file(RANKING_FILE) is None
@@ -276,10 +265,8 @@ def test_verify_finds_what_is_no_ranking(tmp_path: Path) -> None:
     broken = with_file(summary, folder, RANKING_FILE, b'{"format_version": 1, "rankings": {"": {}}}')
     (problem,) = verify(broken).problems
     assert problem.file == RANKING_FILE
-    result = CliRunner().invoke(verify_command, [str(summary.index)])
-    assert "a ranking is fitted with: genret tune INDEX" in result.stderr
-    facts = json.loads(CliRunner().invoke(inspect_command, [str(summary.index), "--json"]).stdout)
-    assert "problem" in facts["ranking"][0]
+    assert "a ranking is fitted with: genret tune INDEX" in run(verify_command, summary.index).stderr
+    assert "problem" in json_of(inspect_command, summary.index, "--json")["ranking"][0]
 
 
 @pytest.mark.parametrize("name", [NAMES_FILE, TEXTS_FILE, QUERIES_FILE, RANKING_FILE])
@@ -299,8 +286,7 @@ def test_a_damaged_file_costs_that_evidence_alone(tmp_path: Path, name: str) -> 
         assert set(evidence.kinds) == kinds
         (asked_one,) = evidence.ask(["river castle"])
         assert len(evidence.propose(asked_one, 5))
-    text = CliRunner().invoke(inspect_command, [str(summary.index)]).stdout
-    assert name in text
+    assert name in succeed(inspect_command, summary.index).stdout
     if name == QUERIES_FILE:
         with pytest.raises(IndexChecksumError, match=r"queries\.arrow: .*--queries none drops them"):
             update(summary.index, remove_ids=("n1",))
@@ -314,22 +300,22 @@ def test_a_damaged_file_costs_that_evidence_alone(tmp_path: Path, name: str) -> 
 def test_what_inspect_says(tmp_path: Path, queries: Path) -> None:
     asked = write_titles(tmp_path / "asked.tsv", ["query\tentity_id", "river\tn1", "tower\tn2"])
     summary = build(tmp_path, MANY, TOKENIZER, evidence=wish(asked))
-    text = CliRunner().invoke(inspect_command, [str(summary.index)]).stdout
+    text = succeed(inspect_command, summary.index).stdout
     assert "  evidence    90 names: " in text
     assert "              90 entities with texts of description: " in text
     assert "              2 past queries: " in text
     assert "  ranking     without a model: " in text
     assert "hits@1 before" in text
-    facts = json.loads(CliRunner().invoke(inspect_command, [str(summary.index), "--json"]).stdout)
+    facts = json_of(inspect_command, summary.index, "--json")
     (told,) = facts["ranking"]
     assert told["model"] == ""
     assert told["provenance"]["num_queries"] > 0
     assert "words" in told["weights"]["names"]
     assert facts["evidence"]["kinds"]["queries"]["count"] == 2
     plain = build(tmp_path, LINES, TOKENIZER, name="plain.index", evidence=None)
-    facts = json.loads(CliRunner().invoke(inspect_command, [str(plain.index), "--json"]).stdout)
+    facts = json_of(inspect_command, plain.index, "--json")
     assert (facts["evidence"], facts["ranking"]) == (None, None)
-    assert "evidence" not in CliRunner().invoke(inspect_command, [str(plain.index)]).stdout
+    assert "evidence" not in succeed(inspect_command, plain.index).stdout
 
 
 def test_a_dry_run_of_an_update_says_what_would_become_of_it(tmp_path: Path) -> None:
@@ -341,8 +327,8 @@ def test_a_dry_run_of_an_update_says_what_would_become_of_it(tmp_path: Path) -> 
     ):
         planned = update(index, lines, evidence=change, dry_run=True)
         assert (planned.fates.evidence, planned.version) == (fate, planned.parent)
-    result = CliRunner().invoke(update_command, [str(index), "--evidence", "none", "--dry-run"])
-    assert "evidence would be dropped" in result.stdout
+    said = succeed(update_command, index, "--evidence", "none", "--dry-run").stdout
+    assert "evidence would be dropped" in said
 
 
 def test_a_change_is_one_thing_or_the_other(queries: Path) -> None:
@@ -360,11 +346,10 @@ def test_vectors_by_a_method_of_before_are_dropped_and_told(tmp_path: Path) -> N
     report = verify(folder)
     assert report.ok
     assert "made by lexical, which this version no longer has" in report.notes[0]
-    text = CliRunner().invoke(inspect_command, [str(summary.index)]).stdout
+    text = succeed(inspect_command, summary.index).stdout
     assert "made by lexical, which this version no longer has; make new ones with: genret update" in text
-    result = CliRunner().invoke(update_command, [str(summary.index), "--remove-id", "2"])
-    assert result.exit_code == 0, result.output
-    assert "the vectors are dropped: made by lexical" in result.stderr
+    said = succeed(update_command, summary.index, "--remove-id", "2").stderr
+    assert "the vectors are dropped: made by lexical" in said
     with Index.open(summary.index) as index:
         assert index.vectors is None
         assert index.manifest.file(VECTORS_FILE) is None
@@ -377,8 +362,6 @@ def test_vectors_are_weighed_too(tmp_path: Path, trigrams: VectorMethod) -> None
     before = ranking(summary.index).fitted[NO_MODEL]
     update(summary.index, vectors=VectorChange(VectorBuildOptions(trigrams)))
     after = ranking(summary.index).fitted[NO_MODEL]
-    assert before.provenance is not None
-    assert after.provenance is not None
     assert before.provenance.kinds == ("names", "texts")
     assert after.provenance.kinds == ("names", "texts", "vectors")
     built = fresh(tmp_path, MANY, vectors=VectorBuildOptions(trigrams))

@@ -19,7 +19,6 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -34,6 +33,7 @@ from genret.retrieval.errors import (
     ModelError,
     SourceError,
 )
+from tests.commands import refusal
 from tests.index_fixtures import character_tokenizer, live_content, save_tokenizer, write_titles
 
 ABC = character_tokenizer("abcdefghijklmnopqrstuvwxyz ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789é")
@@ -130,7 +130,7 @@ def test_every_form_makes_the_same_evidence_weights_and_ranking(tokenizer: Path)
         for a in "abcdefgh"
         for b in "abcdefgh"
     ]
-    forms = ("JSON Lines", "dicts", "polars", "datasets")
+    forms = ("JSON Lines", "polars")
     check_forms(rows, tokenizer, forms, weight_column="share", metadata=["description", "born", "alive"])
 
 
@@ -313,8 +313,8 @@ def test_variables_of_the_command_say_nothing(
     monkeypatch.setenv("GENRET_BUILD_OUT", "elsewhere")
     build_index([{"title": "a"}], tmp_path / "it.index", tokenizer=tokenizer)
     titles = write_titles(tmp_path / "t.tsv", ["title", "a"])
-    done = CliRunner().invoke(build_command, [str(titles), "--tokenizer", str(tokenizer)])
-    assert "no column is called 'name'" in done.output
+    said = refusal(build_command, titles, "--tokenizer", tokenizer, code=1)
+    assert "no column is called 'name'" in said
 
 
 def test_an_iterator_is_streamed(tokenizer: Path, tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from genret.index_builder.cli import build_command, update_command
 from genret.retrieval.errors import MissingExtraError, SourceError
@@ -21,6 +20,7 @@ from genret.retrieval.index.reader import Index
 from genret.retrieval.progress import StepProgress
 from genret.retrieval.sources import remote_files
 from genret.retrieval.sources.remote_files import fetched, shown_address
+from tests.commands import refusal, succeed
 from tests.index_fixtures import character_tokenizer, save_tokenizer
 
 fsspec = pytest.importorskip("fsspec", reason="needs the extra remote")
@@ -172,10 +172,6 @@ def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         fetched("s3://b/x", tmp_path, StepProgress())
 
 
-def run(command: Any, *arguments: object) -> Any:
-    return CliRunner().invoke(command, [str(one) for one in arguments])
-
-
 def test_builds_and_updates_read_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(remote_files, "_BLOCK_BYTES", 4)
@@ -192,33 +188,24 @@ def test_builds_and_updates_read_addresses(tmp_path: Path, monkeypatch: pytest.M
         memory.pipe(f"/shop/{name}", text.encode())
     common = ["memory://shop/part-*.tsv", "--tokenizer", checkpoint]
     further = ["--queries", "memory://shop/q.tsv", "--aliases", "memory://shop/aliases.tsv"]
-    planned = run(build_command, *common, *further, "--dry-run", "--quiet")
-    assert planned.exit_code == 0, planned.output
+    succeed(build_command, *common, *further, "--dry-run", "--quiet")
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
-    made = run(build_command, *common, *further, "--out", "it.index", "--quiet")
-    assert made.exit_code == 0, made.output
+    succeed(build_command, *common, *further, "--out", "it.index", "--quiet")
     with Index.open("it.index") as index:
         assert [index.entity(i).title for i in range(2)] == ["a", "b"]
-        assert index.evidence is not None
         assert index.evidence.queries == 1
         names = [entry.name for entry in index.manifest.history[-1].sources]
     assert names[:2] == ["memory:///shop/part-1.tsv", "memory:///shop/part-2.tsv"]
     assert not (tmp_path / "it.index" / "work").exists()
-    updated = run(update_command, "it.index", "--add", "memory://shop/more.tsv", "--tokenizer", checkpoint)
-    assert updated.exit_code == 0, updated.output
+    succeed(update_command, "it.index", "--add", "memory://shop/more.tsv", "--tokenizer", checkpoint)
     with Index.open("it.index") as index:
         assert index.num_entities == 3
-    asked = run(update_command, "it.index", "--queries", "memory://shop/q.tsv")
-    assert asked.exit_code == 0, asked.output
+    succeed(update_command, "it.index", "--queries", "memory://shop/q.tsv")
     assert not (tmp_path / "it.index" / "work").exists()
 
     memory.pipe("/shop/bad.tsv", b"title\tkind\nd\tx\nbad row\n")
-    failed = run(build_command, "memory://shop/bad.tsv", "--tokenizer", checkpoint)
-    assert failed.exit_code == 1
-    assert "memory://shop/bad.tsv" in failed.stderr
+    said = refusal(build_command, "memory://shop/bad.tsv", "--tokenizer", checkpoint, code=1)
+    assert "memory://shop/bad.tsv" in said
     assert list((tmp_path / "bad.index" / "work" / "copies").glob("*/bad.tsv"))  # not to be copied again
-    gone = run(build_command, "memory://shop/none-*.tsv", "--tokenizer", checkpoint)
-    assert (gone.exit_code, gone.stderr.splitlines()[-1]) == (
-        1,
-        "Error: memory://shop/none-*.tsv: no object has such a name",
-    )
+    said = refusal(build_command, "memory://shop/none-*.tsv", "--tokenizer", checkpoint, code=1)
+    assert said.endswith("Error: memory://shop/none-*.tsv: no object has such a name")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from genret.index_builder.build import BuildSummary
 from genret.index_builder.build_options import BuildOptions, VectorBuildOptions, VectorChange
@@ -22,6 +20,7 @@ from genret.retrieval.index.verification import verify
 from genret.retrieval.vectors.embedder import VectorMethod
 from genret.retrieval.vectors.vector_maker import VectorOptions
 from genret.retrieval.vectors.vector_search import VectorProposer
+from tests.commands import json_of, succeed
 from tests.index_fixtures import build as build_lines
 from tests.index_fixtures import character_tokenizer, version_files, write_titles
 from tests.trigram_encoder import DIMENSIONS, TRIGRAMS
@@ -71,10 +70,8 @@ def test_without_faiss_everything_else_goes_on(
     assert report.ok
     (note,) = report.notes
     assert "vectors.faiss: its content was not looked at" in note
-    result = CliRunner().invoke(verify_command, [str(summary.index)])
-    assert result.exit_code == 0
-    assert "not looked at" in result.stderr
-    facts = json.loads(CliRunner().invoke(inspect_command, [str(summary.index), "--json"]).stdout)["vectors"]
+    assert "not looked at" in succeed(verify_command, summary.index).stderr
+    facts = json_of(inspect_command, summary.index, "--json")["vectors"]
     assert (facts["kind"], facts["dimensions"], facts["count"]) == ("flat", DIMENSIONS, len(TITLES))
 
 
@@ -111,7 +108,6 @@ def test_an_update_keeps_real_vectors_in_step(tmp_path: Path, kind: str) -> None
     updated = update_index(request, TOKENIZER, options)
     assert updated.fates.vectors == "carried over"
     assert verify(index).problems == ()
-    assert updated.manifest.vectors is not None
     assert updated.manifest.vectors.count == len(TITLES)
     wanted = ["lighthouse keeper", "windmill field", "castle garden", "bridge island"]
     if kind == "flat":
@@ -133,7 +129,6 @@ def test_an_update_keeps_real_vectors_in_step(tmp_path: Path, kind: str) -> None
 
 def _fingerprint(index: Path) -> str:
     with Index.open(index) as opened:
-        assert opened.vectors is not None
         return opened.vectors.fingerprint
 
 

@@ -9,20 +9,33 @@ from typing import Any
 
 import pytest
 import torch
-from click.testing import CliRunner, Result
+from click.testing import Result
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, MambaConfig, StableLmConfig
+from transformers import AutoModelForCausalLM, MambaConfig, PreTrainedModel, StableLmConfig
 
 import genret.decoding.model.hf_model
 from genret.service.main import cli
 from tests.checkpoints import make_checkpoint
+from tests.commands import refusal, run
 from tests.verified_architectures import COMMON, build
 
 QUICK = ("--trees", "1", "--depth", "3", "--beams", "3", "--prompt-tokens", "12")
 
 
-def doctor(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(cli, ["doctor", *map(str, arguments)])
+def doctor(*arguments: str | Path, code: int = 0) -> Result:
+    done = run(cli, "doctor", *arguments)
+    assert done.exit_code == code, done.output
+    return done
+
+
+def verdict_of(done: Result) -> str:
+    """Return the last paragraph as one line."""
+    return " ".join(done.stdout.split("\n\n")[-1].split())
+
+
+def saved(folder: Path, model: PreTrainedModel) -> Path:
+    model.save_pretrained(folder)
+    return folder
 
 
 @pytest.fixture(autouse=True)
@@ -33,31 +46,24 @@ def no_lines_of_progress(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def gemma(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("gemma3")
-    build("gemma3").save_pretrained(folder)
-    return folder
+    return saved(tmp_path_factory.mktemp("gemma3"), build("gemma3"))
 
 
 @pytest.fixture(scope="module")
 def bart(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("bart")
-    build("bart").save_pretrained(folder)
-    return folder
+    return saved(tmp_path_factory.mktemp("bart"), build("bart"))
 
 
 @pytest.fixture(scope="module")
 def mamba(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("mamba")
     config = MambaConfig(vocab_size=61, hidden_size=32, num_hidden_layers=1, state_size=4)
-    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
-    return folder
+    return saved(tmp_path_factory.mktemp("mamba"), AutoModelForCausalLM.from_config(config))
 
 
 def test_an_exact_model(gemma: Path, tmp_path: Path) -> None:
     """As tables, and as JSON in a file beside them."""
     file = tmp_path / "found.json"
     done = doctor(gemma, *QUICK, "--json", file)
-    assert done.exit_code == 0, done.output
     lines = done.stdout.splitlines()
     assert lines[0] == f"model         {gemma}"
     assert "architecture  gemma3_text" in lines
@@ -65,8 +71,7 @@ def test_an_exact_model(gemma: Path, tmp_path: Path) -> None:
     assert "              1 x full attention" in lines
     assert any(line.startswith("with a shared prefix") for line in lines)
     assert any(line.startswith("EXACT: log-probabilities differ by at most") for line in lines)
-    last = " ".join(done.stdout.split("\n\n")[-1].split())
-    assert last.startswith(f"Use: {gemma}: no tokenizer.json in this directory")
+    assert verdict_of(done).startswith(f"Use: {gemma}: no tokenizer.json in this directory")
     assert done.stderr == ""
     table = lines[lines.index(next(line for line in lines if line.startswith("token trees"))) :]
     ends = {len(line) for line in (table[0], table[1], table[2])}
@@ -81,15 +86,14 @@ def test_an_exact_model(gemma: Path, tmp_path: Path) -> None:
 
 def test_bfloat16_says_what_it_cannot_say(gemma: Path) -> None:
     done = doctor(gemma, *QUICK, "--dtype", "bfloat16")
-    assert done.exit_code == 0, done.output
     assert "In bfloat16 the kernels round differently for different batch shapes" in done.stdout
     assert "AGREES: the relative difference is" in done.stdout
 
 
 def test_an_encoder_decoder_has_no_prefix_to_share(bart: Path) -> None:
-    done = doctor(bart, *QUICK)
-    assert done.exit_code == 0, done.output
-    line = next(line for line in done.stdout.splitlines() if line.startswith("with a shared prefix"))
+    line = next(
+        line for line in doctor(bart, *QUICK).stdout.splitlines() if line.startswith("with a shared prefix")
+    )
     assert line.endswith("cannot be done")
 
 
@@ -98,11 +102,9 @@ def test_a_difference_is_located_and_the_model_is_not_to_be_used(
 ) -> None:
     monkeypatch.setattr(genret.decoding.model.hf_model, "use_true_positions", lambda embedding: None)
     file = tmp_path / "found.json"
-    done = doctor(bart, *QUICK, "--json", file)
-    assert done.exit_code == 1
+    verdict = verdict_of(doctor(bart, *QUICK, "--json", file, code=1))
     found = json.loads(file.read_text())
     assert (found["verdict"], found["usage"]) == ("differs", None)
-    verdict = " ".join(done.stdout.split("\n\n")[-1].split())
     assert verdict.startswith("DIFFERS: log-probabilities differ by at most")
     assert verdict.endswith("It begins at decoder layer 0 (full attention, cross-attention).")
 
@@ -110,36 +112,29 @@ def test_a_difference_is_located_and_the_model_is_not_to_be_used(
 def test_a_broken_checkpoint_is_not_blamed_on_the_token_tree(tmp_path: Path) -> None:
     model = build("gemma3")
     next(model.parameters()).data.fill_(float("nan"))
-    model.save_pretrained(tmp_path)
-    done = doctor(tmp_path, *QUICK)
-    assert done.exit_code == 1
-    verdict = " ".join(done.stdout.split("\n\n")[-1].split())
+    verdict = verdict_of(doctor(saved(tmp_path, model), *QUICK, code=1))
     assert verdict == "DIFFERS: the model's own plain passes answer NaN, so that nothing agrees with them."
 
 
 def test_a_refused_architecture_is_not_even_loaded(mamba: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text((mamba / "config.json").read_text())
     (tmp_path / "model.safetensors").write_bytes(b"never read")
-    done = doctor(tmp_path)
-    assert done.exit_code == 1
-    assert "REFUSED: model type 'mamba' is not supported: its recurrent state" in done.stdout
-    found = json.loads(doctor(mamba, "--json", "-").stdout)
+    refused = "REFUSED: model type 'mamba' is not supported: its recurrent state"
+    assert refused in doctor(tmp_path, code=1).stdout
+    found = json.loads(doctor(mamba, "--json", "-", code=1).stdout)
     assert (found["verdict"], found["standing"]) == ("refused", "refused")
     assert "examination" not in found
 
 
 def test_a_refused_architecture_is_compared_on_demand(mamba: Path) -> None:
-    done = doctor(mamba, "--even-if-refused", *QUICK)
-    assert done.exit_code == 1
+    done = doctor(mamba, "--even-if-refused", *QUICK, code=1)
     assert "FAILED: token-tree decoding cannot run this model" in done.stdout
 
 
 def test_an_architecture_that_the_check_at_loading_would_refuse(tmp_path: Path) -> None:
     torch.manual_seed(0)
     config = StableLmConfig(**{**COMMON, "num_key_value_heads": 4})
-    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
-    done = doctor(tmp_path, *QUICK)
-    assert done.exit_code == 1
+    done = doctor(saved(tmp_path, AutoModelForCausalLM.from_config(config)), *QUICK, code=1)
     assert "not verified: a short check decides whenever it is loaded" in done.stdout
     assert "DIFFERS" in done.stdout
 
@@ -160,10 +155,8 @@ def test_an_architecture_that_the_check_at_loading_would_refuse(tmp_path: Path) 
     ],
 )
 def test_what_cannot_be_run_exits_with_2(arguments: list[str], message: str, bart: Path) -> None:
-    done = doctor(*(argument.format(bart=bart) for argument in arguments))
-    assert done.exit_code == 2, done.output
-    assert message in done.stderr
-    assert done.stdout == ""
+    said = refusal(cli, "doctor", *(argument.format(bart=bart) for argument in arguments))
+    assert message in said
 
 
 def test_ctrl_c_is_one_word(bart: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,16 +164,11 @@ def test_ctrl_c_is_one_word(bart: Path, monkeypatch: pytest.MonkeyPatch) -> None
         raise KeyboardInterrupt
 
     monkeypatch.setattr("genret.decoding.conformance.layer_reader.plain_answers", interrupted)
-    done = doctor(bart, *QUICK)
-    assert done.exit_code == 130
-    assert done.stderr == "interrupted\n"
-    assert done.stdout == ""
+    assert refusal(cli, "doctor", bart, *QUICK, code=130) == "interrupted"
 
 
 def usage_of(folder: Path) -> dict[str, Any]:
-    done = doctor(folder, *QUICK, "--json", "-")
-    assert done.exit_code == 0, done.output
-    usage: dict[str, Any] = json.loads(done.stdout)["usage"]
+    usage: dict[str, Any] = json.loads(doctor(folder, *QUICK, "--json", "-").stdout)["usage"]
     assert usage.pop("query_s") > 0
     return usage
 

@@ -19,7 +19,6 @@ import peft
 import pytest
 import torch
 import transformers
-from click.testing import CliRunner
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
@@ -37,6 +36,7 @@ from genret.retrieval.prompts import BUILT_IN, JSON_BRIEF, PLAIN, CheckpointConf
 from genret.retrieval.text import Rendering, TextTokenizer
 from genret.service.commands.init_model import init_model_command
 from tests.checkpoints import make_checkpoint
+from tests.commands import refusal, succeed
 from tests.fakes import recorded
 from tests.tiny_gguf import logits, tiny_tokenizer, write_gguf
 from tests.tiny_transformers import build
@@ -97,6 +97,17 @@ KINDS: dict[str, Callable[[], peft.PeftConfig]] = {
 }
 
 
+def check_merged(
+    folder: Path, model: nn.Module, config: peft.PeftConfig, logits: Callable[[nn.Module], Tensor] = logits
+) -> None:
+    """Check that base and adapter, merged as they are loaded, give the logits of peft, unmerged."""
+    model.save_pretrained(folder / "base")
+    expected = adapt(model, config, folder / "adapter", logits)
+    merged = load_pretrained(folder / "base", "cpu", "float32", False, None, folder / "adapter")
+    torch.testing.assert_close(logits(merged), expected, rtol=0, atol=2e-5)
+    assert type(merged) is type(build(model.config.model_type, 256))
+
+
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_merged_model_is_peft_s_own_unmerged_one(tmp_path: Path, kind: str, tied: bool) -> None:
@@ -104,16 +115,10 @@ def test_the_merged_model_is_peft_s_own_unmerged_one(tmp_path: Path, kind: str, 
     if tied:
         model.config.tie_word_embeddings = True
         model.lm_head.weight = model.model.embed_tokens.weight
-    model.save_pretrained(tmp_path / "base")
-    expected = adapt(model, KINDS[kind](), tmp_path / "adapter")
-    merged = load_pretrained(tmp_path / "base", "cpu", "float32", False, None, tmp_path / "adapter")
-    torch.testing.assert_close(logits(merged), expected, rtol=0, atol=2e-5)
-    assert type(merged) is type(build("llama", 256))
+    check_merged(tmp_path, model, KINDS[kind]())
 
 
 def test_encoder_decoders_are_merged_too(tmp_path: Path) -> None:
-    model = build("t5", 256)
-    model.save_pretrained(tmp_path / "base")
     ids = torch.arange(3, 15)[None]
 
     @torch.no_grad()
@@ -121,22 +126,15 @@ def test_encoder_decoders_are_merged_too(tmp_path: Path) -> None:
         return model(input_ids=ids, decoder_input_ids=ids[:, :4]).logits
 
     config = peft.LoraConfig(r=4, target_modules=["q", "v", "wo"])
-    expected = adapt(model, config, tmp_path / "adapter", written)
-    merged = load_pretrained(tmp_path / "base", "cpu", "float32", False, None, tmp_path / "adapter")
-    torch.testing.assert_close(written(merged), expected, rtol=0, atol=2e-5)
+    check_merged(tmp_path, build("t5", 256), config, written)
 
 
 def built(folder: Path, titles: str, model: Path) -> Path:
     """Build an index for a model that `genret doctor` finds exact, and return its directory."""
     (folder / "titles.txt").write_text(titles)
-    index = folder / "index"
-    arguments = [str(folder / "titles.txt"), "--out", str(index), "--tokenizer", str(model)]
-    done = CliRunner().invoke(build_command, arguments)
-    assert done.exit_code == 0, done.output
-    examined = CliRunner().invoke(doctor_command, [str(model), "--trees", "1", "--depth", "2"])
-    assert examined.exit_code == 0, examined.output
-    assert "EXACT" in examined.output
-    return index
+    succeed(build_command, folder / "titles.txt", "--out", folder / "index", "--tokenizer", model)
+    assert "EXACT" in succeed(doctor_command, model, "--trees", "1", "--depth", "2").output
+    return folder / "index"
 
 
 def test_an_adapter_folder_opens_like_any_checkpoint(tmp_path: Path, base: Path, adapter: Path) -> None:
@@ -301,9 +299,7 @@ def test_without_peft_the_extra_is_named(
     assert TextTokenizer.load(adapter).vocab_size > 0  # an index is built without it
     with pytest.raises(MissingExtraError, match=r"pip install 'generative-retrieval\[lora\]'"):
         find_checkpoint(adapter).check_packages()
-    refused = CliRunner().invoke(doctor_command, [str(adapter)])
-    assert refused.exit_code == 2
-    assert "generative-retrieval[lora]" in refused.output
+    assert "generative-retrieval[lora]" in refusal(doctor_command, adapter)
 
 
 def test_an_adapter_may_be_weighed_by_a_build(base: Path, adapter: Path) -> None:
@@ -453,9 +449,9 @@ def test_messages_name_the_file_and_not_its_folder_in_the_cache(tmp_path: Path, 
     file, index = tmp_path / "model.gguf", tmp_path / "index"
     write_gguf(file)
     (tmp_path / "titles.txt").write_text("Nile\nRhine\n")
-    arguments = [str(tmp_path / "titles.txt"), "--out", str(index), "--tokenizer", str(file)]
-    letter = CliRunner().invoke(build_command, [*arguments, "--end-token", "a"])
-    assert f"the text 'a' in the vocabulary of {file}, neither" in letter.stderr
+    options = ("--out", index, "--tokenizer", file, "--end-token", "a")
+    said = succeed(build_command, tmp_path / "titles.txt", *options).stderr
+    assert f"the text 'a' in the vocabulary of {file}, neither" in said
     with Index.open(index) as opened:
         assert opened.manifest.tokenizer.name == "model.gguf"
     with pytest.raises(IndexMismatchError) as refused:
@@ -502,9 +498,7 @@ def test_what_cannot_be_read_is_one_line_and_leaves_nothing(
     assert str(file) in str(caught.value)
     assert "\n" not in str(caught.value)
     assert [path for path in cache.rglob("*") if not path.name.endswith(".lock")] in ([], [cache / "gguf"])
-    refused = CliRunner().invoke(doctor_command, [str(file)])
-    assert refused.exit_code == 2
-    assert re.search(message, refused.output.replace("\n", " "))
+    assert re.search(message, refusal(doctor_command, file).replace("\n", " "))
 
 
 def test_what_is_in_the_way_of_a_conversion_is_named(
@@ -552,21 +546,17 @@ def test_settings_are_not_written_into_a_package_but_beside_a_link(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     installed(tmp_path / "site", monkeypatch, "model.gguf")
-    refused = CliRunner().invoke(init_model_command, ["wheel:tiny-weights"])
-    assert refused.exit_code == 2
-    told = " ".join(refused.stderr.split())
+    told = " ".join(refusal(init_model_command, "wheel:tiny-weights").split())
     file = tmp_path / "site" / "tiny_weights" / "model.gguf"
     assert "wheel:tiny-weights: the file lies in an installed package" in told
     assert told.endswith(f"name that: ln -s {file} DIR/")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / file.name).symlink_to(file)
-    written = CliRunner().invoke(init_model_command, [str(tmp_path / "mine")])
-    assert written.exit_code == 0, written.output
+    succeed(init_model_command, tmp_path / "mine")
     settings = CheckpointConfig.load(Path(TextTokenizer.load(tmp_path / "mine").source))
     assert settings.default_prompt == "few-shot"
     assert not file.with_name("genret.json").exists()
-    absent = CliRunner().invoke(init_model_command, [str(tmp_path / "absent")])
-    assert (absent.exit_code, "does not exist" in absent.stderr) == (2, True)
+    assert "does not exist" in refusal(init_model_command, tmp_path / "absent")
 
 
 def test_a_package_that_does_not_fit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from genret.retrieval.training import forecast, trainer
 from genret.retrieval.training.dataset import CausalCollator, EncodedExample
 from genret.retrieval.training.forecast import RunForecast, StepMeter, activation_bytes, training_memory
 from genret.retrieval.training.trainer import Budget, TitleTrainer, TrainerOptions, optimizer_bytes
-from tests.retrieval.training.test_training_run import CATALOGUE, QUERIES, train, trained
+from tests.retrieval.training.test_training_run import CATALOGUE, QUERIES, refused, train, trained
 from tests.tiny_transformers import END, PAD, build
 
 KNOWN = RunForecast(
@@ -79,7 +79,6 @@ def test_minutes_end_a_run_before_its_steps() -> None:
 def test_absurd_runs_are_refused_with_what_to_change() -> None:
     assert KNOWN.objection(5.0, "") is None
     told = KNOWN.objection(4.99, "--lora 16 --bf16, ")
-    assert told is not None
     assert told.startswith("training would take 5 h 00 min on this machine, more than --max-hours 4.99; ")
     assert "4.99; take --lora 16 --bf16, fewer steps (--max-steps 199 fits), --minutes, a smaller" in told
     small = replace(KNOWN, free_bytes=KNOWN.needed_bytes - 1)
@@ -173,20 +172,19 @@ def test_a_plan_writes_nothing(data: Path) -> None:
 
 def test_an_absurd_run_does_not_begin_without_a_word(data: Path) -> None:
     options = ("--preset", "tiny", "--max-steps", "12", "--max-hours", "1e-9")
-    refused = train(data, "out", *options)
-    assert refused.exit_code == 1
-    assert refused.stderr.splitlines()[-1].startswith("Error: training would take ")
-    assert refused.stderr.rstrip().endswith("; --yes begins all the same")
+    result = train(data, "out", *options)
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1].startswith("Error: training would take ")
+    assert result.stderr.rstrip().endswith("; --yes begins all the same")
     assert not list((data / "out").rglob("*.safetensors"))
     assert json.loads(trained(data, "out", *options, "--yes").stdout)["steps"] == 12
 
 
 def test_too_little_memory_is_told_before_the_first_step(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer, "free_bytes", lambda device: 0)
-    refused = train(data, "out", "--preset", "tiny", "--max-steps", "3")
-    assert refused.exit_code == 1
-    assert "Error: training needs " in refused.stderr
-    assert "time       not measured" in refused.stderr
+    said = refused(data, "out", "--preset", "tiny", "--max-steps", "3", code=1)
+    assert "Error: training needs " in said
+    assert "time not measured" in said
     planned = trained(data, "out", "--preset", "tiny", "--max-steps", "3", "--plan", "--json")
     assert json.loads(planned.stdout)["objection"].startswith("training needs ")
     trained(data, "out", "--preset", "tiny", "--max-steps", "3", "--yes")
