@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -153,6 +154,11 @@ def test_rendering_mismatch(checkpoint: Path, tmp_path: Path, rendering: Renderi
     both = f"titles stand behind a prompt as {built}, but {checkpoint} was taught ' TITLE' and '</s>'"
     command = f"build-index … --tokenizer {checkpoint}"
     refusal(IndexMismatchError, index, checkpoint, f"{both}; rebuild", command)
+    with pytest.raises(IndexMismatchError, match=re.escape(both)):
+        title_trie(index, checkpoint)
+    taught_nothing = Path(shutil.copytree(checkpoint, tmp_path / "copy"))
+    (taught_nothing / "genret.json").unlink()
+    assert title_trie(index, taught_nothing).num_rows > 0
     with pytest.raises(InputError, match=f"weigh_model: {checkpoint}: expected a model .*: {both}"):
         check_model(str(checkpoint), TextTokenizer.load(checkpoint), rendering, None)
 
@@ -285,7 +291,8 @@ def test_it_holds_every_row_after_the_index_was_closed(
 ) -> None:
     tokenizer = TextTokenizer.load(checkpoint) if loaded else str(checkpoint)
     with Index.open(index) as reader:
-        trie = title_trie(reader if opened else str(index), tokenizer)
+        device = "cpu" if loaded else torch.device("cpu")
+        trie = title_trie(reader if opened else str(index), tokenizer, device=device)
         assert reader.entity(0).title, "an index that was given open stays open"
         rows = [reader.row_token_ids(rank) for rank in range(reader.num_rows)]
         vocab_size = reader.vocab_size
@@ -298,19 +305,6 @@ def test_it_holds_every_row_after_the_index_was_closed(
             state = trie.advance(state, torch.tensor([token]))
         assert trie.is_final(state).tolist() == [True]
         assert trie.row(state).tolist() == [rank]
-
-
-def test_another_rendering_than_the_checkpoint_was_taught_is_refused(
-    checkpoint: Path, tmp_path: Path
-) -> None:
-    bare = make_index(tmp_path, checkpoint, rendering=Rendering(prefix="", end_token=END))
-    with pytest.raises(
-        IndexMismatchError, match=r"as 'TITLE' and '<.s>', but .* was taught ' TITLE' and '<.s>'"
-    ):
-        title_trie(bare, checkpoint)
-    taught_nothing = Path(shutil.copytree(checkpoint, tmp_path / "copy"))
-    (taught_nothing / "genret.json").unlink()
-    assert title_trie(bare, taught_nothing).num_rows > 0
 
 
 @pytest.mark.parametrize(
@@ -329,8 +323,3 @@ def test_what_cannot_be_an_argument_is_refused_by_name(
 ) -> None:
     with pytest.raises(error, match=message):
         title_trie(**{"index": index, "tokenizer": checkpoint, **options})
-
-
-def test_a_device_may_be_named(index: Path, checkpoint: Path) -> None:
-    for device in ("cpu", torch.device("cpu")):
-        assert title_trie(index, checkpoint, device=device).device == torch.device("cpu")
