@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,6 +31,12 @@ def write_records(file: Path, records: Sequence[Mapping[str, Any]], **settings: 
     """Write records to a file, in the format that its name says, and return its name."""
     if file.suffix == ".parquet":
         pq.write_table(pa.Table.from_pylist(list(records)), file, **settings)
+    elif file.suffix == ".csv":
+        with file.open("w", encoding="utf-8", newline="") as text:
+            csv.writer(text).writerows([records[0], *(record.values() for record in records)])
+    elif file.suffix == ".tsv":
+        rows = [records[0], *(record.values() for record in records)]
+        file.write_bytes("".join("\t".join(map(str, row)) + "\n" for row in rows).encode())
     else:
         lines = as_jsonl(records)
         file.write_bytes(gzip.compress(lines) if file.suffix == ".gz" else lines)

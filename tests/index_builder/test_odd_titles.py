@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import random
 import unicodedata
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from genret.index_builder.build import BuildSummary, build_index
@@ -20,12 +16,14 @@ from genret.retrieval.index.reader import Index
 from genret.retrieval.index.verification import verify
 from genret.retrieval.sources.records import RejectReason
 from genret.retrieval.text import Rendering, TextTokenizer
+from tests.corpus_shards import write_records
 from tests.index_fixtures import version_files, write_titles
 from tests.shared_titles import END_TOKENS, load_tokenizer, odd_titles, shared_file, wikipedia_titles
 
 pytestmark = pytest.mark.shared_data
 
 MAX_TITLE_TOKENS = 256
+TYPED = ("csv", "jsonl", "parquet")  # any string can stand in them; tabs and line ends in it are white space
 LOSSY = ("titles_unigram32k", "titles_wordpiece16k_uncased")  # the others have all 256 bytes
 SPECIAL = ("<|endoftext|>", "</s>", "<s>", "<unk>", "[UNK]", "[CLS]")
 
@@ -45,34 +43,22 @@ def write_lines(file: Path, titles: list[str]) -> None:
 
 
 def write_tsv(file: Path, titles: list[str]) -> None:
-    rows = "".join(f"T{n}\t{one_line(title)}\n" for n, title in enumerate(titles))
-    file.write_bytes(f"entity_id\ttitle\n{rows}".encode())
+    write_records(file, [{**row, "title": one_line(row["title"])} for row in rows_of(titles)])
 
 
-def write_csv(file: Path, titles: list[str]) -> None:
-    with file.open("w", encoding="utf-8", newline="") as text:
-        rows = csv.writer(text)
-        rows.writerow(["entity_id", "title"])
-        rows.writerows([f"T{n}", title] for n, title in enumerate(titles))
+def rows_of(titles: list[str]) -> list[dict[str, str]]:
+    return [{"entity_id": f"T{n}", "title": title} for n, title in enumerate(titles)]
 
 
-def write_jsonl(file: Path, titles: list[str]) -> None:
-    rows = [json.dumps({"entity_id": f"T{n}", "title": title}) for n, title in enumerate(titles)]
-    file.write_text("\n".join(rows) + "\n")
-
-
-def write_parquet(file: Path, titles: list[str]) -> None:
-    pq.write_table(pa.table({"entity_id": [f"T{n}" for n in range(len(titles))], "title": titles}), file)
+def write_rows(file: Path, titles: list[str]) -> None:
+    write_records(file, rows_of(titles))
 
 
 WRITERS: dict[str, Callable[[Path, list[str]], None]] = {
     "lines": write_lines,
     "tsv": write_tsv,
-    "csv": write_csv,
-    "jsonl": write_jsonl,
-    "parquet": write_parquet,
+    **dict.fromkeys(TYPED, write_rows),
 }
-TYPED = ("csv", "jsonl", "parquet")  # any string can stand in them; tabs and line ends in it are white space
 
 
 def clean(text: str) -> str:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -19,6 +15,7 @@ from genret.index_builder.build import BuildSummary, build_index
 from genret.index_builder.build_options import BuildOptions, EvidenceOptions
 from genret.index_builder.past_queries import PastQueries, QueryFile
 from genret.retrieval.errors import SourceError
+from tests.corpus_shards import write_records
 from tests.index_fixtures import character_tokenizer, past_queries_of, write_titles
 
 TOKENIZER = character_tokenizer("abcdefgh xyz")
@@ -32,19 +29,6 @@ def build(folder: Path, *files: QueryFile | Path, **options: object) -> BuildSum
     return build_index(titles, TOKENIZER, BuildOptions(folder / "it.index", evidence=wish, **options))  # type: ignore[arg-type]
 
 
-def written(folder: Path, name: str, rows: Sequence[dict[str, object]]) -> Path:
-    file = folder / name
-    if name.endswith(".parquet"):
-        pq.write_table(pa.Table.from_pylist(list(rows)), file)
-    elif name.endswith(".jsonl"):
-        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    else:
-        tab = "," if name.endswith(".csv") else "\t"
-        lines = [tab.join(rows[0]), *(tab.join(str(cell) for cell in row.values()) for row in rows)]
-        write_titles(file, lines)
-    return file
-
-
 @pytest.mark.parametrize("name", ["q.tsv", "q.csv", "q.jsonl", "q.parquet"])
 def test_every_format_is_read(tmp_path: Path, name: str) -> None:
     rows: list[dict[str, object]] = [
@@ -53,10 +37,9 @@ def test_every_format_is_read(tmp_path: Path, name: str) -> None:
         {"Query": "Some river", "entity_id": "1", "count": 3, "split": "train", "more": "x"},
         {"Query": "another", "entity_id": "1", "count": 9, "split": "train", "more": "x"},
     ]
-    file = written(tmp_path, name, rows)
+    file = Path(write_records(tmp_path / name, rows))
     summary = build(tmp_path, QueryFile(file, "train"))
     assert past_queries_of(summary.index) == {"1": [("another", 9), ("Some river", 5)]}
-    assert summary.manifest.evidence is not None
     assert summary.manifest.evidence.queries == 2
     assert [source.name for source in summary.manifest.history[-1].sources] == ["titles.tsv", name]
     assert summary.manifest.history[-1].options["evidence"] == {"queries": [f"{name}#train"]}
