@@ -117,7 +117,7 @@ def build_catalogue(
     source = write_titles(folder / "titles.tsv", [header, *lines])
     tokenizer = character_tokenizer("".join(lines))
     mapping = ColumnMapping(weight=weight)
-    build_index(source, tokenizer, BuildOptions(out=folder / "it.index", mapping=mapping))
+    build_index(source, tokenizer, BuildOptions(out=folder / "it.index", mapping=mapping, evidence=None))
     return folder / "it.index"
 
 

@@ -11,13 +11,26 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from typing import ParamSpec, TypeVar
 
+# A server imports once what is slow to import; a process forked from it has no thread but its own.
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(
+    [
+        *("pytest", "hypothesis", "torch", "pyarrow.parquet"),
+        "genret.decoding.trie.trie_kernels",
+        "genret.retrieval.filters.entity_filter",
+        "genret.retrieval.index.reader",
+        "genret.retrieval.linking.documents.corpus_reading",
+        "genret.retrieval.linking.finding.finder",
+    ]
+)
+
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
 def alone(function: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
     """What a function of a test's module returns or raises in a new process, which imports that module."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as processes:
+    with ProcessPoolExecutor(1, mp_context=PROCESSES) as processes:
         return processes.submit(function, *args, **kwargs).result()
 
 

@@ -16,7 +16,10 @@ from genret.retrieval.text import TextTokenizer
 
 
 def build_sample_index(
-    out: Path, with_queries: bool = False, vectors: VectorBuildOptions | None = None
+    out: Path,
+    with_queries: bool = False,
+    vectors: VectorBuildOptions | None = None,
+    has_evidence: bool = True,
 ) -> Path:
     """Build it, or skip where the shipped model is not.
 
@@ -24,6 +27,7 @@ def build_sample_index(
         out: Where.
         with_queries: Whether it knows the past queries that the pages build it with.
         vectors: The vectors to make, if any.
+        has_evidence: Whether it has evidence by words and letters, which takes most of the time.
     """
     try:
         model = small_model_dir()
@@ -31,7 +35,7 @@ def build_sample_index(
         pytest.skip(str(error))
     rendering = CheckpointConfig.load(model).title_rendering()
     queries = (QueryFile(sample_queries(), "train"),) if with_queries else ()
-    evidence = EvidenceOptions(queries=queries)
+    evidence = EvidenceOptions(queries=queries) if has_evidence else None
     options = BuildOptions(out=out, rendering=rendering, evidence=evidence, vectors=vectors)
     build_index(sample_catalogue(), TextTokenizer.load(model), options)
     return out

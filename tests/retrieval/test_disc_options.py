@@ -164,7 +164,7 @@ LEAST = 0.2
 
 @pytest.fixture(scope="module")
 def shipped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Retriever]:
-    index = build_sample_index(tmp_path_factory.mktemp("sample") / "sample.index")
+    index = build_sample_index(tmp_path_factory.mktemp("sample") / "sample.index", has_evidence=False)
     with Retriever.open(index, small_model_dir(), device="cpu") as opened:
         yield opened
 

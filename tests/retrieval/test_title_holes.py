@@ -6,7 +6,6 @@ import json
 import random
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +27,12 @@ from genret.retrieval.answers.title_holes import IndexSet, NamedIndex, TitleSlot
 from genret.retrieval.errors import InputError
 from genret.retrieval.filters.entity_filter import FilterStore
 from genret.retrieval.index.reader import Index
-from genret.retrieval.index.small_files import digest_bytes
 from genret.retrieval.index.verification import verify
 from tests.grammar_oracle import accepts
 from tests.index_fixtures import build, character_tokenizer, version_files
 from tests.leaf_oracle import after
 from tests.shared_titles import odd_titles
+from tests.vector_fixtures import as_format
 
 ALPHABET = 'abcdefghxyz "\\/é😀'
 TOKENIZER = character_tokenizer(ALPHABET)
@@ -239,13 +238,7 @@ def test_what_cannot_be_opened_is_named(holes: IndexSet, name: TitleSlotName, me
 def test_an_index_of_the_older_format_says_what_to_do_and_an_update_does_it(tmp_path: Path) -> None:
     summary = build(tmp_path, ["title\tkind", "a\tx", "b\ty"], TOKENIZER, evidence=None)
     fresh = version_files(summary)
-    folder = summary.index / "versions" / summary.version
-    (folder / "title_order.arrow").unlink()
-    files = tuple(entry for entry in summary.manifest.files if entry.name != "title_order.arrow")
-    data = replace(summary.manifest, files=files, format_version=2).to_bytes()
-    (folder / "manifest.json").write_bytes(data)
-    folder.rename(folder.with_name(digest_bytes(data)))
-    (summary.index / "CURRENT").write_text(digest_bytes(data) + "\n")
+    as_format(summary, 2)
     with Index.open(summary.index) as old:
         holes = slots_over(old=old)
         warm_up(holes)
@@ -276,7 +269,8 @@ def test_odd_real_titles_are_written_and_near_misses_are_not(tmp_path: Path) -> 
     source = tmp_path / "titles.jsonl"
     source.write_text("\n".join(lines), encoding="utf-8")
     out = tmp_path / "odd.index"
-    build_index(source, tokenizer, BuildOptions(out=out, max_title_tokens=100_000, max_bad_rows=100))
+    limits = {"max_title_tokens": 100_000, "max_bad_rows": 100}
+    build_index(source, tokenizer, BuildOptions(out=out, evidence=None, **limits))
     with Index.open(out) as index:
         holes = slots_over(wiki=index)
         warm_up(holes)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
+import re
 import shutil
-import subprocess
-import sys
 from itertools import pairwise
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,7 @@ from genret.retrieval.index.reader import Index
 from tests.checkpoints import make_index
 from tests.fakes import recorded, roots
 from tests.index_fixtures import build, character_tokenizer
+from tests.own_process import PROCESSES
 from tests.table_retrievers import TOKENIZER as TINY
 
 TOKENIZER = character_tokenizer("abcdefgh ")
@@ -179,71 +181,58 @@ def test_columns_of_other_types_are_refused() -> None:
 
 
 LETTERS = "abcdefghij"
-# Opens an index, reads all of what walks its trie, prints where the tensors are and what the operating system
-# says about the mappings of the index, and stays alive until its standard input is closed.
-READER = """
-import ctypes, re, sys
-import torch
-from genret.decoding.trie.trie_kernels import TrieTables
-from genret.retrieval.index.reader import Index
+FACTS = ("Rss", "Private_Clean", "Private_Dirty", "Shared_Clean")
 
-index = Index.open(sys.argv[1], verify_digests=False)
-tables = TrieTables.of(index.trie_arrays(), torch.device("cpu"))
-tensors = [tables.token, tables.child_begin, tables.row_begin, tables.tail_begin]
-assert all(int(t.to(torch.int64).sum()) >= 0 for t in tensors)
 
-def is_of_the_trie(line):
-    return line.rstrip().endswith("trie.arrow")
+def trie_mappings() -> list[str]:
+    """What the operating system says about each mapping of a trie in this process."""
+    mappings = re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text(), flags=re.M)
+    return [one for one in mappings if one.partition("\n")[0].endswith("trie.arrow")]
 
-lock = ctypes.CDLL(None).mlock
-for line in open("/proc/self/maps"):
-    if is_of_the_trie(line):
-        # A system short of memory would take pages away, and read them again; not all users may prevent it.
-        low, high = (int(end, 16) for end in line.split()[0].split("-"))
-        lock(ctypes.c_void_p(low), ctypes.c_size_t(high - low))
-facts = {"Rss": 0, "Private_Clean": 0, "Private_Dirty": 0, "Shared_Clean": 0}
-ranges, inside = [], False
-for line in open("/proc/self/smaps"):
-    header = re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line)
-    if header:
-        inside = is_of_the_trie(line)
-        if inside:
-            ranges.append((int(header[1], 16), int(header[2], 16)))
-    elif inside and line.split(":")[0] in facts:
-        facts[line.split(":")[0]] += int(line.split()[1])
-mapped = all(any(low <= t.data_ptr() < high for low, high in ranges) for t in tensors)
-print(mapped, facts["Rss"], facts["Private_Clean"], facts["Private_Dirty"], facts["Shared_Clean"], flush=True)
-sys.stdin.read()
-"""
+
+def ranges_of(mappings: list[str]) -> list[list[int]]:
+    return [[int(end, 16) for end in one.split()[0].split("-")] for one in mappings]
+
+
+def read_and_stay(index: Path, told: Connection) -> None:
+    """Read all of what walks a trie, tell where it is and what its mappings take, and stay until answered."""
+    with Index.open(index, verify_digests=False) as opened:
+        tables = TrieTables.of(opened.trie_arrays(), torch.device("cpu"))
+        tensors = [tables.token, tables.child_begin, tables.row_begin, tables.tail_begin]
+        assert all(int(tensor.to(torch.int64).sum()) >= 0 for tensor in tensors)
+        for low, high in ranges_of(trie_mappings()):
+            # A system short of memory would take pages away, and read them again; not all may prevent it.
+            ctypes.CDLL(None).mlock(ctypes.c_void_p(low), ctypes.c_size_t(high - low))
+        mine = trie_mappings()
+        ranges = ranges_of(mine)
+        facts = {name: sum(map(int, re.findall(rf"^{name}: +(\d+)", "".join(mine), re.M))) for name in FACTS}
+        is_mapped = all(any(low <= t.data_ptr() < high for low, high in ranges) for t in tensors)
+        told.send((is_mapped, facts))
+        told.recv()
 
 
 @pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs /proc")
 def test_processes_share_the_pages_of_the_trie(tmp_path: Path) -> None:
     titles = ["".join(letters) for letters in itertools.product(LETTERS, repeat=4)]
-    summary = build(tmp_path, ["title", *titles], character_tokenizer(LETTERS))
+    summary = build(tmp_path, ["title", *titles], character_tokenizer(LETTERS), evidence=None)
     size = (summary.index / "versions" / summary.version / "trie.arrow").stat().st_size // 1024
-    readers: list[subprocess.Popen[str]] = []
-    facts: list[list[str]] = []
+    pipes = [PROCESSES.Pipe() for _ in range(3)]
+    facts: list[dict[str, int]] = []
     try:
-        for _ in range(3):  # each looks while the ones before it are still there
-            reader = subprocess.Popen(
-                [sys.executable, "-c", READER, str(summary.index)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            readers.append(reader)
-            facts.append(reader.stdout.readline().split())
+        for ours, theirs in pipes:  # each looks while the ones before it are still there
+            PROCESSES.Process(target=read_and_stay, args=(summary.index, theirs)).start()
+            theirs.close()
+            is_mapped, told = ours.recv()
+            assert is_mapped  # the tensors are the mapping: zero-copy
+            assert told["Rss"] >= size  # and have been read as a whole
+            assert told["Private_Dirty"] == 0  # without a copy of a single page
+            facts.append(told)
     finally:
-        for reader in readers:
-            reader.communicate(timeout=60)
-    for mapped, rss, _, private_dirty, _ in facts:
-        assert mapped == "True"  # the tensors are the mapping: zero-copy
-        assert int(rss) >= size  # and have been read as a whole
-        assert int(private_dirty) == 0  # without a copy of a single page
-    for _, rss, private_clean, _, shared_clean in facts[1:]:
-        assert int(private_clean) == 0  # what the later ones see, the first one has in memory already
-        assert int(shared_clean) == int(rss)
+        for ours, _ in pipes[: len(facts)]:
+            ours.send(None)
+    for told in facts[1:]:
+        assert told["Private_Clean"] == 0  # what the later ones see, the first one has in memory already
+        assert told["Shared_Clean"] == told["Rss"]
 
 
 MANY = "|".join(f"a river {n}" for n in range(40))

@@ -50,6 +50,7 @@ from tests.checkpoints import (
 from tests.entity_oracle import EntityOracle
 from tests.evidence_fixtures import NoProgress, made_up_texts
 from tests.fakes import TableModel, recorded
+from tests.ranking_fixtures import write_rankings
 
 CONFIG = checkpoint_config()
 
@@ -313,7 +314,11 @@ class World:
         self.tokenizer = TextTokenizer(train_tokenizer([catalogue]), END, "tiny")
         self.index = Index.open(
             make_index(
-                folder, self.tokenizer, catalogue, rendering=CONFIG.rendering, evidence=EvidenceOptions()
+                folder,
+                self.tokenizer,
+                catalogue,
+                rendering=CONFIG.rendering,
+                evidence=EvidenceOptions(ranking=write_rankings(folder)),
             )
         )
         self.template = CONFIG.prompt(None)

@@ -223,7 +223,7 @@ def test_the_copy_that_is_measured_during_training_begins_titles_alike() -> None
     assert decoder_prompt(_copy(model)) == decoder_prompt(model) == (END, BOS)
 
 
-NUM_ENTITIES = 50_000
+NUM_ENTITIES = 5_000
 
 
 def test_catalogues_are_tokenised_twice_for_one_trie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,7 +67,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Index:
         description = draw.choice(["", " ", f"title {i}", *words, f"about {i}"])
         lines.append(f"e{i}\ttitle {i}\t{aliases}\t{draw.choice(words)}\t{description}\t{i}")
     tokenizer = character_tokenizer("".join(lines))
-    return Index.open(build(tmp_path_factory.mktemp("large"), lines, tokenizer).index)
+    return Index.open(build(tmp_path_factory.mktemp("large"), lines, tokenizer, evidence=None).index)
 
 
 @pytest.mark.parametrize("columns", [(), ("description",), ("kind", "description"), ("kind", "kind")])

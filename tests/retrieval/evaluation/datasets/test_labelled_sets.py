@@ -491,7 +491,7 @@ def test_an_index_says_what_its_catalogue_says(tmp_path: Path, seed: int) -> Non
     names = [f"name {i}" for i in range(40)]
     rows = [(f"id{i}", random_.choice(names), random_.sample(names, random_.randrange(3))) for i in range(60)]
     lines = ["entity_id\ttitle\taliases", *("\t".join((i, t, "|".join(a))) for i, t, a in rows)]
-    build(tmp_path, lines, character_tokenizer("name 0123456789"))
+    build(tmp_path, lines, character_tokenizer("name 0123456789"), evidence=None)
     titled = {n: {i for i, t, _ in rows if t == n} for n in names}
     aliased = {n: {i for i, _, a in rows if n in a} for n in names}
     with Index.open(tmp_path / "it.index") as index:

@@ -18,6 +18,7 @@ from genret.retrieval.linking.finding import name_table
 from genret.retrieval.linking.finding.find_options import FindOptions
 from genret.retrieval.linking.finding.finder import open_finder
 from genret.retrieval.linking.finding.name_table import NameTable, build_table, open_table
+from tests.own_process import PROCESSES
 from tests.retrieval.linking.finding.name_oracle import NameIndex
 
 NAMES = [["New York", "NY", "big apple"], ["York"], ["Straße"], ["¿Qué?"], ["york"]]
@@ -209,9 +210,8 @@ def _open_in_process(cache: Path, barrier: object) -> None:
 
 
 def test_processes_that_start_at_once_share_one_table(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    barrier = context.Barrier(2)
-    processes = [context.Process(target=_open_in_process, args=(tmp_path, barrier)) for _ in range(2)]
+    barrier = PROCESSES.Barrier(2)
+    processes = [PROCESSES.Process(target=_open_in_process, args=(tmp_path, barrier)) for _ in range(2)]
     for process in processes:
         process.start()
     for process in processes:

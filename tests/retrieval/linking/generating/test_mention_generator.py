@@ -141,7 +141,7 @@ def test_mentions_are_bounded(small: Retriever) -> None:
 
 
 def test_long_documents_are_cut_and_batches_change_nothing(small: Retriever) -> None:
-    text = "He saw Paris and Berlin. Then he went home,\r\n\r\nbut not on foot! " * 12
+    text = "He saw Paris and Berlin. Then he went home,\r\n\r\nbut not on foot! " * 8
     documents = [
         Document("a", 1, "whole", text),
         BadDocument("a", 2, "no text"),

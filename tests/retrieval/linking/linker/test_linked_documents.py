@@ -62,14 +62,14 @@ def _flat(row: Row) -> Row:
 @st.composite
 def marked_documents(draw: st.DrawFn) -> list[Document]:
     documents = []
-    for row in range(1, draw(st.integers(1, 6)) + 1):
-        text = "".join(draw(st.lists(st.sampled_from(PIECES), max_size=25)))
+    for row in range(1, draw(st.integers(1, 4)) + 1):
+        text = "".join(draw(st.lists(st.sampled_from(PIECES), max_size=14)))
         spans = None
         if text and draw(st.booleans()):
             edges = st.tuples(st.integers(0, len(text) - 1), st.integers(1, 9))
             spans = tuple(
                 Span(start, min(start + length, len(text)))
-                for start, length in draw(st.lists(edges, max_size=5))
+                for start, length in draw(st.lists(edges, max_size=4))
             )
         documents.append(Document("in.jsonl", row, f"d{row}", text, spans))
     return documents
@@ -106,7 +106,7 @@ def test_rows_do_not_depend_on_how_documents_are_cut_ordered_and_batched(
     retriever: Retriever, documents: list[Document], settings_of_worker: tuple[int, int], data: st.DataObject
 ) -> None:
     batch_size, cache_entries = settings_of_worker
-    cut = data.draw(st.integers(0, 60))
+    cut = data.draw(st.integers(0, 40))
     options = {"k": 3, "candidates": data.draw(st.sampled_from(["named", "all"]))}
     expected = [row for one in documents for row in linked(retriever, [one], 1, 0, **options)[0]]
     rows, counts = linked(retriever, documents, batch_size, cache_entries, **options)
