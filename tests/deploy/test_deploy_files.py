@@ -192,7 +192,6 @@ def required(requirements: list[str], extras: set[str], known: set[str]) -> None
 def test_the_lock_is_what_the_server_and_its_extras_need_but_torch() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     command = re.search(r"pyproject\.toml( --extra [a-z-]+)+", (ROOT / "Makefile").read_text())
-    assert command is not None
     extras = set(re.findall(r"--extra ([a-z-]+)", command[0]))
     assert extras == {"numba", "otel", "vectors"}
     needed: set[str] = set()
@@ -336,7 +335,6 @@ def bound(name: str) -> float:
 
 def test_alerts_tell_before_the_limits_of_the_manifests_end_it(kubernetes_config: ServerConfig) -> None:
     limit = re.fullmatch(r"(\d+)Gi", container()["resources"]["limits"]["memory"])
-    assert limit is not None
     memory = int(limit[1]) << 30
     assert 0.5 * memory < bound("GenretMemoryHigh") < 0.9 * memory
     # A start that takes too long is ended and begins anew, and with it the time of the alert.

@@ -42,7 +42,6 @@ class Reader:
         return answer["digest"]
 
     def _answer(self) -> dict[str, str]:
-        assert self._process.stdout is not None
         answer: dict[str, str] = json.loads(self._process.stdout.readline())
         return answer
 

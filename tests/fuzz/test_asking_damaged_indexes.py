@@ -40,7 +40,6 @@ def outcomes(folder: Path, kinds: tuple[str, ...], seed: int, number: int) -> li
     found = []
     with child:
         assert child.stdin is not None
-        assert child.stdout is not None
         for version, path in enumerate(json.loads(child.stdout.readline())):
             sound = files_of(Path(path))
             last = Damage(MANIFEST, Kind.TRUNCATE, at=0, refit=True)  # always found

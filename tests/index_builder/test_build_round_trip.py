@@ -73,7 +73,6 @@ def test_index_equals_brute_force(
                 assert index.surface(rank) == forms[index.entity(numbers[0]).entity_id]
             for entity_id, title, aliases, kind in entries:
                 entity = index.entity_by_id(entity_id)
-                assert entity is not None
                 assert (entity.title, entity.aliases, entity.metadata) == (title, aliases, {"kind": kind})
             for row in rows:
                 assert index.row_of(row[:-1]) == -1

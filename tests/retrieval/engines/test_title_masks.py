@@ -144,7 +144,6 @@ def test_other_requests_have_no_arguments_of_ours() -> None:
     assert TitleArguments.of(None) is None
     assert TitleArguments.of({"other": 1}) is None
     asked = TitleArguments.of({"genret": "a", "genret_mode": "sink"})
-    assert asked is not None
     asked.check_sampling(1.0, 1.0, 0, 0.0)
     with pytest.raises(InputError, match="sink needs temperature 1"):
         asked.check_sampling(0.7, 1.0, 0, 0.0)

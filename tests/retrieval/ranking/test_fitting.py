@@ -448,7 +448,6 @@ def test_the_same_seed_gives_the_same(tuned: Tuning) -> None:
 def test_provenance_names_files_and_their_digests(tuned: Tuning, evidence: Evidence) -> None:
     sets = {"one.tsv": drawn_examples(30), MADE_QUERIES: drawn_examples(20, seed=1)}
     told = tuned(sets, seed=3).ranking.provenance
-    assert told is not None
     assert told.queries == f"30 of one.tsv (xxh3_128 {'0' * 32}); 20 of made from the catalogue"
     assert (told.num_queries, told.seed, told.kinds) == (50, 3, evidence.kinds)
 

@@ -118,7 +118,6 @@ def test_pairs_without_tokens_are_left_out_and_long_ones_cut() -> None:
     tokenizer = TextTokenizer(train_tokenizer(["a b c d"], 300), None, "test")
     encoder = PairEncoder(tokenizer, max_tokens=3)
     got = encoder.encode(Example("t", "name", query="a b c d e", entity_id="1", text="b"))
-    assert got is not None
     assert (len(got.prompt_ids), len(got.title_ids)) == (3, 1)
     assert encoder.encode(Example("t", "name", query="", entity_id="1", text="b")) is None
     assert encoder.encode(Example("t", "invented", query="b")) is None

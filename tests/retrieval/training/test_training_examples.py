@@ -157,7 +157,6 @@ def test_tokens_are_those_of_serving(tokenizer: TextTokenizer) -> None:
     config = scratch_config()
     encoder = ExampleEncoder(tokenizer, config, max_prompt_tokens=96)
     got = encoder.encode(Example("Zürich", "name", query="Where is ZÜRICH </s>"))
-    assert got is not None
     assert list(got.prompt_ids) == config.prompt("plain").encode(tokenizer, "Where is ZÜRICH </s>")
     assert list(got.title_ids) == tokenizer.encode_titles(["Zürich"], config.rendering or Rendering())[0]
     assert got.prompt_ids[0] == tokenizer.token_id(QUERY)
@@ -171,7 +170,6 @@ def test_a_document_is_taught_as_a_grammar_lets_it_be_written(tokenizer: TextTok
     document = json.dumps({"title": "Zürich", "kind": "city"}, ensure_ascii=False)
     example = Example("Zürich", "name", query="lake city", document=document)
     got = ExampleEncoder(tokenizer, with_answers(scratch_config()), 96).encode(example)
-    assert got is not None
     # This tokenizer puts a blank before whatever begins a text, and no document begins with one.
     assert tokenizer.decode(tokenizer.encode_text(document)) != document
     assert tokenizer.decode(got.title_ids[:-1]) == document
@@ -196,7 +194,6 @@ def test_mentions_use_the_mention_template(tokenizer: TextTokenizer) -> None:
     mention = Mention("Nile", left="down the", right="by boat")
     got = ExampleEncoder(tokenizer, config, 96).encode(Example("Nile", "mention", mention=mention))
     template = config.prompt("mention")
-    assert got is not None
     assert list(got.prompt_ids) == template.encode(tokenizer, template.mention_query(mention))
 
 
@@ -287,7 +284,6 @@ def test_what_is_taught_is_what_the_constraint_lets_through(tokenizer: TextToken
     encoder = ExampleEncoder(tokenizer, config, 96)
     (linked, _) = linked_texts([NILE, RHINE])
     encoded = encoder.encode(Example("Nile", "mention", mention=NILE.mention, linked=linked))
-    assert encoded is not None
     template = config.annotate_template(None)
     assert list(encoded.prompt_ids) == template.encode(tokenizer, linked.text)
     written = tokenizer.decode(encoded.title_ids[:-1])
@@ -305,7 +301,6 @@ def test_texts_are_cut_to_the_positions_of_the_model(tokenizer: TextTokenizer, l
     mention = Mention("Nile", left, " and the Rhine" * 40)
     (linked,) = linked_texts([LabelledMention(mention, "Nile")])
     encoded = encoder.encode(Example("Nile", "mention", mention=mention, linked=linked))
-    assert encoded is not None
     assert len(encoded.prompt_ids) <= 24
     room = limits.room(len(encoded.prompt_ids))
     assert room is None or len(encoded.title_ids) <= room

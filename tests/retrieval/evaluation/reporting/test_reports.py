@@ -70,7 +70,6 @@ def test_figures_rates_and_times() -> None:
     assert by_method["unconstrained"].rates["NO_MATCH"] == pytest.approx(2 / 6)
     assert by_method["trie"].rates["invalid"] == 0.0
     times = by_method["beam"].times
-    assert times is not None
     assert times.p50_ms == pytest.approx(35.0)
     assert times.mean_ms == pytest.approx(35.0)
     assert times.p99_ms == pytest.approx(np.percentile([10, 20, 30, 40, 50, 60], 99))
@@ -129,7 +128,6 @@ def test_methods_of_one_and_of_several_seeds_differ_where_their_answers_do() -> 
     first, second = (method.figures["F1(InKB)"].interval for method in comparison.methods)
     assert first == second
     difference = comparison.methods[1].difference
-    assert difference is not None
     assert (difference.value, difference.low, difference.high, difference.p_value) == (0.0, 0.0, 0.0, 1.0)
 
 

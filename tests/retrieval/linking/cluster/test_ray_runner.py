@@ -52,7 +52,6 @@ def cluster() -> Iterator[tuple[str, dict[str, str]]]:
         text=True,
     )
     try:
-        assert host.stdout is not None
         yield host.stdout.readline().strip(), environment
     finally:
         host.communicate(timeout=PATIENCE_S)

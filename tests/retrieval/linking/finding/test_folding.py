@@ -56,7 +56,6 @@ def test_case_can_be_kept() -> None:
 )
 def test_paragraphs_break_at(blank: str) -> None:
     match = PARAGRAPH_BREAK.search(f"a{blank}b")
-    assert match is not None
     assert match.group() == blank
     assert fold_piece(f"a{blank}b").text == "a\nb"
 

@@ -63,7 +63,6 @@ def start(docs: Path, out: Path, index: Path, workers: int, stays: bool = True) 
         stderr=subprocess.PIPE,
         start_new_session=True,
     )
-    assert process.stdout is not None
     assert process.stdout.readline() == b"READY\n"
     return process
 
@@ -163,7 +162,6 @@ def test_ctrl_c_stops_soon_and_leaves_whole_shards(
     os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
     with process:
         process.wait()
-        assert process.stderr is not None
         message = process.stderr.read().decode()
     assert not (out / "_summary.json").exists()
     wait_until_gone(process)
