@@ -6,7 +6,7 @@ server that answers. One server has a fake retriever, the other a real model and
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import pytest
@@ -42,6 +42,8 @@ QUERY = pb.RetrieveRequest(query="a").SerializeToString()
 PLACES = [*(("fake", name) for name in METHODS), *(("model", name) for name in RETRIEVAL)]
 at_every_place = pytest.mark.parametrize(("place", "name"), PLACES, indirect=["place"], scope="module")
 at_the_fake = pytest.mark.parametrize("place", ["fake"], indirect=True, scope="module")
+few_and_many = pytest.mark.parametrize("budget", [some, pytest.param(many, marks=pytest.mark.soak)])
+Budget = Callable[[int], settings]
 # How many examples, and how many messages in a stream of one.
 SIZES = {"fake": (25, 40), "model": (20, 6)}
 
@@ -104,22 +106,19 @@ def explore(place: Place, name: str, budget: settings) -> set[Code]:
 
 
 @at_every_place
-def test_some_messages_and_bytes_at_every_method(place: Place, name: str) -> None:
-    seen = explore(place, name, some(place.examples))
+@few_and_many
+def test_messages_and_bytes_at_every_method(place: Place, name: str, budget: Budget) -> None:
+    seen = explore(place, name, budget(place.examples))
     assert seen & {Code.OK, Code.CANCELLED}
     assert name in ENDLESS or Code.INVALID_ARGUMENT in seen
 
 
-@pytest.mark.soak
 @at_every_place
-def test_many_messages_and_bytes_at_every_method(place: Place, name: str) -> None:
-    explore(place, name, many(place.examples))
-
-
-def give_up(place: Place, name: str, budget: settings) -> None:
+@few_and_many
+def test_calls_are_given_up(place: Place, name: str, budget: Budget) -> None:
     """Give calls up: at once, between two answers, by a deadline, or with garbage behind what is good."""
 
-    @budget
+    @budget(place.examples // 2)
     @given(st.data())
     def send(data: st.DataObject) -> None:
         whole = messages(METHODS[name].input_type).map(lambda message: message.SerializeToString())
@@ -135,17 +134,6 @@ def give_up(place: Place, name: str, budget: settings) -> None:
 
     send()
     place.server.check_idle()
-
-
-@at_every_place
-def test_some_calls_are_given_up(place: Place, name: str) -> None:
-    give_up(place, name, some(place.examples // 2))
-
-
-@pytest.mark.soak
-@at_every_place
-def test_many_calls_are_given_up(place: Place, name: str) -> None:
-    give_up(place, name, many(place.examples // 2))
 
 
 @at_the_fake
@@ -181,7 +169,9 @@ VALUES = (*OTHERS, *LONG, *DURATIONS, *TRACES)
 _PRINTABLE = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=200)
 
 
-def decorate(server: Fuzzed, budget: settings) -> None:
+@at_the_fake
+@few_and_many
+def test_metadata(server: Fuzzed, budget: Budget) -> None:
     """Send a good query with all kinds of metadata and deadlines."""
     key = st.sampled_from(HEADERS) | st.from_regex(r"\A[a-z0-9_.-]{1,20}\Z")
     pairs = st.tuples(key, st.sampled_from(VALUES) | _PRINTABLE)
@@ -189,7 +179,7 @@ def decorate(server: Fuzzed, budget: settings) -> None:
         st.sampled_from(["x-request-id-bin", "grpc-trace-bin", "a-bin"]), st.binary(max_size=300)
     )
 
-    @budget
+    @budget(100)
     @given(
         st.lists(pairs | binary, max_size=6).filter(
             # Of the answer alone; a client that sends it takes it for the server's.
@@ -209,17 +199,6 @@ def decorate(server: Fuzzed, budget: settings) -> None:
 
     send()
     server.check_idle()
-
-
-@at_the_fake
-def test_some_metadata(server: Fuzzed) -> None:
-    decorate(server, some(100))
-
-
-@at_the_fake
-@pytest.mark.soak
-def test_much_metadata(server: Fuzzed) -> None:
-    decorate(server, many(100))
 
 
 @at_the_fake

@@ -30,7 +30,7 @@ from genret.service.wire.requests import (
 )
 from tests.service.any_message import STRINGS, scalar
 from tests.service.fake_retriever import FakeRetriever
-from tests.service.fuzzed_server import LEGAL, QUIET, SERVER_LIMIT_S, Code
+from tests.service.fuzzed_server import LEGAL, SERVER_LIMIT_S, Code, many, some
 from tests.service.http_gateway import client_in_a_thread, serving_in_a_thread
 from tests.service.openapi_cases import document, quiet
 
@@ -197,17 +197,17 @@ def address() -> Iterator[str]:
         yield found
 
 
-few, many = document(coverage=False), document(coverage=True)
+few_cases, many_cases = document(coverage=False), document(coverage=True)
 
 
-@few.parametrize()
+@few_cases.parametrize()
 @settings(quiet, max_examples=40)
 def test_some_requests_are_answered_or_refused_as_documented(case: schemathesis.Case, address: str) -> None:
     case.call_and_validate(base_url=address)
 
 
 @pytest.mark.slow
-@many.parametrize()
+@many_cases.parametrize()
 @settings(quiet, max_examples=100)
 def test_many_requests_are_answered_or_refused_as_documented(case: schemathesis.Case, address: str) -> None:
     case.call_and_validate(base_url=address)
@@ -268,12 +268,14 @@ def client() -> Iterator[httpx.Client]:
         yield found
 
 
-def explore(client: httpx.Client, endpoint: Endpoint, examples: int, derandomize: bool) -> None:
+@pytest.mark.parametrize("budget", [some(40), pytest.param(many(40), marks=pytest.mark.soak)])
+@pytest.mark.parametrize("endpoint", POSTS, ids=lambda endpoint: endpoint.method)
+def test_json_of_the_wrong_types(client: httpx.Client, endpoint: Endpoint, budget: settings) -> None:
     """Send bodies to a path; every reply is JSON, and none says that the server is to blame."""
     path = endpoint.path.replace("{name}", "fake")
     headers = {"content-type": NDJSON_TYPE if endpoint.row.is_stream else "application/json"}
 
-    @settings(QUIET, max_examples=examples, derandomize=derandomize)
+    @budget
     @given(bodies(endpoint))
     def send(body: bytes) -> None:
         response = client.post(path, content=body, headers=headers)
@@ -289,14 +291,3 @@ def explore(client: httpx.Client, endpoint: Endpoint, examples: int, derandomize
     send()
     answered = client.post("/v1/retrieve", json={"query": "a"})
     assert (answered.status_code, len(answered.json()["candidates"])) == (200, 2)
-
-
-@pytest.mark.parametrize("endpoint", POSTS, ids=lambda endpoint: endpoint.method)
-def test_some_json_of_the_wrong_types(client: httpx.Client, endpoint: Endpoint) -> None:
-    explore(client, endpoint, 40, derandomize=True)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("endpoint", POSTS, ids=lambda endpoint: endpoint.method)
-def test_much_json_of_the_wrong_types(client: httpx.Client, endpoint: Endpoint) -> None:
-    explore(client, endpoint, 800, derandomize=False)
