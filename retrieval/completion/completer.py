@@ -14,8 +14,8 @@ import numpy.typing as npt
 from genret.decoding.bounded_cache import BoundedCache
 from genret.retrieval.arguments import FilterKey
 from genret.retrieval.complete_types import CompleteRequest, CompleteResult, Completion, MatchedSpan
-from genret.retrieval.completion.name_lists import Mask, NameLists, ascending
-from genret.retrieval.completion.sorted_words import Matches, Words, spread
+from genret.retrieval.completion.name_lists import Mask, NameLists, among, ascending
+from genret.retrieval.completion.sorted_words import UNMATCHED, ErrorSteps, Matches, Words
 from genret.retrieval.completion.typing_errors import errors_forgiven
 from genret.retrieval.evidence.postings import fold, fold_all
 from genret.retrieval.filters.evaluate import check_restriction, entity_mask
@@ -25,9 +25,10 @@ from genret.retrieval.index.reader import EntityTexts, Index
 # Runs of words kept for the words typed last: those before the last one stay from one keystroke to the next.
 _KEPT_RUNS = 1 << 20
 _KEPT_MASK_BYTES = 64 << 20
-# Names with a match of one word, of which no better one is looked for.
-_FEW_NAMES = 1 << 15
-_UNMATCHED = np.uint8(255)
+# So few names with a match of one word are looked at one by one.
+_FEW_NAMES = 1 << 12
+# Lists of more names than this exclude too few to be worth reading.
+_MANY_NAMES = 1 << 18
 # A character with the marks behind it.
 _CLUSTER = re.compile(r".[\u0300-\u036f\u0591-\u05bd\u064b-\u065f\u3099\u309a]*", re.DOTALL)
 
@@ -107,16 +108,25 @@ class Completer:
                     if found.add(places, count):
                         return
             return
-        driver = self._driver(typed)
-        others = sorted({*typed} - {driver}, key=lambda word: -len(word.text))
+        by_rarity = sorted(dict.fromkeys(typed), key=self._num_exact)
+        driver = self._driver(by_rarity)
+        others = [word for word in by_rarity if word != driver]
+        listed = self._listed(driver)
+        for word in others:  # most names with a word lack the next rarest one
+            if len(listed) <= _FEW_NAMES or self._num_matching(word) > _MANY_NAMES:
+                break
+            listed = among(listed, self._listed(word))
+        steps: dict[_TypedWord, ErrorSteps] = {}
         later: list[tuple[Words, npt.NDArray[np.uint8]]] = []
-        matches = self._matched(driver)
-        for places in ascending(table.listed(matches.begin, matches.end)):
+        for places in ascending(listed):
             errors = np.zeros(len(places), np.uint8)
             for word in (*others, driver):
-                known = self._matches.peek(word) or table.vocabulary.matches(*word, table.words_among(places))
-                least = table.least(places, _errors_by_word(known, table.vocabulary.size))
-                kept = least != _UNMATCHED
+                if not len(places):
+                    break
+                if word not in steps:
+                    steps[word] = self._matched(word).steps(table.vocabulary.size)
+                least = table.least(places, steps[word])
+                kept = least != UNMATCHED
                 places, errors = places[kept], errors[kept] + least[kept]
             if found.add(places[errors == 1], 1):
                 return
@@ -126,18 +136,28 @@ class Completer:
             if found.add(places[errors == count], count):
                 return
 
-    def _driver(self, typed: Sequence[_TypedWord]) -> _TypedWord:
+    def _num_exact(self, word: _TypedWord) -> int:
+        """Return how many names have a word without errors; one of two such words counts twice."""
+        return self.table.size(*np.array([self.table.vocabulary.exact(*word)]).T)
+
+    def _driver(self, by_rarity: Sequence[_TypedWord]) -> _TypedWord:
         """Return a word whose matches few names have: the rarest one as it was typed, as a rule."""
-        table = self.table
-        best, fewest = typed[0], -1
-        for word in sorted(typed, key=lambda word: table.size(*np.array([table.vocabulary.exact(*word)]).T)):
-            matches = self._matched(word)
-            size = table.size(matches.begin, matches.end)
+        best, fewest = by_rarity[0], -1
+        for word in by_rarity:
+            if 0 <= fewest <= max(_FEW_NAMES, self._num_exact(word)):
+                break  # no later one has fewer, or it is not worth while
+            size = self._num_matching(word)
             if fewest < 0 or size < fewest:
                 best, fewest = word, size
-            if fewest <= _FEW_NAMES:
-                break
         return best
+
+    def _num_matching(self, word: _TypedWord) -> int:
+        matches = self._matched(word)
+        return self.table.size(matches.begin, matches.end)
+
+    def _listed(self, word: _TypedWord) -> Words:
+        matches = self._matched(word)
+        return self.table.listed(matches.begin, matches.end)
 
     def _matched(self, word: _TypedWord) -> Matches:
         return self._matches.get_or_make(word, partial(self.table.vocabulary.matches, *word))
@@ -218,17 +238,9 @@ def _typed_words(prefix: str) -> list[_TypedWord]:
     return [_TypedWord(word, not is_ended and n == len(words)) for n, word in enumerate(words, start=1)]
 
 
-def _errors_by_word(matches: Matches, size: int) -> npt.NDArray[np.uint8]:
-    table = np.full(size, _UNMATCHED)
-    for errors in range(int(matches.errors.max(initial=0)), -1, -1):
-        some = matches.of(errors)
-        table[spread(some.begin, some.end - some.begin)[0]] = errors
-    return table
-
-
 def _least(matches: Matches, word: int) -> int:
     errors = matches.errors[(matches.begin <= word) & (word < matches.end)]
-    return int(errors.min(initial=_UNMATCHED))
+    return int(errors.min(initial=UNMATCHED))
 
 
 @lru_cache(maxsize=1 << 14)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from genret.retrieval.completion.sorted_words import IntArray, SortedWords, Words, spread
+from genret.retrieval.completion.sorted_words import Bits, ErrorSteps, IntArray, SortedWords, Words, spread
 from genret.retrieval.evidence.postings import fold_all
 from genret.retrieval.index.layout import as_numpy
 
@@ -29,6 +29,8 @@ Run = tuple[int, int]  # of words: [begin, end)
 _ORDERED_WORDS = 4
 # Places that a list is asked for first; then, as long as more are wanted, so many times as many.
 _FIRST_PLACES, _MORE = 1024, 16
+# A place is marked by its last bits.
+_NUM_MARKS = 1 << 19
 
 
 class NameLists:
@@ -102,12 +104,6 @@ class NameLists:
         found: list[int] = self._word[self._offset[place] : self._offset[place + 1]].tolist()
         return found
 
-    def words_among(self, places: Words) -> Words:
-        """Return the distinct words of some names, ascending."""
-        seen = np.zeros(self.vocabulary.size, np.bool_)
-        seen[self._word[self._words_at(places)[0]]] = True
-        return np.flatnonzero(seen).astype(np.int32)
-
     def size(self, begin: npt.NDArray[np.integer], end: npt.NDArray[np.integer]) -> int:
         """Return the lengths of the lists of runs of words, together. Shapes: (n,)."""
         return int((self._list_begin[end].astype(np.int64) - self._list_begin[begin]).sum())
@@ -144,12 +140,12 @@ class NameLists:
                 places, begin = places[kept], begin[kept]
             yield places
 
-    def least(self, places: Words, numbers: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        """Return the least number of the words of each name. Shapes: (n,), (words,) -> (n,)."""
+    def least(self, places: Words, errors: ErrorSteps) -> Bits:
+        """Return the least errors of the words of each name. Shapes: (n,) -> (n,)."""
         if not len(places):
             return np.empty(0, np.uint8)
         at, begins = self._words_at(places)
-        return np.minimum.reduceat(numbers[self._word[at]], begins)
+        return np.minimum.reduceat(errors.of(self._word[at]), begins)
 
     def _have(self, places: Words, runs: Sequence[Run]) -> Mask:
         have = np.ones(len(places), np.bool_)
@@ -193,6 +189,14 @@ def ascending(places: Words) -> Iterator[Words]:
         yield distinct(places[(places > low) & (places <= bound)])
         low, wanted = bound, wanted * _MORE
     yield distinct(places[places > low])
+
+
+def among(places: Words, others: Words) -> Words:
+    """Return places without most of those that are not among others: one may stay by chance."""
+    marked = np.zeros(_NUM_MARKS, np.bool_)
+    marked[others & (_NUM_MARKS - 1)] = True
+    kept: Words = places[marked[places & (_NUM_MARKS - 1)]]
+    return kept
 
 
 def distinct(places: Words) -> Words:

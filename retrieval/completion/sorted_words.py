@@ -25,7 +25,9 @@ Letters = npt.NDArray[np.unsignedinteger]
 
 # Longer words are looked for as they are typed: the letters of a walk are bits of one integer.
 _LONGEST_WALK = 48
-_MANY = 1 << 13
+_MANY_CHILDREN = 1 << 12
+_MANY_WORDS = 1 << 13
+UNMATCHED = np.uint8(255)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,6 +45,29 @@ class Matches:
         """Return the runs with so many errors."""
         low, high = np.searchsorted(self.errors, [errors, errors + 1]).tolist()
         return Matches(self.begin[low:high], self.end[low:high], self.errors[low:high])
+
+    def steps(self, num_words: int) -> ErrorSteps:
+        """Return the least errors of every word."""
+        begin = np.unique(np.concatenate([[0, num_words], self.begin, self.end]))
+        errors = np.full(len(begin) - 1, UNMATCHED)
+        low, high = np.searchsorted(begin, self.begin), np.searchsorted(begin, self.end)
+        runs = zip(low.tolist(), high.tolist(), self.errors.tolist(), strict=True)
+        for first, last, count in reversed([*runs]):
+            errors[first:last] = count
+        return ErrorSteps(begin, errors)
+
+
+class ErrorSteps(NamedTuple):
+    """The least errors of all words: equal from one beginning to the next. Shapes: (n + 1,), (n,)."""
+
+    begin: IntArray  # ascending, from 0 to the number of words
+    errors: Bits  # UNMATCHED: not meant
+
+    def of(self, words: Words) -> Bits:
+        """Return the errors of words. Shapes: (n,) -> (n,)."""
+        if len(words) < _MANY_WORDS:
+            return self.errors[np.searchsorted(self.begin, words, side="right") - 1]
+        return np.repeat(self.errors, np.diff(self.begin))[words]
 
 
 class _Level(NamedTuple):
@@ -85,11 +110,18 @@ class SortedWords:
         self._offset: Words = np.zeros(self.size + 1, np.int32 if len(codes) < 2**31 else np.int64)
         np.cumsum(self.length, out=self._offset[1:])
         self._levels = self._made_levels()
+        self._roots, self._roots_begin = self._roots_by_second_letter()
 
     @property
     def num_bytes(self) -> int:
         """Memory of the arrays."""
-        arrays = [self._letters, self._offset, self.length, *(a for level in self._levels for a in level)]
+        arrays = [
+            self._letters,
+            self._offset,
+            self.length,
+            self._roots,
+            *(a for level in self._levels for a in level),
+        ]
         return sum(array.nbytes for array in arrays)
 
     def exact(self, word: str, is_prefix: bool) -> tuple[int, int]:
@@ -103,20 +135,14 @@ class SortedWords:
             return begin, begin + is_there
         return begin, self._place([*codes[:-1], codes[-1] + 1])
 
-    def matches(self, word: str, is_prefix: bool, among: Words | None = None) -> Matches:
-        """Return the words that are `word`, or begin with it, with as many errors as its length forgives.
-
-        `among`: the only words that matter, ascending, where they are few; None: all. Shape: (n,).
-        """
+    def matches(self, word: str, is_prefix: bool) -> Matches:
+        """Return the words that are `word`, or begin with it, with as many errors as its length forgives."""
         errors = errors_forgiven(len(word))
-        if not errors or len(word) > _LONGEST_WALK:
+        if not errors or len(word) > _LONGEST_WALK or not self.size:
             begin, end = np.array([self.exact(word, is_prefix)]).T
             return Matches(begin, end, np.zeros(1, np.uint8))
         typed = [self._code_of.get(letter, -1) for letter in word]
-        low = np.zeros(1, np.int32) if among is None else among
-        high = low + np.int32(self.size if among is None else 1)
-        start = np.full(len(low), automaton(errors).start, np.uint16)
-        return _joined(self._walk(typed, errors, is_prefix, _Frontier(low * 0, low, high, start)))
+        return _joined(self._walk(typed, errors, is_prefix))
 
     def _codes(self, word: int) -> list[int]:
         found: list[int] = self._letters[self._offset[word] : self._offset[word + 1]].tolist()
@@ -160,16 +186,45 @@ class SortedWords:
             levels.append(_Level(np.append(start, end), self._letters[self._offset[start] + depth], child))
         return levels
 
-    def _walk(self, typed: list[int], errors: int, is_prefix: bool, frontier: _Frontier) -> list[_Hits]:
-        """Go on from a frontier level by level; return the runs of words that are met."""
+    def _roots_by_second_letter(self) -> tuple[Words, IntArray]:
+        """Return the nodes at depth 0 by the second letters of their words, and where those of each begin."""
+        word = np.flatnonzero(self.length > 1)
+        second = self._letters[self._offset[word] + 1]
+        root = np.searchsorted(self._levels[0].start, word, side="right") - 1 if len(word) else word
+        pairs = np.unique(second.astype(np.int64) << 32 | root)
+        begin = np.searchsorted(pairs, np.arange(len(self._code_of) + 1) << 32)
+        return (pairs & 0xFFFFFFFF).astype(np.int32), begin
+
+    def _promising_roots(self, typed: list[int], errors: int, equal: Bits) -> Words:
+        """Return the nodes at depth 0 behind which a walk can go on. `equal`: by letter, as at depth 1."""
+        letter = self._levels[0].letter
+        is_promising = np.zeros(len(letter), np.bool_)
+        first = np.array(typed[: errors + 1])
+        node = np.minimum(np.searchsorted(letter, first), len(letter) - 1)
+        is_promising[node[letter[node] == first]] = True
+        # Any other first letter is an error, behind which few letters go on.
+        machine = automaton(errors)
+        goes_on = machine.moves(2)[machine.moves(1)[machine.start, 0]] > 0
+        for code in np.flatnonzero(goes_on[equal]):
+            is_promising[self._roots[self._roots_begin[code] : self._roots_begin[code + 1]]] = True
+        return np.flatnonzero(is_promising)
+
+    def _walk(self, typed: list[int], errors: int, is_prefix: bool) -> list[_Hits]:
+        """Go through the trie level by level; return the runs of words that are met."""
         machine = automaton(errors)
         bits = np.zeros(len(self._code_of), np.uint64)
         for place, code in enumerate(typed):
             if code >= 0:
                 bits[code] |= np.uint64(1 << (place + errors))
         found: list[_Hits] = []
-        for depth in range(len(typed) + errors):
-            equal = ((bits >> np.uint64(depth)) & np.uint64((1 << machine.width) - 1)).astype(np.uint8)
+        band_mask = np.uint64((1 << machine.width) - 1)
+        equals = [((bits >> np.uint64(depth)) & band_mask).astype(np.uint8) for depth in (0, 1)]
+        roots = self._promising_roots(typed, errors, equals[1])
+        low, high = np.zeros(1, np.int32), np.full(1, self.size, np.int32)
+        root = _Frontier(low, low, high, np.full(1, machine.start, np.uint16))
+        frontier = _lived(self._levels[0], roots, roots * 0, root, equals[0], machine.moves(1))
+        for depth in range(1, len(typed) + errors):  # nothing ends at depth 0
+            equal = ((bits >> np.uint64(depth)) & band_mask).astype(np.uint8)
             moves = machine.moves(depth + 1)
             is_alone = frontier.high - frontier.low == 1
             alone = self._next_letters(depth, frontier.kept(is_alone), equal, moves)
@@ -199,26 +254,33 @@ class SortedWords:
 
     def _below(self, depth: int, frontier: _Frontier, equal: Bits, moves: States) -> _Frontier:
         """Return the nodes of a level below some of the one above, those with live states."""
-        level = self._levels[depth]
-        if not depth:
-            first, count = np.zeros(1, np.int32), np.array([len(level.letter)], np.int32)
-            return _lived(level, *spread(first, count), frontier, equal, moves)
-        above = self._levels[depth - 1].child
+        level, above = self._levels[depth], self._levels[depth - 1].child
         first = above[frontier.node]
         count = above[frontier.node + 1] - first
         # Many nodes may have room for no further error: their children are found by the letters that go on.
         is_bound = moves[frontier.state, 0] == 0
-        if int(count[is_bound].sum()) < _MANY:
+        if int(count[is_bound].sum()) < _MANY_CHILDREN:
             return _lived(level, *spread(first, count), frontier, equal, moves)
-        place = np.full(len(above), -1, np.int32)
-        place[frontier.node[is_bound]] = np.flatnonzero(is_bound)
-        child = np.flatnonzero(equal.astype(np.bool_)[level.letter])
-        parent = place[np.searchsorted(above, child, side="right") - 1]
-        free = np.flatnonzero(~is_bound)
-        more, which = spread(first[free], count[free])
-        child, parent = child[parent >= 0], parent[parent >= 0]
-        children, parents = np.concatenate([child, more]), np.concatenate([parent, free[which]])
+        free, bound = np.flatnonzero(~is_bound), np.flatnonzero(is_bound)
+        codes = np.flatnonzero(equal).astype(level.letter.dtype)
+        which, letter = np.nonzero(moves[frontier.state[bound, None], equal[codes]])
+        parent, code = bound[which], codes[letter]
+        end = first[parent] + count[parent]
+        child = _placed(level.letter, first[parent], end, code)
+        is_there = (child < end) & (level.letter.take(child, mode="clip") == code)
+        children, which = spread(first[free], count[free])
+        children = np.concatenate([child[is_there], children])
+        parents = np.concatenate([parent[is_there], free[which]])
         return _lived(level, children, parents, frontier, equal, moves)
+
+
+def _placed(letters: Letters, low: Words, high: Words, code: Letters) -> Words:
+    """Return where in each run [low, high) of ascending letters those before its code end."""
+    for _ in range(int((high - low).max(initial=0)).bit_length()):
+        middle = (low + high) >> 1
+        is_before = (middle < high) & (letters.take(middle, mode="clip") < code)
+        low, high = np.where(is_before, middle + 1, low), np.where(is_before, high, middle)
+    return low
 
 
 def spread(first: npt.NDArray[np.integer], count: npt.NDArray[np.integer]) -> tuple[IntArray, Words]:

@@ -77,7 +77,9 @@ def test_completions_are_those_of_the_oracle(
     if seed % 2:  # what is for millions of names is for a few too
         monkeypatch.setattr(name_lists, "_FIRST_PLACES", 2)
         monkeypatch.setattr(name_lists, "_MORE", 2)
-        monkeypatch.setattr(sorted_words, "_MANY", 1)
+        monkeypatch.setattr(sorted_words, "_MANY_CHILDREN", 0)
+        monkeypatch.setattr(sorted_words, "_MANY_WORDS", 1)
+        monkeypatch.setattr(name_lists, "_NUM_MARKS", 8)
         monkeypatch.setattr(completer, "_FEW_NAMES", 3)
     random = Random(seed)
     with _catalogue(tmp_path, random, has_weights=seed % 3 > 0) as index:
