@@ -234,7 +234,8 @@ def build_command(
             raise click.UsageError("titles from standard input have no name; say where with --out INDEX")
         first = shown_address(titles[0]).rpartition("/")[2] if is_remote(titles[0]) else titles[0]
         out = _beside(Path("titles" if first in (STDIN, "") else first))
-    with making_version(out, "build-index", wish.dry_run, quiet, debug) as progress:
+    command = click.get_current_context().command_path
+    with making_version(out, command, wish.dry_run, quiet, debug) as progress:
         made = wish.run(titles, out, progress, partial(click.echo, err=True))
     tell(made, str(made), as_json, quiet)
 

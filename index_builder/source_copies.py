@@ -20,6 +20,7 @@ from genret.retrieval.sources.database_rows import is_database, query_result
 from genret.retrieval.sources.memory_rows import MemoryRows
 from genret.retrieval.sources.remote_files import RemotePath, fetched, is_remote, shown_address
 
+_SAMPLE_HINT = "; so it is with --sample: only a file on this machine is read in part"
 _EXAMPLES = "sqlite:///shop.db or postgresql://user@host/database"
 Source: TypeAlias = str | Path | MemoryRows
 
@@ -34,6 +35,7 @@ class SourceCopies:
 
     folder: Path
     progress: StepProgress
+    hint: str = ""  # said with the size of what is copied
 
     def of(self, sources: Sequence[Source]) -> list[Source]:
         """Return sources with copies in the place of what lies elsewhere."""
@@ -45,7 +47,7 @@ class SourceCopies:
                 raise InputError("sources", f"{shown}: a database needs a query; say which with --sql")
             if isinstance(address, str) and is_remote(address):
                 with self._locked():
-                    found += fetched(address, self.folder, self.progress)
+                    found += fetched(address, self.folder, self.progress, self.hint)
             else:
                 found.append(source)
         return found
@@ -110,7 +112,7 @@ def source_copies(
     """
     if is_dry_run:
         with temporary_work() as place:
-            yield SourceCopies(place / COPIES_DIR, progress)
+            yield SourceCopies(place / COPIES_DIR, progress, _SAMPLE_HINT)
         return
     folder = work_root(index) / COPIES_DIR
     check_place(index)

@@ -79,13 +79,14 @@ def shown_address(address: str) -> str:
     return f"{parts.scheme}://{host}{parts.path}"
 
 
-def fetched(address: str, folder: Path, progress: StepProgress) -> list[RemotePath]:
+def fetched(address: str, folder: Path, progress: StepProgress, hint: str = "") -> list[RemotePath]:
     """Return copies of the objects at an address, in the order of their names; `*` stands for several.
 
     Args:
         address: Address; except for http and https it may be a pattern with `*`, `?` and `[…]`.
         folder: Folder of the copies; copies there that are whole, or were cut short, are used.
         progress: Notified of every object.
+        hint: Text behind the size of every object that has to be copied.
 
     Raises:
         MissingExtraError: fsspec is not installed.
@@ -93,7 +94,7 @@ def fetched(address: str, folder: Path, progress: StepProgress) -> list[RemotePa
         OSError: the copy cannot be written; `filename` is set.
     """
     remote = _Remote(address)
-    return [RemotePath.of(one, _Copy(remote, one, folder).made(progress)) for one in remote.addresses()]
+    return [RemotePath.of(one, _Copy(remote, one, folder).made(progress, hint)) for one in remote.addresses()]
 
 
 class _Remote:
@@ -184,10 +185,13 @@ class _Copy:
         self._note = place / "copy.json"
         self._streams = False  # whether only all of the object can be had, from front to back
 
-    def made(self, progress: StepProgress) -> Path:
+    def made(self, progress: StepProgress, hint: str) -> Path:
         """Return the whole copy; what is there of it is kept."""
         self._file.parent.mkdir(parents=True, exist_ok=True)
         identity, in_vain = self.remote.identity(self.address), 0
+        if (size := identity["size"]) is None or self._begin(identity) < size:
+            told = "unknown size" if size is None else f"{size:,} bytes"
+            progress.note(f"{self._shown}: all of it is copied first, {told}{hint}")
         progress.phase(f"downloading {self._shown}", identity["size"])
         self._file.touch()
         while (begin := self._begin(identity)) != identity["size"]:

@@ -394,8 +394,12 @@ def test_too_few_queries_leave_a_model_unweighed(place: Path, monkeypatch: pytes
 def test_asking_names_what_weighs_a_model(place: Path) -> None:
     model = place / "model"
     asked = ("ask", place / "index", "the old town", "--model", model, "--device", "cpu")
-    hint = f"the model was never weighed on this index, and counts little: genret tune {place / 'index'} "
-    assert hint + f"--model {model}\n" in genret(*asked).stderr
+    hint = (
+        "the model was never weighed on this index, and counts little beside names and texts; a small "
+        "catalogue needs no more. To weigh it in a short time: "
+        f"genret tune {place / 'index'} --model {model} --made 100\n"
+    )
+    assert hint in genret(*asked).stderr
     assert "weighed" not in genret(*asked, "--method", "beam").stderr
     told(place)
     assert "weighed" not in genret(*asked).stderr

@@ -188,7 +188,9 @@ def test_builds_and_updates_read_addresses(tmp_path: Path, monkeypatch: pytest.M
         memory.pipe(f"/shop/{name}", text.encode())
     common = ["memory://shop/part-*.tsv", "--tokenizer", checkpoint]
     further = ["--queries", "memory://shop/q.tsv", "--aliases", "memory://shop/aliases.tsv"]
-    succeed(build_command, *common, *further, "--dry-run", "--quiet")
+    planned = succeed(build_command, *common, *further, "--dry-run")
+    told = "memory:///shop/part-1.tsv: all of it is copied first, 15 bytes; so it is with --sample"
+    assert told in planned.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
     succeed(build_command, *common, *further, "--out", "it.index", "--quiet")
     with Index.open("it.index") as index:
