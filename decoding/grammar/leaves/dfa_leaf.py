@@ -212,7 +212,6 @@ class StateModels:
         others: StateModels | None = None,
     ) -> None:
         self._rows = automaton.rows
-        self._overlay = automaton.overlay
         self._label = label
         self._is_alive = is_alive
         self._vocabulary = vocabulary
@@ -274,10 +273,6 @@ class StateModels:
         key = (left, right)
         if key in self._differences:
             return self._differences[key]
-        overlay = self._overlay
-        if overlay is not None and overlay.below.get(left, -1) == right:
-            children, below = overlay.children[left], overlay.below
-            return [(byte, child, below[child]) for byte, child in children.items()]
         found: list[_Difference] = []
         for first, last, (after, expected) in together(self._rows[left], self._rows[right], True, True):
             if after == expected:

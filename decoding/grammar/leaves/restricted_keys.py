@@ -30,10 +30,8 @@ class LabelledKeys:
         self.leaf = leaf
         rows, ends = leaf.automaton.rows, leaf.automaton.ends
         self.reachable = reachable = [1 << label if label >= 0 else 0 for label in ends]
-        overlay = leaf.automaton.overlay
-        trie = overlay.below if overlay is not None else {}
         # States are numbered by distance from the start, so few rounds settle everything.
-        backwards = [state for state in range(len(rows) - 1, -1, -1) if state not in trie]
+        backwards = range(len(rows) - 1, -1, -1)
         targets = [{target for _, _, target in rows[state]} for state in backwards]
         changes = True
         while changes:
@@ -45,12 +43,6 @@ class LabelledKeys:
                 if labels != reachable[state]:
                     reachable[state] = labels
                     changes = True
-        # A trie leads to its own later states, and to others, which are settled.
-        for state in sorted(trie, reverse=True):
-            labels = reachable[state]
-            for _, _, target in rows[state]:
-                labels |= reachable[target]
-            reachable[state] = labels
 
     @cached_property
     def _words(self) -> NDArray[np.uint64]:

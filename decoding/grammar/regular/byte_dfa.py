@@ -9,7 +9,6 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 from itertools import chain
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,20 +20,6 @@ from genret.decoding.grammar.regular.minimise import Edge, Row, renumbered
 
 # Rows hashed between two checks of the clock.
 _HASHED_AT_ONCE = 1024
-# A state of an overlay: a dictionary of a byte, and its entries, measured with tracemalloc.
-_OVERLAY_BYTES = 400
-
-
-class Overlay(NamedTuple):
-    """A trie of texts laid over other states of an automaton.
-
-    Attributes:
-        below: By state of the trie, the state whose edges apply where the trie has none; -1: none.
-        children: By state of the trie, its edges as next states by byte.
-    """
-
-    below: dict[int, int]
-    children: dict[int, dict[int, int]]
 
 
 class ByteDfa(Automaton):
@@ -42,15 +27,13 @@ class ByteDfa(Automaton):
 
     Attributes:
         digest: Digest of the contents.
-        overlay: Overlay of some states over others, if the automaton was made with one.
     """
 
-    __slots__ = ("_edges", "_sizes", "digest", "overlay")
+    __slots__ = ("_edges", "_sizes", "digest")
 
-    def __init__(self, rows: Sequence[Row], ends: Sequence[int], overlay: Overlay | None = None) -> None:
+    def __init__(self, rows: Sequence[Row], ends: Sequence[int]) -> None:
         """See `Automaton`."""
         super().__init__(rows, ends)
-        self.overlay = overlay
         # The digested contents: the number of states, their labels, their numbers of edges; and the edges.
         self._sizes = array("i", [len(rows), *ends, *map(len, rows)])
         self._edges = array("i")
@@ -103,8 +86,7 @@ class ByteDfa(Automaton):
     @property
     def num_bytes(self) -> int:
         """Approximate memory."""
-        laid = 0 if self.overlay is None else _OVERLAY_BYTES * len(self.overlay.below)
-        return laid + super().num_bytes + self._edges.itemsize * (len(self._sizes) + len(self._edges))
+        return super().num_bytes + self._edges.itemsize * (len(self._sizes) + len(self._edges))
 
     @property
     def is_finite(self) -> bool:

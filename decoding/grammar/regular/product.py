@@ -54,11 +54,11 @@ def product(left: Automaton, right: Automaton, how: Combination) -> tuple[list[R
     num_edges = sum(map(len, left_rows)) + sum(map(len, right_rows))
     if num_edges > _MANY_EDGES * (len(left_rows) + len(right_rows)):
         parts, (left_rows, right_rows) = over_classes([left_rows, right_rows])
-    rows, labels = canonical(*_pairs((left_rows, left_labels), (right_rows, right_labels), how))
+    rows, labels = canonical(*pairs((left_rows, left_labels), (right_rows, right_labels), how))
     return (rows if parts is None else over_symbols(rows, parts)), labels
 
 
-def _pairs(
+def pairs(
     left_side: Automaton, right_side: Automaton, how: Combination
 ) -> tuple[list[list[Edge]], list[int]]:
     """The automaton of all pairs of states that are met, not minimal; a side that cannot follow is -1."""

@@ -10,8 +10,6 @@ import pytest
 from genret.decoding.grammar.leaves.dfa_leaf import DfaLeaf, StateModels
 from genret.decoding.grammar.leaves.leaf import Leaf
 from genret.decoding.grammar.leaves.leaf_factory import Leaves
-from genret.decoding.grammar.leaves.restricted_keys import LabelledKeys
-from genret.decoding.grammar.leaves.table_walk import TableWalker
 from genret.decoding.grammar.regular.byte_dfa import ByteDfa
 from genret.decoding.grammar.regular.dfa import Dfa
 from genret.decoding.grammar.regular.regex_compiler import compile_pattern
@@ -59,26 +57,10 @@ def states_on_the_way(leaf: Leaf, texts: list[bytes]) -> list[int]:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_names_laid_over_other_keys_are_an_automaton_like_any_other(seed: int) -> None:
-    """Its numbering, what differs from the keys below, and the labels that can be reached."""
     names, keys = random_keys(seed)
     same = ByteDfa.from_rows(keys.rows, keys.ends)
     assert (same.rows, same.ends, same.digest) == (keys.rows, keys.ends, keys.digest)
     assert [keys.label_of(text) for text in spelled_names(names)] == list(range(len(names)))
-    vocabulary = Vocabulary([None, b"a"], 0, 2)
-    compared, known = (
-        StateModels(each, each.ends.__getitem__, lambda _: True, vocabulary) for each in (same, keys)
-    )
-    assert keys.overlay is not None
-    assert same.overlay is None
-    for state, below in keys.overlay.below.items():
-        if below >= 0:
-            expected, found = compared._differing(state, below), known._differing(state, below)
-            assert expected is not None
-            assert found is not None
-            assert sorted(found) == sorted(expected)
-    walker = TableWalker(vocabulary)
-    reachable = [LabelledKeys(DfaLeaf(automaton, walker)).reachable for automaton in (keys, same)]
-    assert reachable[0] == reachable[1]
 
 
 def test_all_texts_below_names_keep_their_label() -> None:
