@@ -78,8 +78,7 @@ def canonical(rows: Sequence[Sequence[Edge]], labels: Sequence[int]) -> tuple[li
     if not live[0]:
         return [()], [-1]
     check_time()
-    classes = _acyclic_classes(rows, labels, live) or _refined_classes(rows, labels, live)
-    return _numbered(rows, labels, live, classes)
+    return _numbered(rows, labels, live, _refined_classes(rows, labels, live))
 
 
 def _live_states(rows: Sequence[Sequence[Edge]], labels: Sequence[int]) -> list[bool]:
@@ -129,71 +128,6 @@ def joined(edges: Sequence[Edge]) -> Row:
         last_end = last
         last_target = target
     return tuple(out)
-
-
-def _acyclic_classes(
-    rows: Sequence[Sequence[Edge]], labels: Sequence[int], live: list[bool]
-) -> list[int] | None:
-    """The class of every live state, found from the ends backwards; None for a cycle of several states."""
-    classes = [-1] * len(rows)
-    known: dict[tuple[int, Row], int] = {}
-    open_states = [False] * len(rows)
-    stack = [0]
-    check_time = current_budget().check_time
-    while stack:
-        state = stack[-1]
-        if classes[state] >= 0:
-            stack.pop()
-            continue
-        if open_states[state]:
-            stack.pop()
-            loops = False
-            row = []
-            if not state & _CHECKED_BITS:
-                check_time()
-            for first, last, target in rows[state]:
-                if target == state:
-                    loops = True
-                    row.append((first, last, _ITSELF))
-                elif live[target]:
-                    row.append((first, last, classes[target]))
-            if loops:
-                classes[state] = _class_of_loop(labels[state], row, known)
-            else:
-                joint = joined(row) if len(row) > 1 else tuple(row)
-                classes[state] = known.setdefault((labels[state], joint), len(known))
-            continue
-        open_states[state] = True
-        for _, _, target in rows[state]:
-            if live[target] and classes[target] < 0 and target != state:
-                if open_states[target]:
-                    return None
-                stack.append(target)
-    return classes
-
-
-_ITSELF = -2
-"""The state itself, among the classes that its edges lead to."""
-
-
-def _class_of_loop(label: int, row: list[Edge], known: dict[tuple[int, Row], int]) -> int:
-    """The class of a state with edges to itself.
-
-    A class with such edges is first met in a state whose edges to the class are all edges to itself. It is
-    known by its row with `_ITSELF`, and by its row with its own number, as other states of the class look.
-    """
-    for other in {target for _, _, target in row if target >= 0}:
-        if known.get((label, _with_itself(row, other))) == other:
-            return other
-    number = len(known)
-    found = known.setdefault((label, joined(row)), number)
-    if found == number:
-        known[label, _with_itself(row, number)] = number
-    return found
-
-
-def _with_itself(row: list[Edge], number: int) -> Row:
-    return joined([(first, last, number if target < 0 else target) for first, last, target in row])
 
 
 def symbols_by_target(row: Sequence[Edge]) -> dict[int, Ranges]:
