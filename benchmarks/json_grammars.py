@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from decimal import Decimal
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -241,7 +242,7 @@ def _judge(
     score.compiled += 1
     right = True
     for test in row["tests"]:
-        document = file.encode(json.dumps(test["data"], ensure_ascii=False))
+        document = file.encode(_plainly(test["data"]))
         admitted = admits(start(), document, score.mask_us, score.advance_us)
         counts = score.valid_admitted if test["valid"] else score.invalid_refused
         counts[0] += admitted == test["valid"]
@@ -250,6 +251,16 @@ def _judge(
             right = False
             score.wrong.append(f"{name}: {'refused' if test['valid'] else 'admitted'}: {test['description']}")
     score.wholly_right += right
+
+
+def _plainly(value: object) -> str:
+    """The JSON of a value with whole numbers written out: numbers with bounds are read without exponents."""
+
+    def number(text: str) -> float:
+        exact = Decimal(text)
+        return int(exact) if exact == exact.to_integral_value() and "e" in text else float(text)
+
+    return json.dumps(json.loads(json.dumps(value), parse_float=number), ensure_ascii=False)
 
 
 @contextmanager

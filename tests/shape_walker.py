@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Hashable, Iterator
+from decimal import Decimal
 
 from genret.decoding.grammar.leaves.distinct_leaf import DistinctLeaf
 from genret.decoding.grammar.leaves.leaf import Leaf
@@ -20,7 +21,9 @@ def byte_leaves() -> Leaves:
 
 
 def spelled(value: object) -> bytes:
-    """The JSON of a value, nothing escaped that need not be."""
+    """The JSON of a value, nothing escaped that need not be, and numbers without exponents."""
+    if isinstance(value, float):
+        return format(Decimal(repr(value)), "f").encode()
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 

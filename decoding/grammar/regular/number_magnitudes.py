@@ -94,22 +94,10 @@ def count_between(lattices: Lattices, low: Exact | None, high: Exact | None) -> 
 
 def decimal_places(number: Exact) -> int:
     """Digits behind the point of a decimal number."""
-    if isinstance(number, int):
-        return 0
-    twos, fives, _ = _without_twos_and_fives(number.denominator)
-    return max(twos, fives)
-
-
-def _without_twos_and_fives(number: int) -> tuple[int, int, int]:
-    """The powers of 2 and of 5 that divide a number, and what is left of it without them."""
-    powers = []
-    for prime in (2, 5):
-        power = 0
-        while not number % prime:
-            number //= prime
-            power += 1
-        powers.append(power)
-    return powers[0], powers[1], number
+    denominator, places = number.denominator, 0
+    while 10**places % denominator:
+        places += 1
+    return places
 
 
 class Divisibility:
@@ -120,11 +108,9 @@ class Divisibility:
         otherwise: Whether numbers on no lattice meet the condition.
         moduli: Modulus of the number read so far, in units of its last place, by the digits read behind the
             point. Shape: (places + 1,).
-        smallest: Smallest step, None if there is none.
-        exponents: Least e such that 10^e is a multiple of every step, None if there is none.
     """
 
-    __slots__ = ("_modulus", "_steps", "exponents", "moduli", "otherwise", "places", "smallest")
+    __slots__ = ("_steps", "moduli", "otherwise", "places")
 
     def __init__(self, lattices: Lattices) -> None:
         steps = [(step, factor) for step, factor in lattices if step]
@@ -132,13 +118,8 @@ class Divisibility:
         self.places = max((decimal_places(step) for step, _ in steps), default=0)
         scale = 10**self.places
         self._steps = [(int(step * scale), factor) for step, factor in steps]
-        self._modulus = lcm(*(step for step, _ in self._steps))
-        self.moduli = [
-            self._modulus // gcd(self._modulus, 10 ** (self.places - read)) for read in range(self.places + 1)
-        ]
-        self.smallest: Exact | None = min((step for step, _ in steps), default=None)
-        twos, fives, rest = _without_twos_and_fives(self._modulus)
-        self.exponents = max(twos, fives) - self.places if steps and rest == 1 else None
+        modulus = lcm(*(step for step, _ in self._steps))
+        self.moduli = [modulus // gcd(modulus, 10 ** (self.places - read)) for read in range(self.places + 1)]
 
     def meets(self, read: int, digits: int) -> bool:
         """Whether a number meets the condition.

@@ -1,28 +1,26 @@
 """Defines the sets of numbers that schemas describe (integers, bounds, multiples), and builds their automata.
 
-An automaton reads a sign, then plain decimals (`number_magnitudes`) and exponents (`number_exponent`) side by
-side; its states are made on demand. `written` narrows a set to the numbers that a model may write.
+An automaton reads a sign, then a plain decimal (`number_magnitudes`); its states are made on demand.
+`written` narrows a set to the numbers that a model may write.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Hashable, Iterable
 from decimal import Decimal
 from fractions import Fraction
-from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import Any
 
 from genret.decoding.bounded_cache import Remembered
 from genret.decoding.grammar.compile_options import AutomatonLimitError, current_budget
 from genret.decoding.grammar.regular.byte_dfa import ByteDfa
 from genret.decoding.grammar.regular.minimise import explored
-from genret.decoding.grammar.regular.number_exponent import ExponentReader, MantissaReader, Side
 from genret.decoding.grammar.regular.number_magnitudes import (
     ALL_NUMBERS,
     INTEGERS,
     NO_NUMBER,
-    NOWHERE,
     Exact,
     Lattices,
     Magnitudes,
@@ -171,17 +169,9 @@ class NumberSet:
     def spelled(self, canonical: bool = False) -> ByteDfa:
         """The JSON texts of the numbers: never a text of another number, but not every spelling of its own.
 
-        Accepted are
-        * every JSON number if the set holds all numbers; every one without a minus sign, and `-0`, if it
-          holds all that are not negative;
-        * plain decimals with any number of zeros at the end of the fraction: `5`, `5.0`, `-0.50`, `-0`;
-        * one digit from 1 to 9, possibly a fraction, and an exponent, as programs print large and small
-          numbers: `1e+16`, `1.5E20`, `1e-07`. Between two bounds with a condition of divisibility, the
-          exponent alone must decide it (at least 0 for integers without a fraction, at least 16 with one of
-          up to 16 digits, and likewise for every step that divides a power of ten), or the number must be
-          smaller than every step.
-
-        All other spellings are refused: exponents behind other mantissas, `10e3`, `0e0`, `12.5e+1`.
+        Accepted are plain decimals with any number of zeros at the end of the fraction: `5`, `5.0`, `-0.50`,
+        `-0`. Exponents are accepted only where every number is one of the set: every JSON number if the set
+        holds all numbers, every one without a minus sign if it holds all that are not negative.
 
         Args:
             canonical: Whether each number has one text only: a plain decimal without zeros at the end of the
@@ -330,31 +320,18 @@ _EVERY: dict[str, tuple[ReaderEdge, ...]] = {
 """Edges of an automaton of all JSON numbers without a sign, by the part that was read last."""
 
 
-class _Decimal(NamedTuple):
-    """Position in front of an exponent: index of the sign, and state of each reader, None if it failed."""
-
-    side: int
-    plain: Any
-    mantissa: Any
-
-
-_BOTH_FAILED = (None, None)
-
-
 class _NumberReader:
     """Reads a sign and the number behind it.
 
-    A state is None at first, "minus", the name of a part of any number, a `_Decimal`, the `Exponents` that
-    may follow, or an `_Exponent`; the last ones are common to both signs.
+    A state is None at first, "minus", the name of a part of any number, or the index of the sign with the
+    state of its `PlainReader`.
     """
 
     def __init__(self, positive: Magnitudes, negative: Magnitudes, canonical: bool) -> None:
-        self._plain: list[PlainReader | None] = []
-        self._mantissa: list[MantissaReader | None] = []
-        for numbers in (positive, negative):
-            takes_all = numbers.is_everything and not canonical
-            self._plain.append(None if takes_all else PlainReader(numbers, canonical))
-            self._mantissa.append(None if takes_all or canonical else MantissaReader(numbers))
+        self._readers: list[Any] = [
+            None if numbers.is_everything and not canonical else PlainReader(numbers, canonical)
+            for numbers in (positive, negative)
+        ]
 
     def automaton(self) -> ByteDfa:
         """The texts it accepts, with label 0. Raises AutomatonLimitError for too many states."""
@@ -363,90 +340,41 @@ class _NumberReader:
 
     def edges(self, state: Any) -> Iterable[ReaderEdge]:
         """First digit, last digit and the state behind them, sorted and disjoint."""
-        if isinstance(state, _Decimal):
-            return self._decimal_edges(state)
         if state is None:
             return [(MINUS, MINUS, "minus"), *self._first(0)]
         if state == "minus":
             return self._first(1)
         if isinstance(state, str):
             return _EVERY[state]
-        if isinstance(state, _Exponent):
-            return _exponent_edges(state)
-        up, down = (_Exponent(side, None) for side in state)
-        return [(PLUS, PLUS, up), (MINUS, MINUS, down), *_exponent_edges(up)]
+        side, plain = state
+        reader = self._readers[side]
+        edges = _joined(side, reader.steps(plain))
+        point = reader.point(plain)
+        return edges if point is None else [(POINT, POINT, (side, point)), *edges]
 
     def is_final(self, state: Any) -> bool:
         """Whether the number may end in a state."""
-        if isinstance(state, _Decimal):
-            reader = self._plain[state.side]
-            return reader is not None and state.plain is not None and reader.is_final(state.plain)
-        if state is None or isinstance(state, str):
-            return state in ("zero", "whole", "fraction", "power")
-        if not isinstance(state, _Exponent) or state.plain is None:
-            return False
-        return _exponent_reader(state.side).is_final(state.plain)
+        if isinstance(state, tuple):
+            side, plain = state
+            return bool(self._readers[side].is_final(plain))
+        return state in ("zero", "whole", "fraction", "power")
 
     def _first(self, side: int) -> Iterable[ReaderEdge]:
-        plain, mantissa = self._plain[side], self._mantissa[side]
-        if plain is None:
-            return _EVERY["first"]
-        return self._digits(side, plain.first(), mantissa.first() if mantissa else NOWHERE)
-
-    @staticmethod
-    def _digits(side: int, plains: list[Any], mantissas: list[Any]) -> list[ReaderEdge]:
-        pairs = zip(plains, mantissas, strict=True)
-        return _joined(pairs, _BOTH_FAILED, lambda pair: _Decimal(side, *pair))
-
-    def _decimal_edges(self, state: _Decimal) -> list[ReaderEdge]:
-        side, plain, mantissa = state
-        plain_reader, mantissa_reader = self._plain[side], self._mantissa[side]
-        plains, plain_point = NOWHERE, None
-        if plain_reader and plain:
-            plains, plain_point = plain_reader.steps(plain), plain_reader.point(plain)
-        mantissas, mantissa_point, exponents = NOWHERE, None, None
-        if mantissa_reader and mantissa:
-            mantissas, mantissa_point = mantissa_reader.steps(mantissa), mantissa_reader.point(mantissa)
-            exponents = mantissa_reader.exponents(mantissa)
-        edges = self._digits(side, plains, mantissas)
-        if plain_point or mantissa_point:
-            edges.insert(0, (POINT, POINT, _Decimal(side, plain_point, mantissa_point)))
-        if exponents:
-            edges += [(E_UPPER, E_UPPER, exponents), (E_LOWER, E_LOWER, exponents)]
-        return edges
+        reader = self._readers[side]
+        return _EVERY["first"] if reader is None else _joined(side, reader.first())
 
 
-class _Exponent(NamedTuple):
-    """Position in an exponent behind its sign: its side, and the state of its reader, None in front of it."""
-
-    side: Side
-    plain: Any
-
-
-_exponent_reader = lru_cache(maxsize=256)(ExponentReader)
-
-
-@lru_cache(maxsize=4096)
-def _exponent_edges(state: _Exponent) -> list[ReaderEdge]:
-    """Edges inside an exponent; many sets of numbers have exponents in common."""
-    side, plain = state
-    reader = _exponent_reader(side)
-    targets = reader.first if plain is None else reader.steps(plain)
-    return _joined(targets, None, partial(_Exponent, side))
-
-
-def _joined(found: Iterable[Any], nothing: object, state_of: Callable[[Any], Hashable]) -> list[ReaderEdge]:
-    """Edges of the ten digits by what was found behind each; neighbours with the same are joined."""
+def _joined(side: int, plains: Iterable[Any]) -> list[ReaderEdge]:
+    """Edges of the ten digits to the states behind each, None for none; alike neighbours are joined."""
     edges: list[ReaderEdge] = []
-    last = nothing
-    for byte, each in enumerate(found, ZERO):
-        if each != nothing:
-            if each == last:
-                first, _, target = edges[-1]
-                edges[-1] = (first, byte, target)
-            else:
-                edges.append((byte, byte, state_of(each)))
-        last = each
+    last = None
+    for byte, plain in enumerate(plains, ZERO):
+        if plain is not None and plain == last:
+            first, _, target = edges[-1]
+            edges[-1] = (first, byte, target)
+        elif plain is not None:
+            edges.append((byte, byte, (side, plain)))
+        last = plain
     return edges
 
 

@@ -298,8 +298,8 @@ def declared(schema: Any, options: GrammarOptions = DECLARED) -> Grammar:
          [r'"\x"', '"\n"', r'"\ud83d"', '"a']),
         ({"type": "string", "minLength": 2, "maxLength": 3, "pattern": "^é"}, ['"é😀"'],
          ['"é"', '"éabc"', '"aé"']),
-        (INTEGER, ["-7", "0", "-0", "120", "1.0", "1e2", "1.5e22"],
-         ["007", "-", "-01", "1.5", "+1", "1.", ".5", "1e", "0x1"]),
+        (INTEGER, ["-7", "0", "-0", "120", "1.0"],
+         ["007", "-", "-01", "1.5", "+1", "1.", ".5", "1e", "1e2", "1.5e22", "0x1"]),
         (record(**{'a"b\\': BOOLEAN}), [r'{"a\"b\\":true}'], ['{"a"b\\":true}']),
         ({"anyOf": [*KINDS, array(INTEGER, maxItems=3), array({"anyOf": [{"const": "q"}, array(NULL)]})]},
          ['{"k":"a","n":true}', '{"k":"a","n":"x"}', '{"k":"ab","n":"x"}', "[1]", '["q",[]]'],
@@ -347,7 +347,8 @@ def test_multiples_of_large_numbers(kind: str, step: str) -> None:
         expected = number % Decimal(step) == 0 and (kind == "number" or number == number.to_integral_value())
         assert accepts(grammar, text) == expected, text
     large = compile_schema({"type": kind, "multipleOf": 1}, closing_leaves(), COMPACT)
-    assert [text for text in ("1e+20", "1e20", "3E+22") if not accepts(large, text)] == []
+    assert accepts(large, "3" + "0" * 22)
+    assert [text for text in ("1e+20", "1e20", "3E+22") if accepts(large, text)] == []
 
 
 def test_the_first_wrong_byte_is_refused() -> None:

@@ -18,7 +18,6 @@ from genret.decoding.grammar.regular.number_set import WRITTEN_INTEGERS, WRITTEN
 
 JSON_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 PLAIN = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?")
-NORMALISED = re.compile(r"-?[1-9](\.[0-9]+)?[eE][+-]?[0-9]+")
 
 
 def number_set(**keywords: str | bool) -> NumberSet:
@@ -78,16 +77,13 @@ SETS: dict[str, tuple[NumberSet, Callable[[Decimal], bool]]] = {
 def test_short_texts(name: str) -> None:
     numbers, oracle = SETS[name]
     spelled, canonical = numbers.spelled(), numbers.spelled(canonical=True)
-    has_steps = name not in (
-        "everything", "not negative", "positive", "at most -0.5", "bounded", "values", "all but 5",
-    )  # fmt: skip
     for text, value in SHORT_TEXTS:
         belongs = oracle(value)
         assert numbers.contains(value) == belongs, text
         admitted = spelled.accepts(text.encode())
         assert belongs or not admitted, text
-        promised = bool(PLAIN.fullmatch(text)) or (not has_steps and bool(NORMALISED.fullmatch(text)))
-        assert admitted or not (belongs and promised), text
+        takes_all = name == "everything" or (name == "not negative" and not text.startswith("-"))
+        assert admitted == (belongs and (takes_all or bool(PLAIN.fullmatch(text)))), text
         assert canonical.accepts(text.encode()) == (belongs and is_canonical(text)), text
 
 
@@ -107,10 +103,12 @@ def test_everything_is_the_grammar_of_json() -> None:
     assert spelled.num_states == 9
 
 
-def test_integers_are_read_as_programs_print_them() -> None:
+def test_integers_are_read_as_plain_decimals() -> None:
     spelled = INTEGERS.spelled()
-    for text in ["5", "-0", "5.0", "-0.0", "1e+16", "1.5e+20", "1e3", "1E+3", "12345678901234567890"]:
+    for text in ["5", "-0", "5.0", "-0.0", "12345678901234567890"]:
         assert spelled.accepts(text.encode()), text
+    for text in ["1e+16", "1.5e+20", "1e3", "1E+3", "0e0"]:
+        assert not spelled.accepts(text.encode()), text
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False) | st.integers())
@@ -118,11 +116,12 @@ def test_everything_python_prints_is_admitted(number: float) -> None:
     text = json.dumps(number).encode()
     assert NumberSet.of().spelled().accepts(text)
     assert number_set(least="0").spelled().accepts(text) == (number >= 0)
-    assert INTEGERS.spelled().accepts(text) == (is_multiple(Decimal(text.decode()), 1))
     value = Decimal(text.decode())
+    plain = format(value, "f").encode()
+    assert INTEGERS.spelled().accepts(plain) == (is_multiple(value, 1))
     low, high = number_set(least="-17.25", most="3e+17"), number_set(above="1e-9", below="1e300")
-    assert low.spelled().accepts(text) == (Decimal("-17.25") <= value <= Decimal("3e17"))
-    assert high.spelled().accepts(text) == (Decimal("1e-9") < value < Decimal("1e300"))
+    assert low.spelled().accepts(plain) == (Decimal("-17.25") <= value <= Decimal("3e17"))
+    assert high.spelled().accepts(plain) == (Decimal("1e-9") < value < Decimal("1e300"))
 
 
 decimals = st.builds(
@@ -254,18 +253,18 @@ def test_bounds_of_64_bits_cost_states_by_digits() -> None:
     for text, belongs in (
         ("9223372036854775807", True), ("9223372036854775808", False), ("-9223372036854775808", True),
         ("-9223372036854775809", False), ("-9223372036854775808.0", True),
-        ("9223372036854775807.5", False), ("9.2e+18", True), ("9.3e+18", False),
+        ("9223372036854775807.5", False),
     ):  # fmt: skip
         assert spelled.accepts(text.encode()) == belongs
 
 
 def test_large_and_small_bounds() -> None:
     largest = number_set(least="-1.7976931348623157e308", most="1.7976931348623157e308").spelled()
-    assert largest.accepts(b"1.7976931348623157e+308")
-    assert not largest.accepts(b"1.7976931348623158e+308")
+    assert largest.accepts(b"17976931348623157" + b"0" * 292)
+    assert not largest.accepts(b"17976931348623158" + b"0" * 292)
     tiny = number_set(above="5e-324").spelled()
-    assert tiny.accepts(b"1e-323")
-    assert not tiny.accepts(b"5e-324")
+    assert tiny.accepts(b"0." + b"0" * 322 + b"1")
+    assert not tiny.accepts(b"0." + b"0" * 323 + b"5")
     assert not tiny.accepts(b"0")
 
 
@@ -323,7 +322,7 @@ def test_powers_of_ten_are_cheap_steps() -> None:
     assert spelled.num_states < 100
     assert spelled.accepts(b"123000000")
     assert not spelled.accepts(b"123100000")
-    assert spelled.accepts(b"3e+06")
+    assert not spelled.accepts(b"3e+06")
 
 
 DECIMAL_TEXTS = st.from_regex(r"\A-?(0|[1-9][0-9]{0,17})(\.[0-9]{0,7}[1-9])?\Z")
