@@ -170,8 +170,7 @@ class NumberSet:
         """The JSON texts of the numbers: never a text of another number, but not every spelling of its own.
 
         Accepted are plain decimals with any number of zeros at the end of the fraction: `5`, `5.0`, `-0.50`,
-        `-0`. Exponents are accepted only where every number is one of the set: every JSON number if the set
-        holds all numbers, every one without a minus sign if it holds all that are not negative.
+        `-0`. Where the set holds all numbers of a sign, and zero, every spelling of JSON is accepted: `1e5`.
 
         Args:
             canonical: Whether each number has one text only: a plain decimal without zeros at the end of the
