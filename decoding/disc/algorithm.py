@@ -47,9 +47,8 @@ from genret.decoding.disc.draws import (
     written_mass,
     written_rows,
 )
-from genret.decoding.disc.draws_recorder import check_recordable, record_draws
 from genret.decoding.disc.static_proposer import StaticProposer
-from genret.decoding.disc.tree_proposer import TreeProposer
+from genret.decoding.disc.tree_proposer import TreeProposer, check_recordable, record_draws
 from genret.decoding.errors import DecodingCancelledError
 from genret.decoding.language_model import DecodeSession
 from genret.decoding.params import DiscParams

@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 from genret.decoding.grammar.compile_options import AutomatonLimitError
 from genret.decoding.grammar.errors import VocabularyError
 from genret.decoding.grammar.leaves.counted_text import CountableTexts, CountedTextLeaf
-from genret.decoding.grammar.leaves.dfa_leaf import DfaLeaf
+from genret.decoding.grammar.leaves.dfa_leaf import DfaLeaf, LabelledKeys, RestrictedKeys
 from genret.decoding.grammar.leaves.distinct_leaf import (
     AlikeExits,
     DistinctLeaf,
@@ -20,7 +20,6 @@ from genret.decoding.grammar.leaves.distinct_leaf import (
     Writings,
 )
 from genret.decoding.grammar.leaves.leaf import Leaf, SparseLeaf
-from genret.decoding.grammar.leaves.restricted_keys import LabelledKeys, RestrictedKeys
 from genret.decoding.grammar.leaves.table_walk import TableWalker
 from genret.decoding.grammar.regular.byte_dfa import ByteDfa
 from genret.decoding.grammar.regular.dfa import ENDLESS, Dfa

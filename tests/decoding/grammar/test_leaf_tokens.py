@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 
 from genret.decoding.grammar.compile_options import GrammarOptions
 from genret.decoding.grammar.json_grammar import compile_schema
-from genret.decoding.grammar.leaves.dfa_leaf import DfaLeaf
+from genret.decoding.grammar.leaves.dfa_leaf import DfaLeaf, LabelledKeys, RestrictedKeys
 from genret.decoding.grammar.leaves.distinct_leaf import DistinctLeaf, Texts
 from genret.decoding.grammar.leaves.leaf import Leaf, LeafTokens, SparseLeaf, TokenCache
 from genret.decoding.grammar.leaves.leaf_factory import Leaves
-from genret.decoding.grammar.leaves.restricted_keys import LabelledKeys, RestrictedKeys
 from genret.decoding.grammar.leaves.table_walk import TableWalker, sparse_zeros
 from genret.decoding.grammar.regular.byte_dfa import ByteDfa, byte_edges
 from genret.decoding.grammar.regular.dfa import Dfa
