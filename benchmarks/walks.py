@@ -152,7 +152,7 @@ async def service_walk(index: Path) -> Walk:
     config = ServerConfig(
         indexes=(IndexSpec("walk", index),), models=(ModelSpec(checkpoint=str(SMALL_MODEL)),), port=0
     )
-    server = Server(config, IndexOpener(config, told))
+    server = Server.in_one_process(config, IndexOpener(config, told))
     await server.start()
     try:
         await server.load()

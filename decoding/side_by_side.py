@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-import torch
 from greenlet import getcurrent, greenlet
 
 from genret.decoding.errors import DecodingCancelledError
@@ -97,6 +96,8 @@ class RunningCall(greenlet):  # type: ignore[misc]  # greenlet is untyped
 @contextmanager
 def _own_mode() -> Iterator[None]:
     """Leave whether gradients are computed, a mode of the thread, as it is before a switch to others."""
+    import torch  # not above: a server's front process runs queues of none
+
     mode = torch.is_grad_enabled()
     try:
         yield

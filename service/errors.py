@@ -39,6 +39,14 @@ class OverloadedError(ServiceError):
         self.retry_after_s = retry_after_s
 
 
+class NoRoomError(OverloadedError):
+    """The client, with so many unfinished requests (`num_held`), has no room for a further one."""
+
+    def __init__(self, message: str, retry_after_s: float, num_held: int) -> None:
+        super().__init__("QUEUE_FULL", message, retry_after_s)
+        self.num_held = num_held
+
+
 class NotReadyError(ServiceError):
     """The server is warming up or draining; try again after `retry_after_s` seconds."""
 

@@ -1,7 +1,8 @@
 """The methods of `genret.v1`, without transport: a message and a `Call` in, a message out, errors raised.
 
-`METHODS` is the table that both faces serve. A query passes `Methods` from top to bottom: `call` checks
-readiness, `single` resolves the index and converts the message, `_ask` estimates the work, waits for
+`METHODS` is the table that both faces serve. `Methods` stands where clients are: it checks readiness, counts
+bytes, and takes streams apart. `Answers` stands where indexes and models are, in the same process or in the
+engine's: `single` resolves the index and converts the message, `_ask` estimates the work, waits for
 admission and for the device's batch, and converts the result back. Batches, the mentions of a text and
 streams send each of their queries that way.
 """
@@ -9,16 +10,14 @@ streams send each of their queries that way.
 from __future__ import annotations
 
 import asyncio
-import logging
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Protocol
 
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
-from grpc import StatusCode
+from google.protobuf.message_factory import GetMessageClass
 
 from genret.decoding.errors import PromptTooLongError
 from genret.retrieval.answers.answer_types import AnswerRequest, AnswerResult, PreparedAnswer
@@ -43,12 +42,12 @@ from genret.service.serving.admission import Patience, estimate_tokens
 from genret.service.serving.batching import DeviceQueues
 from genret.service.serving.device_threads import contained
 from genret.service.serving.fair_shares import BULK_WEIGHT, Caller
-from genret.service.serving.readiness import IdleWait, Readiness
+from genret.service.serving.readiness import Readiness
 from genret.service.serving.reload import Reloader
 from genret.service.serving.request_bytes import RequestBytes
 from genret.service.serving.schema_compiler import SchemaCompiler
 from genret.service.serving.served import BatchCall, IndexTable, ServedIndex, ServedRetriever, scored_forms
-from genret.service.status import Failure, failure_of
+from genret.service.streams import QueryStream, Write
 from genret.service.wire.replies import (
     answer_to_proto,
     complete_reply_to_proto,
@@ -59,7 +58,6 @@ from genret.service.wire.replies import (
 )
 from genret.service.wire.requests import (
     answer_request_from_proto,
-    check_stream_id,
     complete_request_from_proto,
     error_on_wire,
     held_bytes,
@@ -70,9 +68,8 @@ from genret.service.wire.requests import (
     score_error,
     score_request_from_proto,
 )
-from genret.service.wire.rpc_status import failure_to_proto
+from genret.service.wire.rpc_status import outcome
 
-M = TypeVar("M", bound=Message)
 # A longer query is tokenised off the event loop: 1 MB takes a second, 2,000 characters well under 1 ms.
 _INLINE_QUERY_CHARS = 2000
 # Prefixes that are completed at once, some milliseconds each, and those that may wait for them.
@@ -127,31 +124,21 @@ def caller_of(call: Call) -> Caller:
     return Caller(current_client(), call.request_id)
 
 
+class Answering(Protocol):
+    """Answers methods: `Answers` in this process, or an engine's process."""
+
+    async def answer(self, method: Method, message: Any, call: Call) -> Any:
+        """Answer one message, of a stream one of its queries; raises what the table of statuses has."""
+
+
 class Methods:
-    """Runs the methods of the API. Every one raises errors that `service.status.TABLE` has rows for.
+    """Runs the methods of the API. Every one raises errors that `service.status.TABLE` has rows for."""
 
-    `compiler` compiles schemas that are not known, off the event loop and the device.
-    """
-
-    def __init__(
-        self,
-        indexes: IndexTable,
-        lanes: DeviceQueues,
-        readiness: Readiness,
-        reloader: Reloader,
-        config: ServerConfig,
-        compiler: SchemaCompiler,
-    ) -> None:
-        self._indexes = indexes
-        self._lanes = lanes
+    def __init__(self, answering: Answering, readiness: Readiness, config: ServerConfig) -> None:
+        self._answering = answering
         self._readiness = readiness
-        self._reloader = reloader
-        self._config = config
-        self._compiler = compiler
         self.request_bytes = RequestBytes(config.max_client_bytes, config.max_bytes)
-        self._completing = asyncio.Semaphore(_COMPLETING_THREADS)
-        self._num_completing = 0
-        self.streams: set[_Stream] = set()  # the open ones
+        self.streams: set[QueryStream] = set()  # the open ones
         self._takes_streams = True
 
     async def call(self, method: Method, request: Any, call: Call, *write: Write) -> Any:
@@ -163,10 +150,63 @@ class Methods:
         """
         self._readiness.check()
         current_priority()  # an unknown one is refused
-        if method.is_stream or method.service is not _RETRIEVAL:
-            return await method.run(self, request, call, *write)
+        if method.is_stream:
+            return await self._stream(method, request, call, *write)
+        if method.service is not _RETRIEVAL:
+            return await self._answering.answer(method, request, call)
         with self.request_bytes.hold(client_address(), held_bytes(request)):
-            return await method.run(self, request, call)
+            return await self._answering.answer(method, request, call)
+
+    async def _stream(
+        self, method: Method, messages: AsyncIterator[pb.RetrieveStreamRequest], call: Call, write: Write
+    ) -> None:
+        """Answer the queries of a stream, read only while there is room for them and their answers.
+
+        Raises:
+            NotReadyError: the server shuts down; every query read before has been answered.
+            Exception: from reading or writing; when reading fails, every query read has been answered.
+        """
+        if not self._takes_streams:
+            raise NotReadyError()
+        stream = QueryStream(partial(self._answering.answer, method), call, self.request_bytes)
+        self.streams.add(stream)
+        try:
+            await stream.run(messages, write)
+        finally:
+            self.streams.discard(stream)
+
+    def stop_streams(self) -> None:
+        """Take no more queries of streams; each ends with what it has in flight. Idempotent."""
+        self._takes_streams = False
+        for stream in self.streams:
+            stream.stop()
+
+
+class Answers:
+    """Answers methods by the indexes and devices of this process.
+
+    `compiler` compiles schemas that are not known, off the event loop and the device.
+    """
+
+    def __init__(
+        self,
+        indexes: IndexTable,
+        lanes: DeviceQueues,
+        reloader: Reloader,
+        config: ServerConfig,
+        compiler: SchemaCompiler,
+    ) -> None:
+        self._indexes = indexes
+        self._lanes = lanes
+        self._reloader = reloader
+        self._config = config
+        self._compiler = compiler
+        self._completing = asyncio.Semaphore(_COMPLETING_THREADS)
+        self._num_completing = 0
+
+    async def answer(self, method: Method, message: Any, call: Call) -> Any:
+        """Answer one message, of a stream one of its queries; raises what the table of statuses has."""
+        return await method.run(self, message, call)
 
     async def single(self, message: Any, call: Call, query: Query, patience: Patience = Patience.NONE) -> Any:
         """Convert a message and ask the index that it names, whose version stays open meanwhile."""
@@ -222,36 +262,11 @@ class Methods:
     async def batch_retrieve(self, message: pb.BatchRetrieveRequest, call: Call) -> pb.BatchRetrieveResponse:
         """Answer several queries, each with its own status; they wait where their queue is full."""
         self._check_items("requests", len(message.requests))
+        ask = partial(self.single, query=RETRIEVE, patience=Patience.BATCH)
         results = (
-            _outcome(pb.BatchRetrieveResult(), call, self.single, item, call, RETRIEVE, Patience.BATCH)
-            for item in message.requests
+            outcome(pb.BatchRetrieveResult(), call.request_id, ask, item, call) for item in message.requests
         )
         return pb.BatchRetrieveResponse(results=await asyncio.gather(*results))
-
-    async def retrieve_stream(
-        self, messages: AsyncIterator[pb.RetrieveStreamRequest], call: Call, write: Write
-    ) -> None:
-        """Answer the queries of a stream, read only while there is room for them and their answers.
-
-        Raises:
-            NotReadyError: the server shuts down; every query read before has been answered.
-            Exception: from reading or writing; when reading fails, every query read has been answered.
-        """
-        if not self._takes_streams:
-            raise NotReadyError()
-        ask = partial(self.single, query=RETRIEVE, patience=Patience.STREAM)
-        stream = _Stream(ask, call, self.request_bytes)
-        self.streams.add(stream)
-        try:
-            await stream.run(messages, write)
-        finally:
-            self.streams.discard(stream)
-
-    def stop_streams(self) -> None:
-        """Take no more queries of streams; each ends with what it has in flight. Idempotent."""
-        self._takes_streams = False
-        for stream in self.streams:
-            stream.stop()
 
     async def link(self, message: pb.LinkRequest, call: Call) -> pb.LinkResponse:
         """Link several mentions, each with its own status; they wait where their queue is full."""
@@ -259,7 +274,7 @@ class Methods:
         options = link_options_from_proto(message)
         with self._indexes.use(message.index) as served:
             results = (
-                _outcome(pb.LinkResult(), call, self._mention, served, mention, options, call)
+                outcome(pb.LinkResult(), call.request_id, self._mention, served, mention, options, call)
                 for mention in message.mentions
             )
             return pb.LinkResponse(results=await asyncio.gather(*results))
@@ -332,9 +347,10 @@ _INDEXES: ServiceDescriptor = index_pb.DESCRIPTOR.services_by_name["IndexService
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One row of the table of methods, named as in the `.proto`; `run` is called as in `Methods.call`.
+    """One row of the table of methods, named as in the `.proto`.
 
-    `is_limited` tells whether the server's limit on the time of a call holds for it.
+    `run` answers a message, of a stream one query. `is_limited` tells whether the server's limit on the time
+    of a call holds for it, `needs_room` whether it is refused where its client has no room.
     """
 
     service: ServiceDescriptor
@@ -342,6 +358,7 @@ class Method:
     run: Callable[..., Awaitable[Any]]
     is_stream: bool = False
     is_limited: bool = True
+    needs_room: bool = False
 
     @property
     def descriptor(self) -> MethodDescriptor:
@@ -353,21 +370,39 @@ class Method:
         """Its name in gRPC's paths."""
         return f"/{self.service.full_name}/{self.name}"
 
+    @property
+    def question(self) -> Any:
+        """The class of what `run` takes."""
+        asked = self.descriptor.input_type
+        return GetMessageClass(asked.fields_by_name["request"].message_type if self.is_stream else asked)
+
+    @property
+    def reply(self) -> Any:
+        """The class of what `run` returns."""
+        told = self.descriptor.output_type
+        return GetMessageClass(told.fields_by_name["response"].message_type if self.is_stream else told)
+
 
 METHODS: dict[str, Method] = {
     method.name: method
     for method in (
-        Method(_RETRIEVAL, "Retrieve", partial(Methods.single, query=RETRIEVE)),
-        Method(_RETRIEVAL, "BatchRetrieve", Methods.batch_retrieve),
+        Method(_RETRIEVAL, "Retrieve", partial(Answers.single, query=RETRIEVE), needs_room=True),
+        Method(_RETRIEVAL, "BatchRetrieve", Answers.batch_retrieve),
         # The limit on time holds for each query, not for the stream.
-        Method(_RETRIEVAL, "RetrieveStream", Methods.retrieve_stream, is_stream=True, is_limited=False),
-        Method(_RETRIEVAL, "Link", Methods.link),
-        Method(_RETRIEVAL, "Answer", partial(Methods.single, query=ANSWER)),
-        Method(_RETRIEVAL, "Score", partial(Methods.single, query=SCORE)),
-        Method(_RETRIEVAL, "Complete", Methods.complete),
-        Method(_INDEXES, "ListIndexes", Methods.list_indexes),
-        Method(_INDEXES, "GetIndex", Methods.get_index),
-        Method(_INDEXES, "ReloadIndex", Methods.reload_index, is_limited=False),
+        Method(
+            _RETRIEVAL,
+            "RetrieveStream",
+            partial(Answers.single, query=RETRIEVE, patience=Patience.STREAM),
+            is_stream=True,
+            is_limited=False,
+        ),
+        Method(_RETRIEVAL, "Link", Answers.link),
+        Method(_RETRIEVAL, "Answer", partial(Answers.single, query=ANSWER), needs_room=True),
+        Method(_RETRIEVAL, "Score", partial(Answers.single, query=SCORE), needs_room=True),
+        Method(_RETRIEVAL, "Complete", Answers.complete),
+        Method(_INDEXES, "ListIndexes", Answers.list_indexes),
+        Method(_INDEXES, "GetIndex", Answers.get_index),
+        Method(_INDEXES, "ReloadIndex", Answers.reload_index, is_limited=False),
     )
 }
 
@@ -386,174 +421,3 @@ async def _work(served: ServedIndex, request: RetrieveRequest | ScoreRequest) ->
     inline = len(request.query) <= _INLINE_QUERY_CHARS
     prompt_tokens = note_prompt(count() if inline else await asyncio.to_thread(count))
     return estimate_tokens(request, prompt_tokens, forms)
-
-
-async def _outcome(result: M, call: Call, ask: Callable[..., Awaitable[Any]], *arguments: Any) -> M:
-    """Fill the message `result` with the reply of `ask`, or with the status of its error."""
-    try:
-        result.response.CopyFrom(await ask(*arguments))
-    except Exception as error:
-        result.error.CopyFrom(failure_to_proto(logged_failure(error, call.request_id)))
-    return result
-
-
-# Queries of one stream that were read and whose answers were not written.
-MAX_IN_FLIGHT = 64
-# Bytes of answers that were not written; a single answer may be larger.
-MAX_HELD_BYTES = 4 * 1024 * 1024
-Write = Callable[[pb.RetrieveStreamResponse], Awaitable[None]]
-
-
-class _Stream:
-    """One stream: a task that reads, a task per query, and the caller's task, the only one that writes."""
-
-    def __init__(
-        self, ask: Callable[..., Awaitable[pb.RetrieveResponse]], call: Call, request_bytes: RequestBytes
-    ) -> None:
-        self._ask = ask
-        self._call = call
-        self._bytes = request_bytes
-        self._client = client_address()
-        self._room = StreamRoom(MAX_IN_FLIGHT, MAX_HELD_BYTES)
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._answers: asyncio.Queue[pb.RetrieveStreamResponse | None] = asyncio.Queue()
-        self._dropping: IdleWait | None = None  # None: queries are taken
-        self._num_dropped = 0
-
-    async def run(self, requests: AsyncIterator[pb.RetrieveStreamRequest], write: Write) -> None:
-        """Answer everything; an early end cancels what is in flight."""
-        reader = asyncio.create_task(self._read(requests))
-        reader.add_done_callback(lambda _: self._answers.put_nowait(None))
-        try:
-            while len(self._room) or not (reader.done() or self._dropping):
-                answer = await self._answers.get()
-                if answer is not None:
-                    await write(answer)
-                    self._room.written(answer.ByteSize())
-            if self._dropping is not None:
-                await self._see_out(self._dropping, reader)
-            reader.result()
-        finally:
-            tasks = [reader, *self._tasks]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-    def stop(self) -> None:
-        """Take no more queries."""
-        if self._dropping is None:
-            self._dropping = IdleWait()
-            self._room.open()
-            self._answers.put_nowait(None)
-
-    async def _see_out(self, dropping: IdleWait, reader: asyncio.Task[None]) -> None:
-        """End a stopped stream; without error if the client has sent no query in vain."""
-        dropping.broken()  # the client may send its next query in response to the last answer
-        ended = asyncio.Event()
-        reader.add_done_callback(lambda _: ended.set())
-        await dropping.come(ended)
-        if self._num_dropped or not reader.done():
-            raise NotReadyError()
-
-    async def _read(self, requests: AsyncIterator[pb.RetrieveStreamRequest]) -> None:
-        while True:
-            # Wait before reading: a query that cannot be answered yet stays with the client.
-            await self._room.wait()
-            await asyncio.sleep(0)  # the query read before takes its bytes, or waits for them
-            await self._bytes.turn(self._client)
-            message = await anext(requests, None)
-            if message is None:
-                return
-            if self._dropping is not None:
-                # Many clients take a stream that ends while they are sending for a broken one.
-                self._num_dropped += 1
-                self._dropping.broken()
-                continue
-            self._room.asked()
-            task = asyncio.create_task(self._answer(message))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-            del message, task  # they would stay while the next query is waited for
-
-    async def _answer(self, message: pb.RetrieveStreamRequest) -> None:
-        call = replace(self._call, arrived=time.monotonic())
-        answer = await _outcome(pb.RetrieveStreamResponse(id=message.id), call, self._checked, message, call)
-        self._room.answered(answer.ByteSize())
-        self._answers.put_nowait(answer)
-
-    async def _checked(self, message: pb.RetrieveStreamRequest, call: Call) -> pb.RetrieveResponse:
-        check_stream_id(message.id)
-        async with self._bytes.room(self._client, held_bytes(message)):
-            return await self._ask(message.request, call)
-
-
-# Factor by which the largest answer so far is forgotten, per answer.
-_DECAY = 0.95
-
-
-class StreamRoom:
-    """Decides when a stream may read its next query. Lives on one event loop.
-
-    `max_queries` limits queries read and not written back, `max_bytes` the unwritten answers. A query
-    without an answer counts as the largest of the last answers. A single query always fits.
-    """
-
-    def __init__(self, max_queries: int, max_bytes: int) -> None:
-        self._max_queries = max_queries
-        self._max_bytes = max_bytes
-        self._num_asked = 0
-        self._num_answered = 0
-        self._bytes = 0
-        self._expected = max_bytes / max_queries
-        self._changed = asyncio.Event()
-        self._is_open = False
-
-    def __len__(self) -> int:
-        """Queries that were read and whose answers were not written."""
-        return self._num_asked + self._num_answered
-
-    async def wait(self) -> None:
-        """Wait until one more query may be read."""
-        while not (self._is_open or self._fits()):
-            self._changed.clear()
-            await self._changed.wait()
-
-    def asked(self) -> None:
-        """Note a query that was read."""
-        self._num_asked += 1
-
-    def answered(self, size: int) -> None:
-        """Note an answer of `size` bytes."""
-        self._num_asked -= 1
-        self._num_answered += 1
-        self._bytes += size
-        self._expected = max(size, self._expected * _DECAY)
-        self._changed.set()
-
-    def written(self, size: int) -> None:
-        """Note that an answer was sent."""
-        self._num_answered -= 1
-        self._bytes -= size
-        self._changed.set()
-
-    def open(self) -> None:
-        """Lift the limits."""
-        self._is_open = True
-        self._changed.set()
-
-    def _fits(self) -> bool:
-        if not len(self):
-            return True
-        expected = self._bytes + (self._num_asked + 1) * self._expected
-        return len(self) < self._max_queries and expected <= self._max_bytes
-
-
-_LOG = logging.getLogger(__name__)
-
-
-def logged_failure(error: Exception, request_id: str) -> Failure:
-    """Return the table's failure for `error`; a bug is logged with its traceback under the request id."""
-    failure = failure_of(error, request_id)
-    if failure.code is StatusCode.INTERNAL:
-        _LOG.error("request %s failed", request_id, exc_info=error)
-    return failure

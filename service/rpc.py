@@ -38,14 +38,14 @@ from genret.service.errors import (
     ServiceError,
     UnauthenticatedError,
 )
-from genret.service.methods import METHODS, Method, Methods, logged_failure
-from genret.service.observability.metrics import UNKNOWN_METHOD, Metrics
+from genret.service.methods import METHODS, Method, Methods
+from genret.service.observability.metrics import UNKNOWN_METHOD, CallMetrics
 from genret.service.observability.observations import CallObserver, ObservedCall
 from genret.service.observability.tracing import Tracing
 from genret.service.security.authority import Authority, enter_as
 from genret.service.security.bearer_tokens import METHOD_SCOPES, Scope
 from genret.service.serving.connections import OpenCalls
-from genret.service.status import failure_of
+from genret.service.status import failure_of, logged_failure
 from genret.service.wire.replies import index_of
 from genret.service.wire.requests import check_fields, queries_of
 from genret.service.wire.rpc_status import CODE_NAMES, DETAILS_KEY, failure_to_proto
@@ -130,7 +130,7 @@ class ObservationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc] 
 
     def __init__(
         self,
-        metrics: Metrics,
+        metrics: CallMetrics,
         log: LogConfig,
         tracing: Tracing | None = None,
         open_calls: OpenCalls | None = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +33,7 @@ from genret.service.errors import (
     NotReadyError,
     OverloadedError,
     PermissionDeniedError,
+    ServiceError,
     UnauthenticatedError,
     UnknownIndexError,
     UnservableIndexError,
@@ -96,6 +98,14 @@ class Failure:
     code: StatusCode
     message: str
     details: tuple[Detail, ...] = ()
+
+
+class FailedInEngineError(ServiceError):
+    """A call failed in the engine's process, which has given it its status, and logged it if it was a bug."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +193,22 @@ def failure_of(error: BaseException, request_id: str) -> Failure:
     """Return the status that `error` gives a request.
 
     An error outside the table is a bug: the caller learns the request id only, and the traceback is logged
-    under it (`service.methods.logged_failure`).
+    under it (`logged_failure`).
     """
+    if isinstance(error, FailedInEngineError):
+        return error.failure
     for row in TABLE:
         if isinstance(error, row.error):
             return Failure(row.code, row.message(error), row.details(error))
     return Failure(StatusCode.INTERNAL, f"internal error; request id {request_id}")
+
+
+_LOG = logging.getLogger(__name__)
+
+
+def logged_failure(error: Exception, request_id: str) -> Failure:
+    """Return the status of `error`; a bug is logged with its traceback under the request id."""
+    failure = failure_of(error, request_id)
+    if failure.code is StatusCode.INTERNAL and not isinstance(error, FailedInEngineError):
+        _LOG.error("request %s failed", request_id, exc_info=error)
+    return failure

@@ -22,7 +22,7 @@ _READY = re.compile(r"genret: ready on (\S+?):? ")
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Memory, files and threads of a process."""
+    """Memory, files and threads of a server's processes together."""
 
     rss_mib: float  # resident memory, files that are mapped included
     anonymous_mib: float  # resident memory that is no file's
@@ -53,22 +53,28 @@ class ServedProcess:
         self.address = address
         self.log = log
 
+    def pids(self) -> list[int]:
+        """Return the numbers of its process and of the engine's."""
+        proc = Path("/proc") / str(self.process.pid)
+        children = [(task / "children").read_text().split() for task in (proc / "task").iterdir()]
+        return [self.process.pid, *(int(pid) for some in children for pid in some)]
+
     def footprint(self) -> Footprint:
-        """Look at the process from outside."""
-        proc, pid = Path("/proc") / str(self.process.pid), self.process.pid
-        versions = set(re.findall(r"/versions/([0-9a-f]+)/", (proc / "maps").read_text()))
+        """Look at the processes from outside."""
+        pids = self.pids()
+        maps = "".join(Path(f"/proc/{pid}/maps").read_text() for pid in pids)
         return Footprint(
-            rss_mib=memory_bytes("VmRSS", pid) / _MIB,
-            anonymous_mib=memory_bytes("RssAnon", pid) / _MIB,
-            num_fds=len(os.listdir(proc / "fd")),
-            num_threads=len(os.listdir(proc / "task")),
-            mapped_versions=len(versions),
+            rss_mib=sum(memory_bytes("VmRSS", pid) for pid in pids) / _MIB,
+            anonymous_mib=sum(memory_bytes("RssAnon", pid) for pid in pids) / _MIB,
+            num_fds=sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in pids),
+            num_threads=sum(len(os.listdir(f"/proc/{pid}/task")) for pid in pids),
+            mapped_versions=len(set(re.findall(r"/versions/([0-9a-f]+)/", maps))),
         )
 
     def thread_times(self) -> dict[int, ThreadTimes]:
         """Return the times of every thread since it began, by its id."""
         times = {}
-        for folder in (Path("/proc") / str(self.process.pid) / "task").iterdir():
+        for folder in (task for pid in self.pids() for task in Path(f"/proc/{pid}/task").iterdir()):
             with contextlib.suppress(FileNotFoundError):  # one that has just ended
                 ran_ns, queued_ns, _ = map(int, (folder / "schedstat").read_text().split())
                 times[int(folder.name)] = ThreadTimes(ran_ns / 1e9, queued_ns / 1e9)

@@ -30,8 +30,10 @@ from genret.service.configuration.settings import SETTINGS, Setting
 from genret.service.configuration.sources import config_text
 from genret.service.observability.logs import announce
 from genret.service.observability.logs import configure as configure_logs
+from genret.service.serving.engine_link import Worker
 
 if TYPE_CHECKING:
+    from genret.service.observability.tracing import Tracing
     from genret.service.serving.server import Server
 
 
@@ -154,17 +156,24 @@ def _serve(config: ServerConfig) -> None:
     say = partial(announce, config.log)
     say(f"opening {', '.join(f'index {spec.name!r}' for spec in config.indexes)}")
     gc.disable()  # imports make a million objects that stay; `Server.load` freezes them and turns it on again
-    with _signals_before_the_server(say) as stop_if_asked:
+    with _signals_before_the_server(say) as stop_if_asked, _worker(config) as worker:
+        from genret.service.observability.metrics import CallMetrics
         from genret.service.observability.tracing import start as start_tracing
-        from genret.service.serving.models import IndexOpener
+        from genret.service.serving.heap import tune_process
         from genret.service.serving.server import Server, serve_until_signalled
-        from genret.service.status import told
         from genret.service.version import version
+
+        tune_process(has_models=worker is None)
 
         async def run() -> signal.Signals | None:
             tracing = start_tracing(config.tracing, version())
             try:
-                server = Server(config, IndexOpener(config, told), tracing)
+                if worker is None:
+                    server = _in_one_process(config, tracing)
+                else:
+                    from genret.service.serving.engine_process import EngineProcess
+
+                    server = Server(config, EngineProcess(config, worker), CallMetrics(), tracing)
                 stop_if_asked()
                 return await serve_until_signalled(server, lambda server: say(_readiness(server)))
             finally:
@@ -175,6 +184,27 @@ def _serve(config: ServerConfig) -> None:
         say(_STOPPED)
     if stopped_early is not None:
         raise click.exceptions.Exit(_EXIT_OF_SIGNAL + stopped_early)
+
+
+@contextmanager
+def _worker(config: ServerConfig) -> Iterator[Worker | None]:
+    """Start the engine's process, which then imports while this one does; None if there is to be none."""
+    if config.one_process:
+        yield None
+        return
+    worker = Worker()
+    try:
+        yield worker
+    finally:
+        worker.kill()
+
+
+def _in_one_process(config: ServerConfig, tracing: Tracing | None) -> Server:
+    from genret.service.serving.models import IndexOpener
+    from genret.service.serving.server import Server
+    from genret.service.status import told
+
+    return Server.in_one_process(config, IndexOpener(config, told), tracing)
 
 
 @contextmanager
@@ -208,7 +238,7 @@ def _signals_before_the_server(say: Callable[[str], None]) -> Iterator[Callable[
 
 def _readiness(server: Server) -> str:
     """Return a line about the indexes, models and addresses."""
-    described = server.indexes.describe()
+    described = server.engine.describe()
     words = [f"index {i.name!r} ({i.num_entities:,} entities, {i.num_rows:,} rows)" for i in described]
     words += dict.fromkeys(f"model {i.model} on {i.device}" for i in described)
     if server.http is not None:

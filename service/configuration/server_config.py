@@ -222,6 +222,7 @@ class ServerConfig:
     port: Annotated[int, Bounds(0, 65_535)] = DEFAULT_PORT
     insecure: bool = False
     allowed_hosts: str | None = None
+    one_process: bool = False
     batch: BatchLimits = field(default_factory=BatchLimits)
     queue: QueueLimits = field(default_factory=QueueLimits)
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)

@@ -146,6 +146,10 @@ SETTINGS: tuple[Setting, ...] = (
         "without TLS; `*.example.com` allows all names below, `*` any.",
         unset="addresses, names without a dot, names in --host, --http-host and --metrics-host",
     ),
+    _setting(
+        "server.one_process",
+        "Read and refuse requests in the process that runs the models, not in one of its own; saves memory.",
+    ),
     _setting("tls.certificate", "PEM file with the server's certificate chain.", unset="no encryption"),
     _setting("tls.key", "PEM file with its private key.", unset="none"),
     _setting(

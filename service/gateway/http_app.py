@@ -32,7 +32,7 @@ from genret.service.gateway.endpoints import (
 from genret.service.gateway.http_calls import BodyLimits, HttpError, begin_call, error_response
 from genret.service.gateway.http_server import ConnectionCloser
 from genret.service.methods import Methods
-from genret.service.observability.metrics import Metrics, monitoring_app
+from genret.service.observability.metrics import CallMetrics, monitoring_app
 from genret.service.observability.observations import CallObserver
 from genret.service.observability.tracing import Tracing
 from genret.service.security.authority import Authority
@@ -46,17 +46,24 @@ def make_app(
     methods: Methods,
     readiness: Readiness,
     authority: Authority | None,
-    metrics: Metrics,
+    metrics: CallMetrics,
     config: ServerConfig,
     tracing: Tracing | None = None,
+    monitoring: Starlette | None = None,
 ) -> Starlette:
-    """Return the application that serves the API over HTTP; without an authority everybody may call."""
+    """Return the application that serves the API over HTTP; without an authority everybody may call.
+
+    It answers for `monitoring`, too, by default one of `metrics` alone.
+    """
     observer = CallObserver(metrics, config.log, tracing)
     limits = BodyLimits(config.max_request_bytes, config.max_batch_items, methods.request_bytes)
     gate = Gate(authority, observer, config.max_request_seconds, limits)
     routes = [_route(endpoint, methods, gate) for endpoint in ENDPOINTS + FORM_ENDPOINTS]
     document = StaticFile.of(OPENAPI_FILE.read_bytes(), "application/json")
-    routes += [file_route("/openapi.json", document), *_watching(metrics, readiness, gate)]
+    routes += [
+        file_route("/openapi.json", document),
+        *_watching(monitoring or monitoring_app(metrics, readiness), gate),
+    ]
     if config.http.explorer:
         for name, file in read_files(STATIC_DIRECTORY).items():
             routes.append(file_route("/" if name == _PAGE else f"/{name}", file))
@@ -74,9 +81,9 @@ def _route(endpoint: Endpoint, methods: Methods, gate: Gate) -> Route:
     return Route(path, handler, methods=[endpoint.verb])
 
 
-def _watching(metrics: Metrics, readiness: Readiness, gate: Gate) -> list[Route]:
+def _watching(monitoring: Starlette, gate: Gate) -> list[Route]:
     """Return the monitoring routes; unlike on the monitoring port, /metrics needs a token."""
-    found = {r.path: r.endpoint for r in monitoring_app(metrics, readiness).routes if isinstance(r, Route)}
+    found = {r.path: r.endpoint for r in monitoring.routes if isinstance(r, Route)}
     return [
         Route("/livez", found["/livez"]),
         Route("/readyz", found["/readyz"]),

@@ -23,9 +23,8 @@ from genret.decoding.errors import DeadlineExceededError, DecodingCancelledError
 from genret.retrieval.errors import InputError
 from genret.service.call import REQUEST_ID_KEY, Call, client_address
 from genret.service.errors import OverloadedError
-from genret.service.methods import logged_failure
 from genret.service.serving.request_bytes import RequestBytes
-from genret.service.status import Failure
+from genret.service.status import Failure, logged_failure
 from genret.service.wire.json import (
     json_bytes,
     message_to_dict,

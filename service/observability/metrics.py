@@ -6,7 +6,8 @@ monitoring port has /metrics, /livez and /readyz, needs no token and shows no se
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -57,16 +58,31 @@ _REQUESTS = geometric(1, 2.0, 11)
 _BYTES = geometric(2**16, 4.0, 11)
 
 
-class Metrics:
-    """Counters of a server, and its process's metrics. No client can make a new series of a label."""
+class _Registry:
+    """A registry of metrics. No client can make a new series of a label."""
 
     def __init__(self) -> None:
         # Only the process has this switch. A `_created` series beside every counter and histogram repeats
         # process_start_time_seconds, and adds a third to every scrape.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry(auto_describe=True)
-        ProcessCollector(registry=self.registry)
-        GCCollector(registry=self.registry)
+
+    def render(self) -> tuple[bytes, str]:
+        """Return the Prometheus text format and its content type."""
+        return generate_latest(self.registry), CONTENT_TYPE_LATEST
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(name, text, labels, namespace="genret", registry=self.registry)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+        return Histogram(name, text, labels, namespace="genret", buckets=buckets, registry=self.registry)
+
+
+class CallMetrics(_Registry):
+    """Counters of calls, kept where clients are."""
+
+    def __init__(self) -> None:
+        super().__init__()
         self.requests = self._counter(
             "requests", "Calls that ended, by the gRPC status they ended with.", "method", "code"
         )
@@ -75,6 +91,24 @@ class Metrics:
         )
         in_flight = "Calls that have not ended."
         self.in_flight = Gauge("genret_requests_in_flight", in_flight, ["method"], registry=self.registry)
+
+    def expect_calls(self, methods: Iterable[str]) -> None:
+        """Begin counts that alerts watch with 0, by the names of methods.
+
+        Prometheus computes an increase from the value before: a series that begins with its first event does
+        not increase by it.
+        """
+        for method in methods:
+            self.requests.labels(method, "OK")
+            self.requests.labels(method, "INTERNAL")
+
+
+class EngineMetrics(_Registry):
+    """Counters of queues, batches and indexes, kept where the models are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        GCCollector(registry=self.registry)
         self.results = self._counter(
             "results",
             "Answers given, by the way they were decoded and whether they hold anything.",
@@ -130,21 +164,14 @@ class Metrics:
             "kv_peak_bytes", "Most key/value memory a batch held at any time, bytes.", _BYTES
         )
 
-    def expect(self, methods: Iterable[str], indexes: Iterable[str]) -> None:
-        """Begin counts that alerts watch with 0, by the names of served methods and indexes.
-
-        Prometheus computes an increase from the value before: a series that begins with its first event does
-        not increase by it.
-        """
+    def expect_work(self, indexes: Iterable[str]) -> None:
+        """Begin counts that alerts watch with 0, by the names of indexes; see `CallMetrics.expect_calls`."""
         for reason in REJECTIONS:
             self.rejected.labels(reason)
         for stage in STAGES:
             self.deadline_exceeded.labels(stage)
             if stage != "arrival":
                 self.cancelled.labels(stage)
-        for method in methods:
-            self.requests.labels(method, "OK")
-            self.requests.labels(method, "INTERNAL")
         for index in indexes:
             for outcome in RELOAD_OUTCOMES:
                 self.reloads.labels(index, outcome)
@@ -153,40 +180,55 @@ class Metrics:
         """Count the end of a reload; `outcome` is one of RELOAD_OUTCOMES."""
         self.reloads.labels(index, outcome).inc()
 
-    def render(self) -> tuple[bytes, str]:
-        """Return the Prometheus text format and its content type."""
-        return generate_latest(self.registry), CONTENT_TYPE_LATEST
 
-    def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(name, text, labels, namespace="genret", registry=self.registry)
-
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
-        return Histogram(name, text, labels, namespace="genret", buckets=buckets, registry=self.registry)
+class Metrics(CallMetrics, EngineMetrics):
+    """All counters of a server in one process."""
 
 
 class ServerState(Collector):
-    """Reads a server's state at every scrape, which must be on the server's event loop."""
+    """Reads at every scrape whether a server is ready, and what this process and `others` take."""
 
     def __init__(
-        self,
-        version: str,
-        readiness: Readiness,
-        lanes: DeviceQueues,
-        indexes: IndexTable,
-        compiler: SchemaCompiler,
+        self, version: str, readiness: Readiness, others: Callable[[], Iterable[int]] = lambda: ()
     ) -> None:
-        self._compiler = compiler
         self._version = version
         self._readiness = readiness
+        self._others = others
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every family."""
+        yield InfoMetricFamily("genret_build", "The running software.", {"version": self._version})
+        ready = GaugeMetricFamily("genret_ready", "1 while requests are taken, 0 while warming or draining.")
+        ready.add_metric([], float(self._readiness.state is State.READY))
+        yield ready
+        yield from _processes(["self", *self._others()])
+
+
+def _processes(pids: Sequence[int | str]) -> Iterator[Metric]:
+    """Yield the usual metrics of a process, added up for several; limit and start are those of the first."""
+    found: dict[str, Metric] = {}
+    for pid in pids:
+        for family in ProcessCollector(pid=partial(str, pid), registry=None).collect():
+            known = found.setdefault(family.name, family)
+            if known is not family and family.name not in _OF_ONE_PROCESS:
+                (one,), (more,) = known.samples, family.samples
+                known.samples = [one._replace(value=one.value + more.value)]
+    yield from found.values()
+
+
+_OF_ONE_PROCESS = ("process_max_fds", "process_start_time_seconds")
+
+
+class EngineState(Collector):
+    """Reads queues, indexes and caches at every scrape, which must be on their event loop."""
+
+    def __init__(self, lanes: DeviceQueues, indexes: IndexTable, compiler: SchemaCompiler) -> None:
+        self._compiler = compiler
         self._lanes = lanes
         self._indexes = indexes
 
     def collect(self) -> Iterator[Metric]:
         """Yield every family, even without samples."""
-        yield InfoMetricFamily("genret_build", "The running software.", {"version": self._version})
-        ready = GaugeMetricFamily("genret_ready", "1 while requests are taken, 0 while warming or draining.")
-        ready.add_metric([], float(self._readiness.state is State.READY))
-        yield ready
         lanes = self._lanes.all()
         yield _gauge(
             "genret_queue_depth",
@@ -278,8 +320,14 @@ _RETRY_AFTER_S = "1"
 _FRESH = {"cache-control": "no-store"}
 
 
-def monitoring_app(metrics: Metrics, readiness: Readiness) -> Starlette:
-    """Return the monitoring application.
+async def _nothing() -> bytes:
+    return b""
+
+
+def monitoring_app(
+    metrics: CallMetrics, readiness: Readiness, others: Callable[[], Awaitable[bytes]] = _nothing
+) -> Starlette:
+    """Return the monitoring application; `others` gives the metrics of other processes.
 
     Its handlers run on the event loop that serves requests: /livez shows that it turns, and state is
     consistent while it is read.
@@ -287,7 +335,7 @@ def monitoring_app(metrics: Metrics, readiness: Readiness) -> Starlette:
 
     async def show_metrics(request: Request) -> Response:
         text, content_type = metrics.render()
-        return Response(text, headers={"content-type": content_type, **_FRESH})
+        return Response(text + await others(), headers={"content-type": content_type, **_FRESH})
 
     async def say_alive(request: Request) -> Response:
         return PlainTextResponse("the event loop turns\n", headers=_FRESH)

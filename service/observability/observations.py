@@ -20,7 +20,7 @@ from genret.retrieval.types import RetrievalResult, Timings
 from genret.service.call import Attribute, CallScope, CallSpan, current_scope
 from genret.service.configuration.server_config import LogConfig
 from genret.service.observability.logs import REQUEST_LOGGER, clipped
-from genret.service.observability.metrics import Metrics
+from genret.service.observability.metrics import CallMetrics, EngineMetrics
 from genret.service.security.authority import PRINCIPAL
 from genret.service.serving.served import Outcome, QueueObserver, Rejection, Request, Result, Stage
 
@@ -59,7 +59,7 @@ class ObservedCall:
 class CallObserver:
     """Observes the calls of a server; `wants_queries` tells whether `note_queries` has an effect."""
 
-    def __init__(self, metrics: Metrics, log: LogConfig, tracing: Tracing | None = None) -> None:
+    def __init__(self, metrics: CallMetrics, log: LogConfig, tracing: Tracing | None = None) -> None:
         self._metrics = metrics
         self._logs_calls = log.requests
         self._tracing = tracing
@@ -120,7 +120,7 @@ class CallObserver:
 class QueueObservations(QueueObserver):
     """Counts the events of a device queue, and adds stages to the traces of calls."""
 
-    def __init__(self, metrics: Metrics, device: str) -> None:
+    def __init__(self, metrics: EngineMetrics, device: str) -> None:
         self._metrics = metrics
         self._batch_seconds = metrics.batch_seconds.labels(device)
 

@@ -6,7 +6,6 @@ A call from Ray Serve's proxy passes the same interceptors as on a gRPC server.
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,10 +23,10 @@ from genret.service.observability.logs import configure as configure_logs
 from genret.service.observability.tracing import start as start_tracing
 from genret.service.ray_serve.deployment import REFUSAL
 from genret.service.ray_serve.proxied_services import MethodRegistry
-from genret.service.serving.heap import keep_freed_memory
+from genret.service.serving.heap import tune_process
 from genret.service.serving.models import IndexOpener
 from genret.service.serving.readiness import State
-from genret.service.serving.server import SWITCH_INTERVAL_S, Server
+from genret.service.serving.server import Server
 from genret.service.status import told
 from genret.service.version import version
 
@@ -40,14 +39,13 @@ class GenretReplica:
     """
 
     async def __init__(self, config: ServerConfig) -> None:  # type: ignore[misc]  # Serve awaits it
-        sys.setswitchinterval(SWITCH_INTERVAL_S)
-        keep_freed_memory()
+        tune_process(has_models=True)
         configure_logs(config.log)
         # Behind the proxy no caller is known to be on this machine.
         config = replace(config, host="0.0.0.0", insecure=True)
         try:
             tracing = start_tracing(config.tracing, version())
-            self._server = Server(config, IndexOpener(config, told), tracing)
+            self._server = Server.in_one_process(config, IndexOpener(config, told), tracing)
             await self._server.load()
         except GenretError as error:
             raise RuntimeError(f"{REFUSAL}{error}") from error

@@ -90,6 +90,10 @@ class Admission:
         """Clients with work."""
         return len(self._held)
 
+    def num_held(self, client: str) -> int:
+        """Return how many unfinished requests of a client want an answer now."""
+        return self._held.get(client, _NOTHING).requests
+
     def share(self, request: Request, tokens: int) -> int:
         """Return the tokens that a request of `tokens` work counts for until it is finished.
 

@@ -30,7 +30,7 @@ from genret.retrieval.answers.answer_types import AnswerRequest
 from genret.retrieval.types import RetrieveRequest
 from genret.service.call import DEADLINE_SLACK_S
 from genret.service.configuration.server_config import BatchLimits, QueueLimits
-from genret.service.errors import NotReadyError, OverloadedError
+from genret.service.errors import NoRoomError, NotReadyError, OverloadedError
 from genret.service.serving.admission import Admission, Patience, done_tokens
 from genret.service.serving.device_threads import DeviceThread, Work, as_exception
 from genret.service.serving.fair_shares import Caller, CallShare, ClientShare, FairShares
@@ -233,12 +233,13 @@ class Batcher:
         return answer
 
     def check_room(self, caller: Caller) -> None:
-        """Refuse, by OverloadedError, a request that wants an answer now if even the smallest would be."""
+        """Refuse, by NoRoomError, a request that wants an answer now if even the smallest would be."""
         try:
             self._admission.check(caller, 1)
-        except OverloadedError:
+        except OverloadedError as error:
             self._observer.rejected("queue_full")
-            raise
+            held = self._admission.num_held(caller.client)
+            raise NoRoomError(str(error), error.retry_after_s, held) from None
 
     async def close(self) -> None:
         """Fail what waits, ask what runs to stop, and wait for it. Idempotent."""
@@ -368,7 +369,7 @@ class Batcher:
         if not group and fold < 2 and job.client_share.num_groups >= _MOST_GROUPS:
             return False  # those that come meanwhile are one group then, which costs less than many
         more_wait = self._shares.num_waiting > self._limits.max_size - running  # than may begin now
-        if not group and fold == 1 and running > self._limits.max_size // 2 and more_wait:
+        if not group and fold < 2 and running > self._limits.max_size // 2 and more_wait:
             return False  # a few now, and a few when the others end: small groups cost more
         tokens = sum(min(one.tokens, self._limits.max_tokens) for one in self._running.values())
         in_group = sum(one.tokens for one in group)

@@ -153,6 +153,10 @@ class OpenCalls:
                 del self._running[peer]
                 self._ended.add(peer)
 
+    def are_running(self) -> bool:
+        """Whether any call runs."""
+        return bool(self._running)
+
     def take_busy(self) -> set[str]:
         """Return the peers that have a call, or had one since this was asked last."""
         busy, self._ended = self._ended | self._running.keys(), set()

@@ -1,10 +1,11 @@
-"""Settings of the process's heap: memory that a group of requests frees is kept for the next one."""
+"""Settings of a process with models: memory that a group of requests frees is kept for the next one."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
 import os
+import sys
 from collections.abc import Mapping
 
 # A batch of 32 takes and frees some 40 MB. By default glibc gives them back to the system and gets them again
@@ -16,6 +17,18 @@ _OPTIONS = {
 }
 # An operator who sets one of these decides instead.
 _VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
+
+
+# How long a thread may hold Python's interpreter lock while another waits for it, seconds. By default it is
+# 5 ms, and an event loop would wait that long for a model's thread, or one of gRPC's, each time.
+_SWITCH_INTERVAL_S = 0.001
+
+
+def tune_process(has_models: bool) -> None:
+    """Set up this process for an event loop beside other threads, and its heap if it has models."""
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    if has_models:
+        keep_freed_memory()
 
 
 def keep_freed_memory(environ: Mapping[str, str] = os.environ) -> bool:

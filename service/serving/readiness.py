@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any
 
@@ -60,13 +60,14 @@ class Readiness:
             self._quiet.broken()
             raise NotReadyError
 
-    async def refuse(self, hurry: asyncio.Event) -> None:
+    async def refuse(self, hurry: asyncio.Event, is_busy: Callable[[], bool]) -> None:
         """Refuse all further calls; return when hardly any come, or at once when `hurry` is set.
 
         When gRPC stops, it resets calls that it has read and not handed over; their callers see CANCELLED,
-        which must not be retried. Calls refused here see UNAVAILABLE and go elsewhere.
+        which must not be retried. Calls refused here see UNAVAILABLE and go elsewhere. While calls run
+        (`is_busy`) their callers may send the next ones.
         """
-        self._quiet = IdleWait()
+        self._quiet = IdleWait(is_busy)
         await self._quiet.come(hurry)
 
 
@@ -118,9 +119,10 @@ _QUIET_S, _MAX_S = 0.05, 1.0
 
 
 class IdleWait:
-    """Waits until refused calls stop coming. The wait begins with its construction."""
+    """Waits until refused calls stop coming, and nobody `is_busy`. The wait begins with its construction."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_busy: Callable[[], bool] = lambda: False) -> None:
+        self._is_busy = is_busy
         self._begun = self._last = time.monotonic()
 
     def broken(self) -> None:
@@ -137,4 +139,6 @@ class IdleWait:
                 continue  # something may have come meanwhile
 
     def _left(self) -> float:
+        if self._is_busy():
+            self.broken()
         return min(self._last + _QUIET_S, self._begun + _MAX_S) - time.monotonic()

@@ -1,4 +1,4 @@
-"""Assembles one server: starts it, loads its indexes, listens, reloads and drains.
+"""Assembles one server in front of an engine: starts it, listens, reloads and drains.
 
 Its listeners are gRPC, JSON over HTTP, and a monitoring port. `serve_until_signalled` runs it in a process.
 """
@@ -6,31 +6,25 @@ Its listeners are gRPC, JSON over HTTP, and a monitoring port. `serve_until_sign
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import signal
-import sys
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from typing import Any
 
 import grpc
 from grpc_health.v1 import health, health_pb2_grpc
 
-from genret.retrieval.errors import GenretError
-from genret.service.configuration.server_config import IndexSpec, ServerConfig, TlsConfig, join_address
-from genret.service.errors import BindError, ServiceError
+from genret.service.configuration.server_config import ServerConfig, TlsConfig, join_address
+from genret.service.errors import BindError
 from genret.service.gateway.http_app import make_app
 from genret.service.gateway.http_server import HttpServer, listen
 from genret.service.methods import METHODS, Methods
-from genret.service.observability.metrics import Metrics, ServerState, monitoring_app
-from genret.service.observability.observations import QueueObservations
+from genret.service.observability.metrics import CallMetrics, Metrics, ServerState, monitoring_app
 from genret.service.observability.tracing import Tracing
 from genret.service.reflection import add_reflection
 from genret.service.rpc import AuthenticationInterceptor, ObservationInterceptor, handlers
 from genret.service.security.authority import Authority, HostNames
 from genret.service.security.tls import server_credentials
-from genret.service.serving.batching import DeviceQueues
 from genret.service.serving.connections import (
     ConnectionGuard,
     OpenCalls,
@@ -39,52 +33,36 @@ from genret.service.serving.connections import (
     port_limit,
     raise_descriptor_limit,
 )
-from genret.service.serving.device_threads import DeviceExecutor
-from genret.service.serving.heap import give_back_memory, keep_freed_memory
+from genret.service.serving.engine import Engine, EngineDoor
 from genret.service.serving.readiness import Readiness, State
-from genret.service.serving.reload import Reloader
-from genret.service.serving.schema_compiler import SchemaCompiler
-from genret.service.serving.served import IndexTable, Opener
+from genret.service.serving.served import Opener
 from genret.service.version import version
 
 _LOG = logging.getLogger(__name__)
 
 
 class Server:
-    """Serves indexes over gRPC, and over HTTP if configured. Lives on one event loop.
+    """Serves an engine over gRPC, and over HTTP if configured. Lives on one event loop.
 
     With port 0, `port` of gRPC is known after `start`. `interceptors` are gRPC's, the outermost first.
     """
 
-    def __init__(self, config: ServerConfig, opener: Opener, tracing: Tracing | None = None) -> None:
+    def __init__(
+        self, config: ServerConfig, engine: EngineDoor, metrics: CallMetrics, tracing: Tracing | None = None
+    ) -> None:
         self._config = config
-        self._opener = opener
-        self._loading = DeviceExecutor("loading")
-        self.indexes = IndexTable()
-        self.metrics = Metrics()
-        self.metrics.expect(METHODS, (spec.name for spec in config.indexes))
-        self.lanes = DeviceQueues(config.batch, config.queue, partial(QueueObservations, self.metrics))
-        self.compiler = SchemaCompiler(lambda: any(lane.admission.num_requests for lane in self.lanes.all()))
+        self.engine = engine
+        self.metrics = metrics
+        metrics.expect_calls(METHODS)
         self.readiness = Readiness(SERVICES)
-        self.reloader = Reloader(
-            config.indexes,
-            opener,
-            self.indexes,
-            self.lanes,
-            self._loading,
-            self.compiler,
-            self.metrics.count_reload,
-        )
-        self.metrics.registry.register(
-            ServerState(version(), self.readiness, self.lanes, self.indexes, self.compiler)
-        )
+        metrics.registry.register(ServerState(version(), self.readiness, engine.processes))
         self._authority = authority = Authority.of(config)
-        self.methods = Methods(self.indexes, self.lanes, self.readiness, self.reloader, config, self.compiler)
-        calls = OpenCalls()
-        self._guard = ConnectionGuard(config.connections, calls)
+        self.methods = Methods(engine, self.readiness, config)
+        self._calls = OpenCalls()
+        self._guard = ConnectionGuard(config.connections, self._calls)
         self._guarding: asyncio.Task[None] | None = None
         self.interceptors = [
-            ObservationInterceptor(self.metrics, config.log, tracing, calls),
+            ObservationInterceptor(self.metrics, config.log, tracing, self._calls),
             AuthenticationInterceptor(authority),
         ]
         self.port = config.port
@@ -92,18 +70,24 @@ class Server:
         self.http: HttpServer | None = None
         self.monitoring: HttpServer | None = None
         hosts = HostNames.of(config)
+        watched = monitoring_app(self.metrics, self.readiness, engine.other_metrics)
         if config.http.port is not None:
-            app = make_app(self.methods, self.readiness, authority, self.metrics, config, tracing)
+            app = make_app(self.methods, self.readiness, authority, self.metrics, config, tracing, watched)
             named = None if authority.requires_tokens or config.tls.enabled else hosts
             self.http = HttpServer(
                 app, config.http.host, config.http.port, config.tls, config.connections, named
             )
         if config.metrics.port is not None:
-            watched = monitoring_app(self.metrics, self.readiness)
             self.monitoring = HttpServer(
                 watched, config.metrics.host, config.metrics.port, TlsConfig(), config.connections, hosts
             )
         self._reloads: set[asyncio.Task[None]] = set()
+
+    @classmethod
+    def in_one_process(cls, config: ServerConfig, opener: Opener, tracing: Tracing | None = None) -> Server:
+        """Return a server whose engine is in this process, too."""
+        metrics = Metrics()
+        return cls(config, Engine(config, opener, metrics), metrics, tracing)
 
     @property
     def address(self) -> str:
@@ -123,25 +107,13 @@ class Server:
         await self._listen()
 
     async def load(self) -> None:
-        """Open and warm every index, then become ready; after a GenretError the server stays not ready."""
-        for spec in self._config.indexes:
-            await self._load(spec)
-        await self._loading.run(self._opener.finish)
-        # Loaded objects live as long as the server; frozen, they no longer cost collections some tenths of a
-        # second. Replaced versions are freed all the same: they are part of no cycle, and later loads are
-        # not frozen.
-        give_back_memory()
-        gc.freeze()
-        gc.enable()
+        """Have the engine load, then become ready; after a GenretError the server stays not ready."""
+        await self.engine.load(self._engine_changed)
         await self.readiness.announce(State.READY)
 
-    async def _load(self, spec: IndexSpec) -> None:
-        try:
-            await self.reloader.load(spec)
-        except GenretError as error:
-            if len(self._config.indexes) == 1:
-                raise
-            raise ServiceError(f"index {spec.name!r}: {error}") from error
+    async def _engine_changed(self, answers: bool) -> None:
+        if self.readiness.state is not State.DRAINING:
+            await self.readiness.announce(State.READY if answers else State.WARMING)
 
     def hang_up(self) -> None:
         """Reload tokens and changed indexes, if the server is ready."""
@@ -149,7 +121,7 @@ class Server:
             _LOG.info("SIGHUP: %s, nothing is reloaded", self.readiness.state.value)
             return
         self._authority.reload()
-        task = asyncio.get_running_loop().create_task(self.reloader.reload_all())
+        task = asyncio.get_running_loop().create_task(self.engine.reload_all())
         self._reloads.add(task)
         task.add_done_callback(self._reloads.discard)
 
@@ -168,17 +140,14 @@ class Server:
             await asyncio.wait({hurried}, timeout=self._config.lame_duck_seconds)
             hurried.cancel()
         self.methods.stop_streams()
-        await self.readiness.refuse(hurry)
+        await self.readiness.refuse(hurry, self._calls.are_running)
         self.readiness.servicer.end_watches()
         await self._stop_listening(hurry)
         if self._guarding is not None:
             self._guarding.cancel()
             await asyncio.gather(self._guarding, return_exceptions=True)
-        await self.reloader.close()
+        await self.engine.close()
         await asyncio.gather(*self._reloads)
-        await self.lanes.close()
-        await asyncio.to_thread(self._loading.close)
-        await self.compiler.close()
         if self.monitoring is not None:  # the last one: it reports the drain
             await self.monitoring.stop(None)
 
@@ -283,11 +252,6 @@ def _bind_failure(host: str, port: int) -> str:
     return f"cannot listen on {join_address(host, port)}: {reason}"
 
 
-# How long a thread may hold Python's interpreter lock while another waits for it, seconds. By default it is
-# 5 ms, and the event loop would wait that long for the model's thread each time.
-SWITCH_INTERVAL_S = 0.001
-
-
 async def serve_until_signalled(server: Server, on_ready: Callable[[Server], None]) -> signal.Signals | None:
     """Run a server until SIGTERM or SIGINT, then drain it; a second signal cancels work in flight.
 
@@ -296,8 +260,6 @@ async def serve_until_signalled(server: Server, on_ready: Callable[[Server], Non
     Returns:
         The signal that stopped the server before it was ready; None if it had been ready.
     """
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
-    keep_freed_memory()
     raise_descriptor_limit()
     stop, hurry = asyncio.Event(), asyncio.Event()
     received: list[signal.Signals] = []

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 from google.rpc import error_details_pb2, status_pb2
 from grpc import StatusCode
 
 from genret.service.errors import CallError
-from genret.service.status import Failure
+from genret.service.status import Failure, logged_failure
+
+M = TypeVar("M", bound=Message)
 
 # Errors travel in HTTP/2 trailers, and a message may quote what was sent. Some clients refuse trailers from
 # 8 KiB on, and a text takes up to four times its bytes: escaped as %XX, and repeated in details.
@@ -27,6 +29,16 @@ def failure_to_proto(failure: Failure) -> status_pb2.Status:
     for detail in failure.details:
         status.details.add().Pack(getattr(error_details_pb2, detail.message)(**_clipped(detail.fields)))
     return status
+
+
+async def outcome(result: M, request_id: str, ask: Callable[..., Awaitable[Any]], *arguments: Any) -> M:
+    """Fill the message `result` with the reply of `ask`, or with the status of the error that it raises."""
+    filled: Any = result
+    try:
+        filled.response.CopyFrom(await ask(*arguments))
+    except Exception as error:
+        filled.error.CopyFrom(failure_to_proto(logged_failure(error, request_id)))
+    return result
 
 
 def error_from_status(status: status_pb2.Status, request_id: str = "") -> CallError:

@@ -39,7 +39,7 @@ async def real_server(*indexes: ChangingIndex, **options: Any) -> AsyncIterator[
     specs = tuple(IndexSpec(index.folder.name, index.path) for index in indexes)
     models = (model_of(indexes[0].checkpoint),)
     config = ServerConfig(**{"indexes": specs, "models": models, "port": 0, "drain_seconds": 10, **options})
-    server = Server(config, IndexOpener(config, told))
+    server = Server.in_one_process(config, IndexOpener(config, told))
     await server.start()
     try:
         await server.load()

@@ -170,7 +170,7 @@ async def test_an_endless_iterable_is_read_as_far_as_answers_are_taken(kind: str
                     await anext(answers)
         assert 50 <= next(taken) <= 50 + 5 + 1
         assert (await client.retrieve(RetrieveRequest("after"))).result.candidates
-        await until(lambda: all(lane.admission.num_requests == 0 for lane in api.server.lanes.all()))
+        await until(lambda: all(lane.admission.num_requests == 0 for lane in api.server.engine.lanes.all()))
 
 
 def take_some(client: RetrievalClient, requests: Iterator[RetrieveRequest]) -> int:
@@ -215,7 +215,7 @@ async def test_a_server_that_shuts_down_answers_what_it_took(kind: str) -> None:
     async with running(fake) as api, either_client(kind, api.server.address) as client:
         with unending(kind, "a", "b") as requests:
             reading = asyncio.create_task(client.stream(requests, seen))
-            lanes = api.server.lanes
+            lanes = api.server.engine.lanes
             await until(lambda: sum(lane.admission.num_requests for lane in lanes.all()) == 2)
             draining = asyncio.create_task(api.server.drain())
             await until(lambda: api.server.readiness.state is State.DRAINING)

@@ -37,7 +37,7 @@ async def test_what_a_proof_may_take_is_work() -> None:
         # Of each budget a quarter of the queue counts, 375, and a little more for its branches.
         first = [asyncio.ensure_future(api.retrieve(f"q{i}", method=BEAM, exact=True)) for i in range(3)]
         await until(fake.running.is_set)
-        await until(lambda: api.server.lanes.of("cpu").admission.num_requests == 3)
+        await until(lambda: api.server.engine.lanes.of("cpu").admission.num_requests == 3)
         error, details = await failure(api.retrieve("two", method=BEAM, exact=True))
         assert error.code() is StatusCode.RESOURCE_EXHAUSTED
         assert details["ErrorInfo"].reason == "QUEUE_FULL"
@@ -48,7 +48,7 @@ async def test_what_a_proof_may_take_is_work() -> None:
         fake.hold.clear()
         # Each of them took five tokens of its budget.
         more = [asyncio.ensure_future(api.retrieve(f"r{i}", method=BEAM, exact=True)) for i in range(8)]
-        await until(lambda: api.server.lanes.of("cpu").admission.num_requests == 8)
+        await until(lambda: api.server.engine.lanes.of("cpu").admission.num_requests == 8)
         fake.hold.set()
         assert all([(await call).candidates for call in more])
 
@@ -106,7 +106,7 @@ async def test_draining_finishes_what_was_accepted(monkeypatch: pytest.MonkeyPat
 
     fake = FakeRetriever(held=True)
     async with running(fake, lame_duck_seconds=30, drain_seconds=600) as api:
-        admission = api.server.lanes.of("cpu").admission
+        admission = api.server.engine.lanes.of("cpu").admission
         accepted = [api.retrieve(f"q{i}") for i in range(5)]
         await until(lambda: admission.num_requests == 5)
         drain = asyncio.create_task(api.server.drain())
@@ -129,7 +129,7 @@ async def test_draining_finishes_what_was_accepted(monkeypatch: pytest.MonkeyPat
 
 async def test_a_host_that_does_not_exist_is_named() -> None:
     opener = TableOpener({"fake": served(FakeRetriever())})
-    server = Server(make_config(host="host.invalid", insecure=True), opener)
+    server = Server.in_one_process(make_config(host="host.invalid", insecure=True), opener)
     with pytest.raises(BindError, match=r"cannot listen on host\.invalid:0"):
         await server.start()
     await server.drain()

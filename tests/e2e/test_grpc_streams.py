@@ -10,12 +10,12 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from genret.retrieval.errors import InputError
-from genret.service import methods as streams
+from genret.service import streams
 from genret.service.configuration.server_config import BatchLimits, QueueLimits
-from genret.service.methods import MAX_HELD_BYTES, MAX_IN_FLIGHT
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 from genret.service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
 from genret.service.serving import readiness as quiet
+from genret.service.streams import MAX_HELD_BYTES, MAX_IN_FLIGHT
 from tests.service.fake_retriever import FakeRetriever
 from tests.service.running_server import Running, failure, running, unpack, until
 from tests.service.turned_clock import TurnedClock
@@ -45,7 +45,7 @@ async def collect(call: Any) -> dict[str, pb.RetrieveStreamResponse]:
 
 
 def in_flight(api: Running) -> int:
-    return sum(lane.admission.num_requests for lane in api.server.lanes.all())
+    return sum(lane.admission.num_requests for lane in api.server.engine.lanes.all())
 
 
 async def test_answers_come_as_they_are_ready() -> None:
@@ -155,7 +155,7 @@ async def test_cancelling_a_stream_frees_the_queue_and_stops_decoding() -> None:
     options = {"queue": QueueLimits(max_requests=8), "batch": BatchLimits(max_size=2)}
     async with running(fake, **options) as api:
         call = api.stub.RetrieveStream(iter([item(str(i)) for i in range(40)]), timeout=60)
-        lane = api.server.lanes.of("cpu")
+        lane = api.server.engine.lanes.of("cpu")
         await until(lambda: fake.running.is_set() and lane.batcher.num_waiting > 0)
         call.cancel()
         await until(lambda: lane.batcher.num_waiting == 0)

@@ -31,8 +31,9 @@ def server(tmp_path: Path, checkpoint: Path) -> Iterator[ServerProcess]:
 
 
 def resident(server: ServerProcess) -> int:
-    pages = Path(f"/proc/{server.pid}/statm").read_text(encoding="ascii").split()[1]
-    return int(pages) * 4096
+    pids = (server.pid, server.engine_pid())
+    pages = [Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1] for pid in pids]
+    return sum(map(int, pages)) * 4096
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")

@@ -76,7 +76,7 @@ async def test_small_calls_end_while_a_large_one_of_another_client_runs(
 ) -> None:
     async with serving(sample, tmp_path) as api:
         await api.stub.Retrieve(SMALL, **options_of("small"))
-        batcher = api.server.lanes.of("cpu").batcher
+        batcher = api.server.engine.lanes.of("cpu").batcher
         attack = asyncio.ensure_future(LARGE[large](api.stub, options_of("large")))
         await until(lambda: bool(batcher._running))
         for _ in range(5):
@@ -108,7 +108,7 @@ async def test_equal_clients_have_equal_parts_whatever_calls_they_use(
             return number
 
         streams = [asyncio.ensure_future(stream(name)) for name in "abcd"]
-        batcher = api.server.lanes.of("cpu").batcher
+        batcher = api.server.engine.lanes.of("cpu").batcher
         await until(lambda: batcher.num_waiting >= 64)
 
         async def singles() -> None:

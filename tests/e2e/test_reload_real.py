@@ -55,7 +55,7 @@ class Api:
         return await self.retrieval.Answer(request, timeout=60)
 
     def retriever(self, name: str) -> Retriever:
-        return retriever_of(self.server.indexes.resolve(name))
+        return retriever_of(self.server.engine.indexes.resolve(name))
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ async def test_a_new_version_is_found_by_titles_and_by_answers(a: ChangingIndex)
         answer = await api.answer({**EVERYTHING, "minItems": 5, "maxItems": 5})
         assert set(json.loads(answer.json)) == {*a.titles, "Berlin"}
         assert answer.index.version == new
-        await api.server.reloader.settle()
+        await api.server.engine.reloader.settle()
         assert mapped(a) == {new}
 
 
@@ -106,14 +106,14 @@ async def test_answers_finish_over_the_version_they_began_with(a: ChangingIndex,
     """Also those of another index whose schema names the one that was replaced."""
     async with serving(a, b) as api:
         await answer_over_the_old_version(api, a)
-        await api.server.reloader.settle()
+        await api.server.engine.reloader.settle()
         assert mapped(a) == {a.versions[1]}
         assert (await api.answer(NAMES_A, "b")).entities[0].index == "a"
 
 
 async def answer_over_the_old_version(api: Api, a: ChangingIndex) -> None:
-    table = api.server.indexes
-    device = api.server.lanes.of("cpu").executor
+    table = api.server.engine.indexes
+    device = api.server.engine.lanes.of("cpu").executor
     with table.use("a") as old_a, table.use("b") as old_b:
         a.add("Berlin")
         await api.reload()
@@ -142,7 +142,7 @@ async def test_grammars_over_a_replaced_version_are_forgotten_and_others_are_kep
         await api.answer(plain, "b")
         a.add("Berlin")
         await api.reload()
-        await api.server.reloader.settle()
+        await api.server.engine.reloader.settle()
         stats = api.retriever("b").answerer.stats
         for schema in (plain, NAMES_TITLES):
             await api.answer(schema, "b")
@@ -167,7 +167,7 @@ async def test_twenty_reloads_leave_one_version(a: ChangingIndex, b: ChangingInd
             if number % 5 == 0:
                 a.add(f"Title {number}")
             assert (await api.reload(force=True)).reloaded
-        await api.server.reloader.settle()
+        await api.server.engine.reloader.settle()
         assert [thing() for thing in left] == [None] * 60
         assert mapped(a) == {a.versions[-1]}
         assert mapped(b) == set(b.versions)
@@ -185,7 +185,7 @@ async def test_a_damaged_version_is_refused_and_the_old_one_answers(a: ChangingI
         assert details["ErrorInfo"].metadata["file"] == "entities.arrow"
         assert (await api.answer(NAMES_TITLES)).json == before
         assert await api.titles() == set(a.titles)
-        await api.server.reloader.settle()
+        await api.server.engine.reloader.settle()
         assert mapped(a) == {a.versions[0]}
         listed = await api.indexes.GetIndex(index_pb.GetIndexRequest())
         assert listed.index.version == a.versions[0]

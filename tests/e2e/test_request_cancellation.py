@@ -32,7 +32,7 @@ from genret.service import rpc as observation
 from genret.service.configuration.server_config import IndexSpec
 from genret.service.gateway import endpoints as handlers
 from genret.service.gateway.endpoints import ENDPOINTS, NDJSON_TYPE
-from genret.service.methods import Methods, Query
+from genret.service.methods import Answers, Query
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 from genret.service.serving.served import ServedIndex
 from tests.e2e.conftest import model_of
@@ -137,7 +137,7 @@ class Api:
         return sum(s.value for family in metrics.in_flight.collect() for s in family.samples)
 
     def users(self) -> int:
-        return self.running.server.indexes._users.total()
+        return self.running.server.engine.indexes._users.total()
 
     def ended(self, name: str, stage: str) -> float:
         """Requests that ended early at a stage, `name` says how."""
@@ -186,7 +186,7 @@ async def leave_the_queue(
     deadline_s: float | None = None,
 ) -> None:  # fmt: skip
     """End a call whose requests wait behind another one."""
-    lane = api.running.server.lanes.of("cpu")
+    lane = api.running.server.engine.lanes.of("cpu")
     api.model.watch(stop_at=0)
     ahead = asyncio.ensure_future(api.running.retrieve("ahead"))
     await until(api.model.reached.is_set)
@@ -213,7 +213,7 @@ async def leave_the_model(
     api.model.watch(stop_at=at)
     call = api.ask(transport, form, deadline_s)
     await until(api.model.reached.is_set)
-    lane = api.running.server.lanes.of("cpu")
+    lane = api.running.server.engine.lanes.of("cpu")
     running = lane.admission.num_requests - lane.batcher.num_waiting
     assert running >= 1 if form == "batch" else running == FORMS[form][2]
     await leave(call)
@@ -339,12 +339,12 @@ async def test_a_client_leaves_while_its_answer_is_converted(
 
             return run
 
-        ask = Methods._ask
+        ask = Answers._ask
 
-        async def asked(methods: Methods, query: Query, *arguments: Any) -> Any:
+        async def asked(methods: Answers, query: Query, *arguments: Any) -> Any:
             return await ask(methods, replace(query, write=leaving(query.write)), *arguments)
 
-        monkeypatch.setattr(Methods, "_ask", asked)
+        monkeypatch.setattr(Answers, "_ask", asked)
         for form, (_, _, number) in FORMS.items():
             converted = 0
             calls.append(api.ask(transport, form))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import random
 import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -22,7 +24,7 @@ from genret.service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
 from tests.index_fixtures import files_of
 from tests.service.changing_index import ChangingIndex
 from tests.service.running_server import until
-from tests.service.server_process import ServerProcess
+from tests.service.server_process import ServerProcess, genret
 
 StatusCode = grpc.StatusCode
 _LOGGED = ("--log-level", "info", "--log-requests", "--log-format", "json")
@@ -156,6 +158,40 @@ async def test_sighup_serves_new_versions_under_load_and_logs_them(
         await asyncio.wait_for(asyncio.gather(*clients), 60)
         assert await asyncio.to_thread(process.exit_code) == 0
         assert set(load.codes) == {StatusCode.OK, StatusCode.UNAVAILABLE}
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.slow)])
+async def test_a_killed_engine_is_told_to_all_who_wait_and_comes_back(
+    index: ChangingIndex, kills: int
+) -> None:
+    rng = random.Random(20)
+    with served(index, *_LOGGED) as process:
+        address = await asyncio.to_thread(process.address)
+        for _ in range(kills):
+            load = Load(address)
+            clients = [asyncio.ensure_future(load.unary(client)) for client in range(8)]
+            await until(lambda load=load: load.codes[StatusCode.OK] >= 8)  # type: ignore[misc]
+            await asyncio.sleep(rng.random())
+            os.kill(process.engine_pid(), signal.SIGKILL)
+            await asyncio.wait_for(asyncio.gather(*clients), 60)
+            assert set(load.codes) == {StatusCode.OK, StatusCode.UNAVAILABLE}
+            assert load.codes[StatusCode.UNAVAILABLE] == len(clients)
+            await asyncio.to_thread(wait_until_ready, address)
+        engine = process.engine_pid()
+        process.send(signal.SIGKILL)  # of the server, which nobody else starts again
+        assert await asyncio.to_thread(process.exit_code) == -signal.SIGKILL
+        await until(lambda: not Path(f"/proc/{engine}").exists() or is_zombie(engine))
+
+
+def wait_until_ready(address: str) -> None:
+    ready = genret("health", "--address", address, "--wait", "120")
+    assert ready.returncode == 0, ready.stderr
+
+
+def is_zombie(pid: int) -> bool:
+    """Whether a process has ended, and only waits for its parent to notice."""
+    return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0] == "Z"
 
 
 @pytest.mark.fault

@@ -54,7 +54,7 @@ async def test_a_known_schema_waits_for_no_other_one(
     checkpoint: Path, tiny_index: Path, tmp_path: Path
 ) -> None:
     async with server(checkpoint, tiny_index, tmp_path) as up:
-        compiler = up.server.compiler
+        compiler = up.server.engine.compiler
         for schema in ({"schema_json": KNOWN}, {"schema_name": "known"}):
             alone = min([await seconds(up, **schema) for _ in range(ATTEMPTS)])
             attack = [
@@ -78,15 +78,15 @@ async def test_what_the_cache_does_not_keep_is_compiled_once_per_request_and_not
     checkpoint: Path, tiny_index: Path, tmp_path: Path
 ) -> None:
     async with server(checkpoint, tiny_index, tmp_path, grammar_cache_mib=0) as up:
-        stats = retriever_of(up.server.indexes.resolve("")).answerer.engine.schemas.stats
+        stats = retriever_of(up.server.engine.indexes.resolve("")).answerer.engine.schemas.stats
         for number in range(2):
             reply = await up.stub.Answer(pb.AnswerRequest(query="which", schema_json=OTHER), timeout=60)
             assert reply.compile_ms > 0
-            now = retriever_of(up.server.indexes.resolve("")).answerer.engine.schemas.stats
+            now = retriever_of(up.server.engine.indexes.resolve("")).answerer.engine.schemas.stats
             assert now.compilations == stats.compilations + number + 1
         named = await up.stub.Answer(pb.AnswerRequest(query="which", schema_name="known"), timeout=60)
         assert named.compile_ms == 0
-        assert up.server.compiler.num_compiled == 2
+        assert up.server.engine.compiler.num_compiled == 2
 
 
 async def test_grammars_that_waiting_requests_hold_are_bounded(
@@ -111,4 +111,4 @@ async def test_a_refused_schema_is_told_at_once_the_second_time(
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await up.stub.Answer(pb.AnswerRequest(query="which", schema_json='{"type": 3}'), timeout=60)
             assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-        assert up.server.compiler.num_compiled == 1
+        assert up.server.engine.compiler.num_compiled == 1

@@ -116,7 +116,7 @@ def reload_fails_with(error: Exception) -> Trigger:
 
 
 # The last moment of a drain: the queue takes nothing any more.
-draining = met(done=lambda face: face.api.server.lanes.of("cpu").batcher.close())
+draining = met(done=lambda face: face.api.server.engine.lanes.of("cpu").batcher.close())
 # The server's own limit passes: at a client's deadline the client answers itself.
 too_late = met(retriever=FakeRetriever(held=True), max_request_seconds=0.2)
 
@@ -134,7 +134,7 @@ def reload_finds(change: Callable[[ChangingIndex], object]) -> Trigger:
             raise AssertionError("the index can be opened")
 
         async with faces() as face:
-            old = face.api.server.indexes.resolve("")
+            old = face.api.server.engine.indexes.resolve("")
             changed = ServedIndex(replace(old.description, version="changed"), old.retriever)
             face.api.opener.table["fake"] = changed
             face.api.opener.open = open_real  # type: ignore[method-assign]

@@ -210,7 +210,7 @@ async def test_vectors_of_a_replaced_version_are_given_up(index: ChangingIndex) 
             assert (await client.retrieve(request)).result.num_scored
             index.add(f"Title {number}")
             assert (await client.reload_index()).reloaded
-        await server.reloader.settle()
+        await server.engine.reloader.settle()
         mapped = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines()}
         held = {file for file in mapped if file.startswith(str(index.path)) and "vectors.faiss" in file}
         assert held == {str(index.live / "vectors.faiss")}

@@ -8,7 +8,7 @@ from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.parser import text_string_to_metric_families
 
 from genret.service.configuration.server_config import BatchLimits, QueueLimits
-from genret.service.observability.metrics import Metrics, ServerState
+from genret.service.observability.metrics import EngineState, Metrics, ServerState
 from genret.service.serving.batching import DeviceQueues
 from genret.service.serving.readiness import Readiness
 from genret.service.serving.schema_compiler import SchemaCompiler
@@ -32,7 +32,8 @@ async def full_metrics() -> tuple[Metrics, DeviceQueues]:
     table.put(served(FakeRetriever()))
     lanes = DeviceQueues(BatchLimits(), QueueLimits())
     lanes.of("cpu")
-    metrics.registry.register(ServerState("1.2.3", Readiness([]), lanes, table, SchemaCompiler()))
+    metrics.registry.register(ServerState("1.2.3", Readiness([])))
+    metrics.registry.register(EngineState(lanes, table, SchemaCompiler()))
     for metric in vars(metrics).values():
         if isinstance(metric, Counter | Gauge | Histogram) and metric._labelnames:
             metric.labels(*("x" for _ in metric._labelnames))

@@ -154,8 +154,10 @@ class Fuzzed:
 
 def held_for_requests(server: Any) -> list[str]:
     """Say what a server holds for requests; nothing when there are none."""
-    held = [f"{users} users of {index.description.name}" for index, users in server.indexes._users.items()]
-    for lane in server.lanes.all():
+    held = [
+        f"{users} users of {index.description.name}" for index, users in server.engine.indexes._users.items()
+    ]
+    for lane in server.engine.lanes.all():
         counts = {
             "admitted": lane.admission.num_requests,
             "admitted tokens": lane.admission.num_tokens,
@@ -163,7 +165,10 @@ def held_for_requests(server: Any) -> list[str]:
             "clients": lane.admission.num_clients,
         }
         held += [f"{number} {what} on {lane.device}" for what, number in counts.items() if number]
-    schemas = {"compiling": server.compiler.num_running, "waiting to compile": server.compiler.num_waiting}
+    schemas = {
+        "compiling": server.engine.compiler.num_running,
+        "waiting to compile": server.engine.compiler.num_waiting,
+    }
     held += [f"{number} {what}" for what, number in schemas.items() if number]
     held += [f"{len(server.methods.streams)} streams"] if len(server.methods.streams) else []
     for family in server.metrics.in_flight.collect():

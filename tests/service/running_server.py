@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -17,8 +19,13 @@ from grpc_status import rpc_status
 
 from genret.retrieval.retriever import Retriever
 from genret.service.configuration.server_config import IndexSpec, ModelSpec, ServerConfig
+from genret.service.observability.metrics import CallMetrics, EngineMetrics
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 from genret.service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
+from genret.service.serving.engine import Engine
+from genret.service.serving.engine_link import Frames
+from genret.service.serving.engine_process import EngineProcess
+from genret.service.serving.engine_worker import serve_engine
 from genret.service.serving.models import IndexOpener, PinnedRetriever
 from genret.service.serving.served import ServedIndex
 from genret.service.serving.server import Server
@@ -46,7 +53,7 @@ class Running:
     @property
     def waiting(self) -> int:
         """Requests that have not started, on all devices."""
-        return sum(lane.batcher.num_waiting for lane in self.server.lanes.all())
+        return sum(lane.batcher.num_waiting for lane in self.server.engine.lanes.all())
 
     def retrieve(self, query: str = "hamlet", **fields: Any) -> Any:
         timeout = fields.pop("timeout", 60)
@@ -111,16 +118,52 @@ def open_all(opener: IndexOpener, *specs: IndexSpec) -> dict[str, ServedIndex]:
     return {spec.name: found[spec.name] for spec in specs}
 
 
+class LocalWorker:
+    """An engine's process that is none: it answers over a socket, on the same event loop."""
+
+    def __init__(self, config: ServerConfig, opener: TableOpener) -> None:
+        self.link, theirs = socket.socketpair()
+        self.engine = Engine(config, opener, EngineMetrics())
+        self.was_lost = False
+        self.pid = os.getpid()
+        self._ended = threading.Event()
+        self._frames: Frames | None = None
+        self._task = asyncio.get_running_loop().create_task(self._run(theirs))
+        self._task.add_done_callback(lambda task: self._ended.set())
+
+    async def _run(self, theirs: socket.socket) -> None:
+        self._frames = await Frames.over(theirs)
+        await self._frames.receive()
+        await serve_engine(self._frames, lambda: self.engine, self._lost)
+
+    def _lost(self) -> None:
+        self.was_lost = True
+
+    def end(self, seconds: float) -> int | None:
+        return 0 if self._ended.wait(seconds) else None
+
+    def kill(self) -> None:
+        """End it as SIGKILL does: without a word."""
+        self._task.cancel()
+        if self._frames is not None:
+            self._frames.close()
+
+
 @asynccontextmanager
 async def running(
     *retrievers: FakeRetriever,
     load: bool = True,
     indexes: dict[str, ServedIndex] | None = None,
+    two_processes: bool = False,
     **options: Any,
 ) -> AsyncIterator[Running]:
     table = indexes or {f"fake{i or ''}": served(r, f"fake{i or ''}") for i, r in enumerate(retrievers)}
-    opener = TableOpener(table)
-    server = Server(make_config(*table, **options), opener)
+    opener, config = TableOpener(table), make_config(*table, **options)
+    if two_processes:
+        worker: Any = LocalWorker(config, opener)
+        server = Server(config, EngineProcess(config, worker), CallMetrics())
+    else:
+        server = Server.in_one_process(config, opener)
     await server.start()
     try:
         if load:

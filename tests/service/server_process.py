@@ -75,6 +75,11 @@ class ServerProcess:
         """The number of the process."""
         return self._process.pid
 
+    def engine_pid(self) -> int:
+        """The number of the engine's process."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text(encoding="ascii")
+        return int(children.split()[0])
+
     def send(self, number: signal.Signals) -> None:
         """Send it a signal."""
         self._process.send_signal(number)

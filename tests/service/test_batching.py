@@ -31,7 +31,6 @@ from genret.retrieval.types import RetrievalResult, RetrieveRequest
 from genret.service.call import PRIORITY_KEY
 from genret.service.configuration.server_config import BatchLimits, QueueLimits
 from genret.service.errors import NotReadyError, OverloadedError
-from genret.service.methods import StreamRoom
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 from genret.service.serving.admission import Admission, Patience
 from genret.service.serving.batching import Batcher, QueuedResult
@@ -45,6 +44,7 @@ from genret.service.serving.fair_shares import (
     TimeShare,
 )
 from genret.service.serving.heap import keep_freed_memory
+from genret.service.streams import StreamRoom
 from tests.service.fake_retriever import FakeRetriever
 from tests.service.running_server import failure, running, until
 from tests.service.turned_clock import TurnedClock
@@ -501,7 +501,7 @@ async def test_the_priority_of_a_call_is_read_off_its_metadata() -> None:
     shares: list[float] = []
     asked = pb.RetrieveRequest(query="hamlet")
     async with running(FakeRetriever()) as api:
-        batcher = api.server.lanes.of("cpu").batcher
+        batcher = api.server.engine.lanes.of("cpu").batcher
         ask = batcher.submit
 
         async def watched(*arguments: Any) -> QueuedResult:

@@ -248,7 +248,7 @@ async def test_when_no_connection_is_idle_probes_are_answered_and_nothing_else(
     limits = ConnectionLimits(max_per_address=3)
     async with connected(fake, connections=limits) as (api, server, client):
         calls = [asyncio.create_task(client.post("/v1/retrieve", json={"query": "x"})) for _ in range(3)]
-        await until(lambda: api.server.lanes.of("cpu").admission.num_requests == 3)
+        await until(lambda: api.server.engine.lanes.of("cpu").admission.num_requests == 3)
         for path, code in (("/livez", 200), ("/readyz", 200), ("/v1/indexes", 503), ("/livez", 200)):
             async with httpx.AsyncClient(base_url=f"http://{server.address}", timeout=60) as another:
                 reply = await another.get(path)

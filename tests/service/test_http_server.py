@@ -293,7 +293,7 @@ async def test_draining_answers_what_is_in_flight_everywhere_and_watching_ends_l
     fake = FakeRetriever(held=True)
     async with watched(fake) as (api, http, watch):
         over_grpc, over_http = asyncio.ensure_future(api.retrieve()), asyncio.ensure_future(ask(http))
-        await until(lambda: api.server.lanes.of("cpu").admission.num_requests == 2)
+        await until(lambda: api.server.engine.lanes.of("cpu").admission.num_requests == 2)
         draining = asyncio.ensure_future(api.server.drain())
         async with asyncio.timeout(60):
             while (await watch.get("/readyz")).status_code != 503:
@@ -315,7 +315,7 @@ async def test_hurry_cancels_what_is_in_flight_on_every_listener() -> None:
     fake = FakeRetriever(held=True)
     async with watched(fake, lame_duck_seconds=600, drain_seconds=600) as (api, http, _):
         over_grpc, over_http = asyncio.ensure_future(api.retrieve()), asyncio.ensure_future(ask(http))
-        await until(lambda: api.server.lanes.of("cpu").admission.num_requests == 2)
+        await until(lambda: api.server.engine.lanes.of("cpu").admission.num_requests == 2)
         hurry = asyncio.Event()
         draining = asyncio.ensure_future(api.server.drain(hurry))
         hurry.set()
@@ -333,7 +333,7 @@ async def test_a_port_in_use_stops_the_start_and_leaves_nothing_behind(setting: 
     async with connected() as (_, first, _):
         taken: Any = HttpConfig(port=first.port) if setting == "http" else MetricsConfig(port=first.port)
         options = {"http": HttpConfig(port=0), "metrics": MetricsConfig(port=0), setting: taken}
-        second = Server(make_config(**options), TableOpener({"fake": served(FakeRetriever())}))
+        second = Server.in_one_process(make_config(**options), TableOpener({"fake": served(FakeRetriever())}))
         with pytest.raises(BindError, match=rf"cannot listen on 127\.0\.0\.1:{first.port}"):
             await second.start()
         await second.drain()

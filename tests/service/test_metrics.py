@@ -29,7 +29,7 @@ from genret.service.configuration.server_config import (
     QueueLimits,
 )
 from genret.service.errors import NotReadyError, OverloadedError
-from genret.service.observability.metrics import Metrics, ServerState, geometric, monitoring_app
+from genret.service.observability.metrics import EngineState, Metrics, ServerState, geometric, monitoring_app
 from genret.service.observability.observations import QueueObservations
 from genret.service.serving.batching import Batcher, DeviceQueues, QueuedResult
 from genret.service.serving.fair_shares import Caller
@@ -67,7 +67,8 @@ async def watched(
     lanes = DeviceQueues(
         BatchLimits(), QueueLimits(**queue), lambda device: QueueObservations(metrics, device)
     )
-    metrics.registry.register(ServerState("1.2.3", readiness, lanes, table, SchemaCompiler()))
+    metrics.registry.register(ServerState("1.2.3", readiness))
+    metrics.registry.register(EngineState(lanes, table, SchemaCompiler()))
     try:
         yield metrics, lanes, readiness
     finally:
@@ -400,7 +401,7 @@ async def test_a_server_tells_of_its_calls_and_reloads(caplog: pytest.LogCapture
 
 async def _reloads(server: Any) -> None:
     """Reload in vain, then a new version, then one that cannot be opened."""
-    reloader, table = server.server.reloader, server.opener.table
+    reloader, table = server.server.engine.reloader, server.opener.table
     await reloader.reload("fake")
     table["fake"] = version(2)
     await reloader.reload("fake")

@@ -61,7 +61,7 @@ def reload(api: Running, name: str = "", force: bool = False, timeout: float = 6
 
 def is_next(api: Running) -> bool:
     """Whether a request waits for the device and for nothing else."""
-    lane = api.server.lanes.of("cpu")
+    lane = api.server.engine.lanes.of("cpu")
     return lane.batcher.num_waiting == 1
 
 
@@ -94,11 +94,11 @@ async def test_requests_finish_with_the_version_they_began_with_and_it_goes_with
         old.hold.clear()
         first, second = (asyncio.ensure_future(api.retrieve(q)) for q in ("one", "two"))
         await until(old.running.is_set)
-        await until(lambda: api.server.lanes.of("cpu").admission.num_requests == 2)
-        before = api.server.indexes.resolve("")
+        await until(lambda: api.server.engine.lanes.of("cpu").admission.num_requests == 2)
+        before = api.server.engine.indexes.resolve("")
         api.opener.table["fake"] = version(2)
         # The device is busy with requests of the old version, which the test holds: publish without it.
-        api.server.reloader._publish(version(2))
+        api.server.engine.reloader._publish(version(2))
         assert api.opener.retired == []
         old.hold.set()
         assert {(await call).index.version for call in (first, second)} == {"v1"}
@@ -141,7 +141,9 @@ async def test_whoever_asks_for_an_index_that_is_being_reloaded_waits_for_that_r
 
 async def test_a_forced_reload_beside_one_that_had_nothing_to_do_is_done() -> None:
     async with running(FakeRetriever()) as api:
-        calls = [asyncio.ensure_future(api.server.reloader.reload("", force)) for force in (False, True)]
+        calls = [
+            asyncio.ensure_future(api.server.engine.reloader.reload("", force)) for force in (False, True)
+        ]
         assert [(await call).reloaded for call in calls] == [False, True]
 
 
