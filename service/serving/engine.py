@@ -6,14 +6,13 @@ import asyncio
 import gc
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from genret.retrieval.errors import GenretError
-from genret.service.call import Call
 from genret.service.client.reply import IndexInfo
 from genret.service.configuration.server_config import IndexSpec, ServerConfig
 from genret.service.errors import ServiceError
-from genret.service.methods import Answers, Method
+from genret.service.methods import Answering, Answers
 from genret.service.observability.metrics import EngineMetrics, EngineState
 from genret.service.observability.observations import QueueObservations
 from genret.service.serving.batching import DeviceQueues
@@ -30,8 +29,9 @@ Changed = Callable[[bool], Awaitable[None]]
 class EngineDoor(Protocol):
     """An engine: `Engine` in this process, or another process with one."""
 
-    async def answer(self, method: Method, message: Any, call: Call) -> Any:
-        """Answer one message, of a stream one of its queries; raises what the table of statuses has."""
+    @property
+    def answers(self) -> Answering:
+        """What answers the methods of the API."""
 
     async def load(self, changed: Changed) -> None:
         """Open and warm every index, and tell later changes; raises GenretError."""
@@ -74,11 +74,7 @@ class Engine:
             metrics.count_reload,
         )
         metrics.registry.register(EngineState(self.lanes, self.indexes, self.compiler))
-        self._answers = Answers(self.indexes, self.lanes, self.reloader, config, self.compiler)
-
-    async def answer(self, method: Method, message: Any, call: Call) -> Any:
-        """Answer one message, of a stream one of its queries; raises what the table of statuses has."""
-        return await self._answers.answer(method, message, call)
+        self.answers: Answering = Answers(self.indexes, self.lanes, self.reloader, config, self.compiler)
 
     async def load(self, changed: Changed) -> None:
         """Open and warm every index; raises GenretError."""

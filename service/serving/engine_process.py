@@ -58,6 +58,11 @@ class EngineProcess:
         gc.enable()
         self._tasks.append(asyncio.create_task(self._watch(frames, changed), name="genret-engine"))
 
+    @property
+    def answers(self) -> EngineProcess:
+        """What answers the methods of the API: this object."""
+        return self
+
     async def answer(self, method: Method, message: Any, call: Call) -> Any:
         """Have the engine answer one message.
 

@@ -89,7 +89,7 @@ class EngineWorker:
         num_held: int | None = None
         result: bytes | Failure
         try:
-            reply = await self._engine.answer(method, method.question.FromString(raw), call)
+            reply = await self._engine.answers.answer(method, method.question.FromString(raw), call)
             result = reply.SerializeToString()
         except Exception as error:
             num_held = error.num_held if isinstance(error, NoRoomError) else None

@@ -57,7 +57,7 @@ class Server:
         self.readiness = Readiness(SERVICES)
         metrics.registry.register(ServerState(version(), self.readiness, engine.processes))
         self._authority = authority = Authority.of(config)
-        self.methods = Methods(engine, self.readiness, config)
+        self.methods = Methods(engine.answers, self.readiness, config)
         self._calls = OpenCalls()
         self._guard = ConnectionGuard(config.connections, self._calls)
         self._guarding: asyncio.Task[None] | None = None

@@ -144,15 +144,15 @@ async def test_a_client_without_room_is_refused_without_the_engine() -> None:
     fake = FakeRetriever(held=True)
     queue = QueueLimits(max_requests=2)
     async with running(fake, two_processes=True, queue=queue, metrics=MetricsConfig(port=0)) as api:
-        engine = api.server.engine._worker.engine
+        answers = api.server.engine._worker.engine.answers
         asked: list[str] = []
-        answer = engine.answer
+        answer = answers.answer
 
         async def counted(method: Any, message: Any, call: Any) -> Any:
             asked.append(message.query)
             return await answer(method, message, call)
 
-        engine.answer = counted
+        answers.answer = counted
         held = [asyncio.create_task(_wait(api.retrieve(f"held {n}"))) for n in range(2)]
         await until(lambda: len(asked) == 2 and fake.running.is_set())
         codes = []
