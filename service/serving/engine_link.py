@@ -18,7 +18,8 @@ from genret.service.call import Attribute, CallScope, Priority
 
 _MODULE = "genret.service.serving.engine_worker"
 _LENGTH = struct.Struct("=I")
-Kind = Literal["configure", "call", "cancel", "reload", "metrics", "stop", "ready", "failed", "ended"]
+ToEngine = Literal["configure", "call", "cancel", "reload", "metrics", "pulse", "stop"]
+FromEngine = Literal["ready", "failed", "ended"]
 
 
 class Worker:
@@ -114,7 +115,7 @@ class Frames:
         """Return the frames of a connected socket, which is closed with them."""
         return cls(*await asyncio.open_connection(sock=link))
 
-    def send(self, kind: Kind, *values: Any) -> None:
+    def send(self, kind: ToEngine | FromEngine, *values: Any) -> None:
         """Send a frame; one to a process that has ended is lost."""
         frame = pickle.dumps((kind, *values), pickle.HIGHEST_PROTOCOL)
         if not self._writer.is_closing():

@@ -33,6 +33,9 @@ _LOG = logging.getLogger(__name__)
 # has run for long enough, seconds.
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _LONG_RUN_S = 0.5, 30.0, 60.0
 _METRICS_S = 2.0
+# How often the engine is asked whether its event loop turns, and the silence that ends it, seconds.
+# Compiling a kernel, or a machine that pages, keeps it from answering for many seconds.
+_PULSE_S, _SILENCE_S = 10.0, 120.0
 _STOP_S = 30.0
 _RETRY_S = 2.0
 
@@ -57,6 +60,7 @@ class EngineProcess:
         gc.freeze()
         gc.enable()
         self._tasks.append(asyncio.create_task(self._watch(frames, changed), name="genret-engine"))
+        self._tasks.append(asyncio.create_task(self._feel_pulse(), name="genret-engine-pulse"))
 
     @property
     def answers(self) -> EngineProcess:
@@ -175,6 +179,19 @@ class EngineProcess:
             return "the engine's process closed its socket"
         how = f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
         return f"the engine's process ended with {how}"
+
+    async def _feel_pulse(self) -> None:
+        """End an engine that is silent for too long: `_watch` then starts another one."""
+        while True:
+            await asyncio.sleep(_PULSE_S)
+            try:
+                async with asyncio.timeout(_SILENCE_S):
+                    await self._ask("pulse")
+            except TimeoutError:
+                _LOG.error("the engine's process has not answered for %.0f s and is killed", _SILENCE_S)
+                self._worker.kill()
+            except NotReadyError:
+                continue  # another one is being started
 
     async def _watch(self, frames: Frames, changed: Changed) -> None:
         """Hand over what the engine says; start another one when it has ended."""

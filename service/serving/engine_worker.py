@@ -68,6 +68,8 @@ class EngineWorker:
                 case ("metrics", number, num_refused):
                     self._engine.metrics.rejected.labels("queue_full").inc(num_refused)
                     self._frames.send("ended", number, self._engine.metrics.render()[0], Notes())
+                case ("pulse", number):
+                    self._frames.send("ended", number, None, Notes())
                 case ("stop",):
                     await self._engine.close()
                     return

@@ -140,6 +140,22 @@ async def test_an_engine_that_ends_is_told_and_started_again(monkeypatch: pytest
         first.hold.set()
 
 
+async def test_an_engine_that_is_silent_for_too_long_is_ended_and_started_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, seconds in {"_FIRST_PAUSE_S": 0.1, "_PULSE_S": 0.05, "_SILENCE_S": 0.3}.items():
+        monkeypatch.setattr(engine_process, name, seconds)
+    async with running(FakeRetriever(), two_processes=True) as api:
+        first, config = api.server.engine._worker, api.server._config
+        await asyncio.sleep(0.6)
+        assert api.server.engine._worker is first, "it answers"
+        monkeypatch.setattr(engine_process, "Worker", lambda: LocalWorker(config, api.opener))
+        monkeypatch.setattr(first._frames, "send", lambda *frame: None)
+        await until(lambda: api.server.engine._worker is not first)
+        await until(lambda: api.server.readiness.state.name == "READY")
+        assert (await api.retrieve("again")).candidates
+
+
 async def test_a_client_without_room_is_refused_without_the_engine() -> None:
     fake = FakeRetriever(held=True)
     queue = QueueLimits(max_requests=2)
