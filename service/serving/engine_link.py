@@ -6,6 +6,7 @@ Both processes are of one server and trust each other; what clients have sent is
 from __future__ import annotations
 
 import asyncio
+import os
 import pickle
 import socket
 import struct
@@ -28,10 +29,16 @@ class Worker:
     def __init__(self) -> None:
         self.link, theirs = socket.socketpair()
         with theirs:
-            command = [sys.executable, "-m", _MODULE, str(theirs.fileno())]
+            command = [sys.executable, "-P", "-m", _MODULE, str(theirs.fileno())]
+            # What this process imports from, and not what lies where it was started.
+            paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
             # A session of its own: a Ctrl-C in the terminal is for the server, which lets the engine finish.
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": paths},
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
             )
 
     @property
