@@ -99,6 +99,13 @@ def test_a_trie_is_a_constraint_and_batches_change_nothing(checkpoint: Path) -> 
             assert [t.logprob for t in one] == pytest.approx([t.logprob for t in other], abs=TOLERANCE)
 
 
+def assert_equal(found: list[list[GeneratedText]], expected: list[list[GeneratedText]]) -> None:
+    """Two calls give equal texts; the last bits of a sum may differ from one call to the next."""
+    for one, other in zip(found, expected, strict=True):
+        assert [(text.text, text.token_ids) for text in one] == [(t.text, t.token_ids) for t in other]
+        assert [text.logprob for text in one] == pytest.approx([t.logprob for t in other], abs=TOLERANCE)
+
+
 def test_prompts_are_tokenised_as_transformers_does(checkpoint: Path) -> None:
     theirs = AutoTokenizer.from_pretrained(checkpoint)
     loaded = HFLanguageModel.load(checkpoint, device="cpu")
@@ -107,11 +114,12 @@ def test_prompts_are_tokenised_as_transformers_does(checkpoint: Path) -> None:
     frame = TextTokenizer.load(checkpoint).frame[0]
     for tokenizer in (checkpoint, theirs, TextTokenizer.load(checkpoint)):
         found = genret.generate(loaded, prompts, 2, tokenizer=tokenizer, max_tokens=6)
-        assert found == genret.generate(
+        by_ids = genret.generate(
             loaded, [[*frame, *row] for row in ids], 2, tokenizer=tokenizer, max_tokens=6
         )
+        assert_equal(found, by_ids)
     named = genret.generate(str(checkpoint), prompts[0], 2, max_tokens=6, device="cpu")
-    assert named == found[:1]
+    assert_equal(named, found[:1])
     assert all(text.text == theirs.decode(text.token_ids, skip_special_tokens=True) for text in named[0])
     assert all(math.isclose(text.score, text.logprob) and text.row == -1 for text in named[0])
     ended = genret.generate(loaded, prompts, 1, tokenizer=theirs, max_tokens=3, min_tokens=3)
