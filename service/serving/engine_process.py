@@ -158,12 +158,10 @@ class EngineProcess:
             match await frames.receive():
                 case ("ready", indexes):
                     self._indexes = indexes
-                case ("failed", text, ""):
-                    raise ServiceError(text)
-                case ("failed", text, trace):
-                    bug = RuntimeError(text)
-                    bug.add_note(trace)
-                    raise bug
+                case ("failed", text, is_bug, trace):
+                    error = RuntimeError(text) if is_bug else ServiceError(text)
+                    error.add_note(trace)  # for --debug
+                    raise error
                 case _:
                     raise ServiceError(f"{await self._end()} while it opened its indexes")
         except BaseException:

@@ -106,10 +106,10 @@ async def serve_engine(frames: Frames, make: Callable[[], Engine], lost: Callabl
         engine = make()
         serving = asyncio.create_task(EngineWorker(frames, engine, lost).serve())
         await engine.load(_ignored)
-    except GenretError as error:
-        frames.send("failed", str(error), "")
     except Exception as error:
-        frames.send("failed", f"{type(error).__name__}: {error}", traceback.format_exc())
+        is_bug = not isinstance(error, GenretError)
+        text = f"{type(error).__name__}: {error}" if is_bug else str(error)
+        frames.send("failed", text, is_bug, traceback.format_exc())
     else:
         frames.send("ready", list(engine.describe()))
         await serving

@@ -221,8 +221,7 @@ async def test_an_engine_that_cannot_open_an_index_says_why(error: Exception, ex
         with pytest.raises(ServiceError if isinstance(error, SourceError) else RuntimeError) as raised:
             await api.server.load()
         assert str(raised.value) == expected
-        traces = getattr(raised.value, "__notes__", [])
-        assert bool(traces) != isinstance(error, SourceError)
+        assert f"{type(error).__name__}: " in raised.value.__notes__[0], "where it was raised, for --debug"
 
 
 async def test_an_engine_that_dies_while_it_opens_is_told() -> None:
