@@ -1,11 +1,12 @@
 """JSON answers of the default model under real schemas: valid, ended by their budget, tokens a CPU second.
 
     python benchmarks/real_answers.py --shared-data DIRECTORY --json real_answers.json
-    python benchmarks/real_answers.py --shared-data DIRECTORY --schemas 20 --queries 3
+    python benchmarks/real_answers.py --shared-data DIRECTORY --schemas 100 --queries 10 --peer-queries 1
 
 Every schema of a random part of the real ones (of at most so many characters, which both engines compile) is
 asked the same test queries of the sample, greedily and one at a time: by genret, and by `generate` of
-transformers with xgrammar on the same weights, prompt and budget. The two take turns, schema by schema.
+transformers with xgrammar on the same weights, prompt and budget. The two take turns, schema by schema;
+genret alone answers what is beyond `--peer-queries`.
 Then entities: a field that should name the entity of a query, with the schema shown and without, paired.
 """
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -50,6 +52,7 @@ _NAMED = {
 @click.option("--shared-data", type=FOLDER, envvar="GENRET_SHARED_DATA", required=True, help="With schemas/.")
 @click.option("--schemas", "num_schemas", type=COUNT, default=100)
 @click.option("--queries", "num_queries", type=COUNT, default=10, help="Of each schema.")
+@click.option("--peer-queries", type=click.IntRange(min=1), help="Of each schema, for both.  [default: all]")
 @click.option("--entities", "num_entities", type=COUNT, default=200, help="Queries asked for an entity.")
 @click.option("--max-tokens", type=COUNT, default=128)
 @click.option("--longest", type=COUNT, default=1500, help="Characters of a schema, at most.")
@@ -75,7 +78,10 @@ def _contest(
         texts = [json.dumps(json.loads(line)["schema"]) for line in lines]
     random.Random(17).shuffle(texts)
     engines = {"genret": _genret, "generate with xgrammar": _generate(retriever)}
-    counts = {name: dict.fromkeys(("answers", "valid", "full", "tokens", "cpu_s"), 0.0) for name in engines}
+    alone = "genret alone"
+    kinds = ("answers", "valid", "full", "tokens", "cpu_s")
+    counts = {name: dict.fromkeys(kinds, 0.0) for name in (*engines, alone)}
+    num_paired = min(options.num_queries, options.peer_queries or options.num_queries)
     taken = 0
     for text in texts:
         if len(text) > options.longest or taken == options.num_schemas:
@@ -85,13 +91,17 @@ def _contest(
         for name, engine in engines.items():
             try:
                 begun = time.process_time()
-                answers = engine(retriever, text, queries, options.max_tokens)
+                answers = engine(retriever, text, queries[:num_paired], options.max_tokens)
                 found[name] = time.process_time() - begun, answers
             except (GenretError, RuntimeError):  # refused by one: asked of neither
                 break
         if len(found) < len(engines):
             continue
         taken += 1
+        if queries[num_paired:]:
+            begun = time.process_time()
+            answers = _genret(retriever, text, queries[num_paired:], options.max_tokens)
+            found[alone] = time.process_time() - begun, answers
         for name, (cpu_s, answers) in found.items():
             own = counts[name]
             own["cpu_s"] += cpu_s
@@ -100,7 +110,12 @@ def _contest(
                 own["tokens"] += num_tokens
                 own["full"] += num_tokens >= options.max_tokens - 1
                 own["valid"] += _is_valid(document, text)
-    return {name: {**own, "tokens_per_cpu_s": own["tokens"] / own["cpu_s"]} for name, own in counts.items()}
+        print(f"{taken} schemas", file=sys.stderr)
+    return {
+        name: {**own, "tokens_per_cpu_s": own["tokens"] / own["cpu_s"]}
+        for name, own in counts.items()
+        if own["answers"]
+    }
 
 
 _Answers = list[tuple[str, int]]  # documents with their numbers of tokens
