@@ -52,7 +52,10 @@ if others := [name for name, file in expected.items() if file.read_bytes() != in
     sys.exit(f"the wheel has another text: {', '.join(others)}")
 
 # Modules that only another program loads, by its name, and that so need it: here it is not installed.
-LOADED_BY = {"genret.retrieval.engines.vllm_processors": "vllm"}
+LOADED_BY = {
+    "genret.retrieval.engines.sglang_processor": "sglang",
+    "genret.retrieval.engines.vllm_processors": "vllm",
+}
 
 imported = 0
 for package in map(importlib.import_module, wheel["packages"]):

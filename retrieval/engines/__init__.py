@@ -1,4 +1,4 @@
-"""Engines that run the model elsewhere: vLLM's logits processors, and vLLM behind the library's own API.
+"""Engines that run the model elsewhere: processors of logits in them, and vLLM behind the library's own API.
 
-Knows vLLM. It must not know gRPC, the service, or how decoders work.
+Knows vLLM and SGLang. It must not know gRPC, the service, or how decoders work.
 """

@@ -15,13 +15,11 @@ otherwise, for an unknown index or filter, by the reject token as its only answe
 
 from __future__ import annotations
 
-import logging
 import math
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import groupby
-from pathlib import Path
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -30,17 +28,9 @@ from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDi
 from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsProcessor as LogitsProcessorV2
 
 from genret.decoding.constraints import StaticConstraint
-from genret.retrieval.engines.title_masks import (
-    DISC,
-    TAP,
-    EngineTitles,
-    TitleArguments,
-    masked_logits,
-    tap_path,
-)
-from genret.retrieval.errors import GenretError, InputError
-
-logger = logging.getLogger(__name__)
+from genret.retrieval.engines.followed_requests import EngineSetup, FollowedRequest, constrain
+from genret.retrieval.engines.title_masks import TAP, EngineTitles, TitleArguments, masked_logits
+from genret.retrieval.errors import InputError
 
 # Requests kept that left the batch: preempted ones come back, ended ones do not.
 _MOST_LEFT = 1024
@@ -53,92 +43,14 @@ def check_arguments(params: Any) -> None:
         arguments.check_sampling(params.temperature, params.top_p, params.top_k, params.min_p)
 
 
-class EngineSetup:
-    """The part of vLLM's `additional_config` below "genret", with its indexes opened.
-
-    Raises:
-        GenretError: a setting is missing or wrong, or an index cannot be used with the engine's model.
-    """
-
-    def __init__(self, vllm_config: Any, device: torch.device) -> None:
-        given = dict((vllm_config.additional_config or {}).get("genret") or {})
-        indexes = given.pop("indexes", {})
-        self.reject = given.pop("reject_token", None)
-        folder = given.pop("tap", None)
-        if given:
-            raise InputError("additional_config.genret", f"unknown: {', '.join(given)}")
-        if indexes and not isinstance(self.reject, int):
-            raise InputError("additional_config.genret.reject_token", "must be a token that no title has")
-        if vllm_config.speculative_config is not None:
-            raise InputError(
-                "speculative_config", "must be off: drafted tokens are not checked against titles"
-            )
-        model = vllm_config.model_config
-        self.titles = {
-            name: EngineTitles(path, model.tokenizer, model.get_vocab_size(), device)
-            for name, path in indexes.items()
-        }
-        for name, titles in self.titles.items():
-            if titles.has_token(self.reject):
-                raise InputError(
-                    "additional_config.genret.reject_token", f"a title of {name!r} has {self.reject}"
-                )
-        self.tap = None if folder is None else Path(folder)
-        if self.tap is not None:
-            self.tap.mkdir(mode=0o700, parents=True, exist_ok=True)
-
-    def constraint(self, arguments: TitleArguments) -> tuple[EngineTitles, StaticConstraint] | None:
-        """Return the titles of a request and its constraint; None, and a line in the log, if it is wrong."""
-        try:
-            if arguments.index not in self.titles:
-                known = ", ".join(self.titles) or "none"
-                raise InputError("genret", f"there is no index {arguments.index!r}; there is: {known}")
-            titles = self.titles[arguments.index]
-            return titles, titles.constraint(arguments.restriction)
-        except GenretError as error:
-            logger.warning("refused a request by its reject token: %s", error)
-            return None
-
-    def refuse(self, row: Tensor) -> None:
-        """Leave the reject token alone in a row of logits, (V,)."""
-        only = row[self.reject].clone()
-        row.fill_(-math.inf)
-        row[self.reject] = only
-
-    def leave(self, key: str, prompt: Sequence[int], logits: Tensor) -> None:
-        """Leave logits, (V,), where the reader of `tap_path` looks."""
-        if self.tap is None:
-            logger.warning("genret_tap was asked for, but additional_config.genret.tap names no folder")
-        else:
-            logits.float().cpu().numpy().tofile(tap_path(self.tap, key, prompt))
-
-
-@dataclass(slots=True, eq=False)
-class _Request:
-    """A request of the V1 runner's batch.
-
-    `constraint` None: refused. `at`: tokens that `state` and `log_x` have seen; `pending`: log of the valid
-    mass before the last one.
-    """
-
-    arguments: TitleArguments
-    prompt: Sequence[int]
-    out: list[int]
-    titles: EngineTitles | None
-    constraint: StaticConstraint | None
-    state: int = -1
-    at: int = 0
-    log_x: float = 0.0
-    pending: float = 0.0
-
-    def follow_all(self) -> None:
-        """Walk to the state from the beginning; a draw of `disc` is lost with the masses before."""
-        if self.titles is not None and self.constraint is not None:
-            written = self.arguments.written
-            begun = list(self.prompt[len(self.prompt) - written :]) if written else []
-            self.state = self.titles.state(self.constraint, [*begun, *self.out])
-        if self.at != len(self.out):
-            self.at, self.log_x = len(self.out), -math.inf
+def setup_of(vllm_config: Any, device: torch.device) -> EngineSetup:
+    """Open what vLLM's `additional_config` has below "genret"; raises GenretError."""
+    if vllm_config.speculative_config is not None:
+        raise InputError("speculative_config", "must be off: drafted tokens are not checked against titles")
+    model = vllm_config.model_config
+    given = (vllm_config.additional_config or {}).get("genret") or {}
+    where = "additional_config.genret"
+    return EngineSetup(given, where, model.tokenizer, model.get_vocab_size(), device)
 
 
 class TitleProcessor(LogitsProcessor):  # type: ignore[misc]
@@ -150,10 +62,9 @@ class TitleProcessor(LogitsProcessor):  # type: ignore[misc]
         check_arguments(params)
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
-        self._setup = EngineSetup(vllm_config, device)
-        self._device = device
-        self._requests: dict[int, _Request] = {}
-        self._left: OrderedDict[int, _Request] = OrderedDict()
+        self._setup = setup_of(vllm_config, device)
+        self._requests: dict[int, FollowedRequest] = {}
+        self._left: OrderedDict[int, FollowedRequest] = OrderedDict()
 
     def is_argmax_invariant(self) -> bool:
         """No: the likeliest token may be none that is allowed."""
@@ -179,30 +90,23 @@ class TitleProcessor(LogitsProcessor):  # type: ignore[misc]
 
     def apply(self, logits: Tensor) -> Tensor:
         """Constrain the rows of requests with titles. Shape: (n, V), float32; written in place."""
-        by_constraint: dict[int, list[tuple[int, _Request]]] = {}
-        for place, request in sorted(self._requests.items()):
-            if request.arguments.mode == TAP:
-                self._setup.leave(request.arguments.tap_key, request.prompt, logits[place])
-            elif request.constraint is None:
-                self._setup.refuse(logits[place])
-            else:
-                by_constraint.setdefault(id(request.constraint), []).append((place, request))
-        for group in by_constraint.values():
-            self._constrain(logits, [place for place, _ in group], [request for _, request in group])
+        requests = sorted(self._requests.items(), key=itemgetter(0))
+        if any(request.out and request.out[-1] < 0 for _, request in requests):
+            raise RuntimeError(
+                "vLLM hides the tokens written from a processor found by an entry point: name this one "
+                "by --logits-processors, or the argument logits_processors"
+            )
+        constrain(logits, requests, self._setup)
         return logits
 
-    def _request(self, params: Any, prompt: Sequence[int], out: list[int]) -> _Request | None:
+    def _request(self, params: Any, prompt: Sequence[int], out: list[int]) -> FollowedRequest | None:
         left = self._left.pop(id(out), None)
         if left is not None and left.out is out:  # preempted, and back
             return left
         arguments = TitleArguments.of(params.extra_args)
         if arguments is None:
             return None
-        found = None if arguments.mode == TAP else self._setup.constraint(arguments)
-        titles, constraint = (None, None) if found is None else found
-        request = _Request(arguments, prompt, out, titles, constraint)
-        request.follow_all()
-        return request
+        return FollowedRequest.of(arguments, prompt, out, self._setup)
 
     def _leave(self, place: int) -> None:
         request = self._requests.pop(place, None)
@@ -210,48 +114,6 @@ class TitleProcessor(LogitsProcessor):  # type: ignore[misc]
             self._left[id(request.out)] = request
             if len(self._left) > _MOST_LEFT:
                 self._left.popitem(last=False)
-
-    def _constrain(self, logits: Tensor, places: list[int], requests: list[_Request]) -> None:
-        constraint, titles = requests[0].constraint, requests[0].titles
-        assert constraint is not None  # grouped by it
-        assert titles is not None
-        self._advance(constraint, requests)
-        device = self._device
-        rows = torch.tensor(places, device=device)
-        masked, log_mass = masked_logits(
-            logits[rows],
-            constraint,
-            torch.tensor([request.state for request in requests], device=device),
-            torch.tensor([request.arguments.mode for request in requests], device=device),
-            torch.tensor([request.log_x for request in requests], dtype=torch.float64, device=device),
-            titles.width(min(request.at + request.arguments.written for request in requests)),
-            self._setup.reject,
-        )
-        logits[rows] = masked
-        if any(request.arguments.mode == DISC for request in requests):
-            for request, mass in zip(requests, log_mass.tolist(), strict=True):
-                request.pending = mass
-
-    def _advance(self, constraint: StaticConstraint, requests: Iterable[_Request]) -> None:
-        grown = []
-        for request in requests:
-            if request.out and request.out[-1] < 0:
-                raise RuntimeError(
-                    "vLLM hides the tokens written from a processor found by an entry point: name this one "
-                    "by --logits-processors, or the argument logits_processors"
-                )
-            if len(request.out) == request.at + 1:
-                grown.append(request)
-            elif len(request.out) != request.at:
-                request.follow_all()
-        if not grown:
-            return
-        states = torch.tensor([request.state for request in grown], device=self._device)
-        tokens = torch.tensor([request.out[-1] for request in grown], device=self._device)
-        following = constraint.advance(states, tokens).tolist()
-        for request, state in zip(grown, following, strict=True):
-            request.at, request.state = request.at + 1, state
-            request.log_x += request.pending
 
 
 class TitleProcessorV2(LogitsProcessorV2):  # type: ignore[misc]
@@ -263,7 +125,7 @@ class TitleProcessorV2(LogitsProcessorV2):  # type: ignore[misc]
         check_arguments(sampling_params)
 
     def __init__(self, vllm_config: Any, req_states: Any) -> None:
-        self._setup = EngineSetup(vllm_config, req_states.device)
+        self._setup = setup_of(vllm_config, req_states.device)
         self._batch = req_states
         slots, device = req_states.max_num_reqs, req_states.device
         self._state = torch.full((slots,), -1, dtype=torch.int64, device=device)
