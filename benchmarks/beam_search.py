@@ -109,6 +109,7 @@ def _differing(figures: dict[str, Any], _options: SimpleNamespace) -> str | None
 )
 @click.option("--hidden", type=click.IntRange(min=64), default=Sizes().hidden, help="Width of the model.")
 @click.option("--layers", type=COUNT, default=Sizes().layers, help="Depth of the model.")
+@click.option("--device", default="cpu", help="`titles`: where to run.")
 @click.option("--plot", type=NEW_FILE, help="Draw `trace` there.")
 def main(options: SimpleNamespace) -> dict[str, Any]:
     """Measure trie beam search."""
@@ -123,8 +124,8 @@ def main(options: SimpleNamespace) -> dict[str, Any]:
     sizes = Sizes(
         hidden=hidden, layers=options.layers, kv_heads=max(1, hidden // 192), intermediate=intermediate
     )
-    twins = Twins.random(sizes)
-    titles = EqualTitles.make(options.number, twins.vocab_size)
+    twins = Twins.random(sizes, options.device)
+    titles = EqualTitles.make(options.number, twins.vocab_size, options.device)
     click.echo(
         f"random Llama of {twins.num_parameters / 1e6:.1f} M parameters, {twins.token_bytes:,} bytes of keys "
         f"and values per token; {titles.number:,} titles of {titles.tokens} tokens"
@@ -153,7 +154,7 @@ def main(options: SimpleNamespace) -> dict[str, Any]:
 def _warm_up(twins: Twins, titles: EqualTitles) -> None:
     """Let everything be imported, compiled and allocated once."""
     setting = Setting(64, 5)
-    prompts = setting.prompts(twins.vocab_size)
+    prompts = setting.prompts(twins.vocab_size).to(twins.stock.device)
     search(twins.model(), titles.trie, prompts, setting.beams)
     generate(twins.stock, prompts, setting.beams, titles.tokens, titles.dictionary)
 
@@ -300,7 +301,9 @@ def title_search(twins: Twins, titles: EqualTitles, options: SimpleNamespace) ->
     disagreements = Disagreements()
     work = Work(twins, titles.trie, titles.dictionary, titles.tokens)
     cells = [
-        compete(work, setting, setting.prompts(twins.vocab_size), options, disagreements)
+        compete(
+            work, setting, setting.prompts(twins.vocab_size).to(twins.stock.device), options, disagreements
+        )
         for setting in options.settings or _TITLES
     ]
     return {"titles": titles.number, "cells": cells, "agreement": disagreements.report()}

@@ -1,8 +1,7 @@
 """A step of the constraint on a GPU: how long, which share of a model's decode step, and whether it waits.
 
-    python benchmarks/gpu_step.py                              # 6 and 60 million synthetic rows, resident
     python benchmarks/gpu_step.py --index six_million.index
-    python benchmarks/gpu_step.py --device cpu --rows 100000 --branches 4 --layers 2 --hidden 64
+    python benchmarks/gpu_step.py --index sample.index --device cpu --branches 4 --layers 2 --hidden 64
 
 Branches stand on prefixes of random rows, 0 to 6 tokens deep (all on one node at depth 0, as in DISC); a
 figure is the mean over depths. `verify` looks at 50 candidates per branch, `padded` lists the children in as
@@ -17,17 +16,15 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 import numpy as np
-import numpy.typing as npt
 import torch
-from harness.prefixes import walk
+from harness.prefixes import sample_prefixes, walk
 from harness.report import COUNT, FOLDER, Spread, benchmark, shown
 from harness.timing import in_turn
 from harness.twin_models import Sizes, random_llama, synchronize
@@ -41,7 +38,6 @@ from genret.decoding.model.hf_model import HFLanguageModel
 from genret.decoding.params import MAX_SAMPLES, DiscParams
 from genret.decoding.stopping import StopPoll
 from genret.decoding.trie.title_trie import TitleTrie
-from genret.decoding.trie.trie_arrays import derive_trie
 from genret.retrieval.index.reader import Index
 
 _DEPTHS = range(7)
@@ -49,71 +45,10 @@ _CANDIDATES = 50
 _STEPS = 6  # of the model, in a row
 _CALLS = 10
 PROMPT = [1] * 64
-VOCAB_SIZE = 50_257
-_END = VOCAB_SIZE - 1
-# Tokens that tell the rows apart: how many there are at each depth, and how much the first are preferred.
-_FAN_OUT = (50_256, 4_096, 512, 128)
-_SKEW = (4, 3, 2, 2)
-_LONGEST_TAIL = 8
-_BLOCK = 1 << 22
-
-
-class Resident(NamedTuple):
-    """A trie on the device, and its rows by rank."""
-
-    trie: TitleTrie
-    row: Callable[[int], tuple[int, ...]]
-
-
-class SyntheticRows:
-    """About so many distinct rows of 5 to 12 tokens in order, none a prefix of another.
-
-    The first four tokens are skewed, so that a few prefixes have most of the rows; the others are random.
-    Rows that come out equal are left out, a few in a hundred.
-
-    Attributes:
-        tokens: All rows, one after the other. Shape: (total,), uint16.
-        offsets: Row r is tokens[offsets[r] : offsets[r + 1]]. Shape: (R + 1,), int64.
-    """
-
-    def __init__(self, number: int) -> None:
-        rng = np.random.default_rng(0)
-        sizes = [min(_BLOCK, number - first) for first in range(0, number, _BLOCK)]
-        keys = np.unique(np.concatenate([_keys(rng, size) for size in sizes]))
-        lengths = len(_FAN_OUT) + 1 + rng.integers(0, _LONGEST_TAIL, len(keys))
-        self.offsets = np.zeros(len(keys) + 1, dtype=np.int64)
-        np.cumsum(lengths, out=self.offsets[1:])
-        self.tokens = np.empty(self.offsets[-1], dtype=np.uint16)
-        for first in range(0, len(self.tokens), _BLOCK):
-            piece = self.tokens[first : first + _BLOCK]
-            piece[:] = rng.integers(0, _END, len(piece), dtype=np.uint16)
-        for depth in reversed(range(len(_FAN_OUT))):
-            keys, token = np.divmod(keys, _FAN_OUT[depth])
-            self.tokens[self.offsets[:-1] + depth] = token
-        self.tokens[self.offsets[1:] - 1] = _END
-
-    def row(self, rank: int) -> tuple[int, ...]:
-        """Return the tokens of a row."""
-        return tuple(self.tokens[self.offsets[rank] : self.offsets[rank + 1]].tolist())
-
-
-def _keys(rng: np.random.Generator, size: int) -> npt.NDArray[np.int64]:
-    """Return integers whose order is that of the first tokens they stand for."""
-    keys = np.zeros(size, dtype=np.int64)
-    for fan_out, skew in zip(_FAN_OUT, _SKEW, strict=True):
-        keys = keys * fan_out + (fan_out * rng.random(size) ** skew).astype(np.int64)
-    return keys
 
 
 @benchmark("numpy", "torch", "transformers")
-@click.option("--index", type=FOLDER, help="Use its rows.")
-@click.option(
-    "--rows",
-    type=click.IntRange(min=1000),
-    multiple=True,
-    default=(6_000_000, 60_000_000),
-    help="Synthetic rows, once per catalogue. 60 million take about 5 GB of the host's memory.",
-)
+@click.option("--index", type=FOLDER, required=True, help="Its trie is put on the device.")
 @click.option(
     "--branches",
     type=click.IntRange(1, 8192),
@@ -135,34 +70,29 @@ def main(options: SimpleNamespace) -> list[dict[str, Any]] | None:
         raise click.UsageError(f"--hidden must be a multiple of 64, got {hidden}")
     torch.manual_seed(0)
     figures = []
-    with torch.no_grad():
-        for resident in catalogues(options.index, options.rows, where):
-            trie = resident.trie
-            click.echo(f"{trie.num_rows:,} rows, {trie.num_bytes / 1e9:.2f} GB on the device")
-            sizes = Sizes(trie.vocab_size, hidden, options.layers, max(1, hidden // 256), 4 * hidden)
-            model = HFLanguageModel(random_llama(sizes, where, torch.bfloat16))
-            for number in options.branches:
-                figure = measure(resident, model, number, options.repeats)
-                figures.append(shown(f"{number} branches", figure))
+    with torch.no_grad(), Index.open(options.index, verify_digests=False) as index:
+        trie = TitleTrie(index.trie_arrays(), index.vocab_size, where)
+        click.echo(f"{trie.num_rows:,} rows, {trie.num_bytes / 1e9:.2f} GB on the device")
+        sizes = Sizes(trie.vocab_size, hidden, options.layers, max(1, hidden // 256), 4 * hidden)
+        model = HFLanguageModel(random_llama(sizes, where, torch.bfloat16))
+        for number in options.branches:
+            figure = measure(index, trie, model, number, options.repeats)
+            figures.append(shown(f"{number} branches", figure))
     return figures
 
 
-def catalogues(index: Path | None, rows: Sequence[int], device: torch.device) -> Iterator[Resident]:
-    """Put one trie after the other on the device."""
-    if index is not None:
-        with Index.open(index, verify_digests=False) as opened:
-            yield Resident(TitleTrie(opened.trie_arrays(), opened.vocab_size, device), opened.row_token_ids)
-        return
-    for number in rows:
-        made = SyntheticRows(number)
-        arrays = derive_trie(made.tokens, made.offsets)
-        yield Resident(TitleTrie(arrays, VOCAB_SIZE, device, kernels="torch"), made.row)
-
-
-def measure(resident: Resident, model: HFLanguageModel, branches: int, repeats: int) -> dict[str, Any]:
+def measure(
+    index: Index, trie: TitleTrie, model: HFLanguageModel, branches: int, repeats: int
+) -> dict[str, Any]:
     """Take all figures for a number of branches."""
-    trie, device = resident.trie, model.device
-    contests = [contestants(trie, states, depth, branches) for states, depth in prefixes(resident, branches)]
+    device = model.device
+    rows = sample_prefixes(index, np.arange(trie.num_rows), branches, np.random.default_rng(0), _DEPTHS)
+    query = torch.zeros(branches, dtype=torch.int64, device=device)
+    stands = [walk(trie, prefixes, query) for prefixes in rows]
+    contests = [
+        contestants(trie, states[:1] if depth == 0 else states, depth, branches)
+        for depth, states in enumerate(stands)
+    ]
 
     def mean_seconds(name: str) -> float:
         return statistics.fmean(seconds_per_call(contest[name], device) for contest in contests)
@@ -181,19 +111,6 @@ def measure(resident: Resident, model: HFLanguageModel, branches: int, repeats: 
         "fastest_share_of_decode": Spread.of_ratios(times[fastest], decode),
         "loop": loop(trie, model, branches, repeats),
     }
-
-
-def prefixes(resident: Resident, branches: int) -> Iterator[tuple[Tensor, int]]:
-    """Yield the states after prefixes of random rows that go on, depth by depth, and the depth."""
-    trie, rng = resident.trie, np.random.default_rng(0)
-    rows = [resident.row(int(rank)) for rank in rng.integers(0, trie.num_rows, 8 * branches + 64)]
-    for depth in _DEPTHS:
-        long = [row[:depth] for row in rows if len(row) > depth]
-        chosen = [long[n % len(long)] for n in range(branches)] if long else []
-        if not chosen:
-            return
-        states = walk(trie, chosen, torch.zeros(branches, dtype=torch.int64, device=trie.device))
-        yield states[:1] if depth == 0 else states, depth
 
 
 def contestants(trie: TitleTrie, states: Tensor, depth: int, n: int) -> dict[str, Callable[[], object]]:

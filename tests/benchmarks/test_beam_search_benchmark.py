@@ -1,4 +1,4 @@
-"""`beam_search.py` and `gpu_beam_search.py`: their parts, and runs too small to measure anything."""
+"""`beam_search.py`: its parts, and runs too small to measure anything."""
 
 from __future__ import annotations
 
@@ -177,13 +177,3 @@ def test_a_peer_that_would_take_too_long_is_named(figures_of: Callable[..., Any]
     assert "--max-cell-seconds" in cell["generate"]["not_run"]
     assert cell["generate"]["kv_bytes_computed"] > cell["ours"]["kv_bytes"]
     assert figures["titles"]["agreement"]["compared"] == 0
-
-
-@pytest.mark.slow
-def test_the_script_for_a_gpu_runs_without_one(figures_of: Callable[..., Any]) -> None:
-    (figure,) = figures_of("gpu_beam_search.py", "--tiny")
-    assert figure["model"] == "tiny"
-    for side in ("ours", "generate", "generate, prompt run once"):
-        assert figure[side]["tokens_per_s"]["median"] > 0
-        assert figure[side]["peak_bytes"] is None
-    assert figure["generate"]["rows_in_common"] > 0.5

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import answer_validity
-import answers
 import click
 import complete
 import pyarrow as pa
@@ -54,22 +53,6 @@ def test_every_answer_of_a_tiny_model_is_valid(tmp_path: Path) -> None:
     assert not figures["refused"]
     assert figures["forced_share"] > 0.05
     assert all(line["answers"] == line["valid"] > 0 for line in figures["methods"].values())
-
-
-def test_drafts_change_nothing_in_what_tiny_models_write(tmp_path: Path) -> None:
-    options = ["--tiny", "--only", "boolnull", "--only", "enum5", "--whitespace", "spaced"]
-    options += ["--queries", "2", "--rounds", "2", "--max-tokens", "8"]
-    lines = invoked(answers.main, tmp_path, *options)[0]["tiny"]
-    assert [line["schema"] for line in lines] == ["enum5", "boolnull"]
-    for line in lines:
-        ways = line["ways"]
-        assert line["drafts_change_nothing"]
-        assert ways["nothing"]["passes_per_token"] == 1.0
-        assert ways["forced"]["passes"] < ways["nothing"]["passes"]
-        assert ways["forced"]["forced_share"] > 0.2
-        assert ways["both"]["passes"] <= ways["forced"]["passes"]
-        assert ways["drafted"]["drafted"] > 0
-        assert all(len(way["milliseconds"]["values"]) == 2 for way in ways.values())
 
 
 @pytest.mark.shared_data
