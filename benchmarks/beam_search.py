@@ -1,16 +1,13 @@
-"""Trie beam search over a shared token tree: against `generate`, what it costs beside the model, and memory.
+"""Trie beam search over a shared token tree against `generate`: time, memory, and whether lists agree.
 
     python benchmarks/beam_search.py                                        # everything
     python benchmarks/beam_search.py --only titles --settings 512/15/1 --settings 2048/40/1
-    python benchmarks/beam_search.py --only trace --plot docs/images/beam-search-kv.png
 
 The model is a random Llama of 100 M parameters (12 layers, width 768, 12 heads over 4 of keys and values,
 32,000 tokens), fp32. A setting is PROMPT/BEAMS/BATCH. `titles`: lists from 100,000 synthetic titles of one
 length against transformers' `generate`, with a dictionary trie as `prefix_allowed_tokens_fn`, and against the
-same with a prompt that was run once; times, memory, and whether sets and scores agree. `upkeep`: the share of
-decoding that is not the model's forward, by component, instrumented. `free`: 100 tokens without a catalogue,
-on this model and on the default one. `ablation`: policies of collecting dead branches. `trace`: memory over
-the steps of decoding. `prefix`: a few-shot prefix shared by all requests.
+same with a prompt that was run once; times, memory, and whether sets and scores agree. `free`: 100 tokens
+without a catalogue, on this model and on the default one. `prefix`: a few-shot prefix shared by all requests.
 
 The exit status is 1 when a list of ours differs from one of `generate`. Peers that would take too long or too
 much memory are left out, and the table says so.
@@ -18,14 +15,10 @@ much memory are left out, and the table says so.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from statistics import median
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 import click
 import torch
@@ -38,47 +31,36 @@ from harness.beam_contest import (
     Run,
     Setting,
     SettingType,
-    finished,
     generate,
     search,
 )
-from harness.beam_memory import NEVER, ablation, draw, trace, traced, works
 from harness.dictionary_trie import Node
 from harness.processes import available_bytes
-from harness.report import COUNT, NEW_FILE, Spread, benchmark, shown
+from harness.report import COUNT, Spread, benchmark, shown
 from harness.sample_data import SMALL_MODEL, sample_prompts
 from harness.timing import in_turn, timed
 from harness.twin_models import END, FIRST, Sizes, Twins
-from torch import Tensor, nn
+from torch import Tensor
 
-import genret.decoding.beam_search.trie_beam_search as walks
-from genret.decoding.beam_search import beam_search
 from genret.decoding.constraints import Constraint
 from genret.decoding.free_text import FreeText
 from genret.decoding.language_model import PromptPrefix
 from genret.decoding.model.hf_model import HFLanguageModel
-from genret.decoding.model.hf_session import TreeSession
-from genret.decoding.model.token_tree import CollectionPolicy, TokenTree
-from genret.decoding.model.tree_cache import TreeCache
-from genret.decoding.params import BeamParams
 
 TOLERANCE = 1e-3  # float32, sums of up to a hundred log-probabilities in the hundreds
-_SECTIONS = ("titles", "upkeep", "free", "ablation", "trace", "prefix")
+_SECTIONS = ("titles", "free", "prefix")
 _TITLES = tuple(
     Setting(prompt, beams, batch) for prompt in (64, 512, 2048) for beams in (5, 15, 40) for batch in (1, 8)
 )
-_UPKEEP = (*(Setting(512, beams) for beams in (5, 15, 40)), Setting(512, 15, 8))
 _FREE = tuple(Setting(prompt, beams) for prompt in (64, 400) for beams in (9, 15))
 # Tokens shared, queries at a time, tokens behind the prefix.
 _PREFIXES, _BATCHES, _OWN = (448, 1984), (1, 4), 64
 _COPY_S_PER_BYTE = 1e-9  # of a cache that is concatenated, reordered and attended to, per step; one thread
 _MARGIN = 1.25
-FORWARD, STEP, EXPAND = "forward", "step", "expansion"
-GROW, COLLECT = "masks and positions", "collection and room"
 
 
 def _differing(figures: dict[str, Any], _options: SimpleNamespace) -> str | None:
-    compared = [figures[name]["agreement"] for name in ("titles", "free", "ablation") if name in figures]
+    compared = [figures[name]["agreement"] for name in ("titles", "free") if name in figures]
     return "lists differ" if any(agreement["different"] for agreement in compared) else None
 
 
@@ -91,7 +73,7 @@ def _differing(figures: dict[str, Any], _options: SimpleNamespace) -> str | None
     multiple=True,
     type=SettingType(),
     show_default="each section's own",
-    help="`titles`, `upkeep`, `free`: only this; may be repeated.",
+    help="`titles`, `free`: only this; may be repeated.",
 )
 @click.option("--repeats", type=COUNT, default=3, help="Rounds; all sides take turns.")
 @click.option("--threads", type=COUNT, default=1, help="Threads of torch, for all sides.")
@@ -103,19 +85,12 @@ def _differing(figures: dict[str, Any], _options: SimpleNamespace) -> str | None
 )
 @click.option("--titles", "number", type=click.IntRange(min=1000), default=100_000, help="Titles.")
 @click.option("--new-tokens", type=click.IntRange(min=2), default=100, help="Length of free outputs.")
-@click.option("--queries", type=COUNT, default=4, help="`ablation`, `trace`: queries averaged over.")
-@click.option(
-    "--prompt", type=click.IntRange(64, 400), default=400, help="`ablation`, `trace`: tokens of prompts."
-)
 @click.option("--hidden", type=click.IntRange(min=64), default=Sizes().hidden, help="Width of the model.")
 @click.option("--layers", type=COUNT, default=Sizes().layers, help="Depth of the model.")
 @click.option("--device", default="cpu", help="`titles`: where to run.")
-@click.option("--plot", type=NEW_FILE, help="Draw `trace` there.")
 def main(options: SimpleNamespace) -> dict[str, Any]:
     """Measure trie beam search."""
     chosen, hidden, repeats = options.only or _SECTIONS, options.hidden, options.repeats
-    if options.plot and "trace" not in chosen:
-        raise click.UsageError("--plot needs the section trace")
     if hidden % 64:
         raise click.UsageError(f"--hidden must be a multiple of 64, got {hidden}")
     torch.set_num_threads(options.threads)
@@ -138,16 +113,9 @@ def main(options: SimpleNamespace) -> dict[str, Any]:
             click.echo(f"\n{name}")
             figures[name] = measure()
 
-    searches = (options.prompt, options.queries, options.new_tokens)
     section("titles", lambda: title_search(twins, titles, options))
-    section("upkeep", lambda: upkeep(twins, titles, options.settings or _UPKEEP, repeats))
     section("free", lambda: free_outputs(twins, options))
-    section("ablation", lambda: collection(works(twins, titles, *searches), repeats))
-    section("trace", lambda: [trace(work) for work in works(twins, titles, *searches)[::-1]])
     section("prefix", lambda: shared_prefix(twins, repeats))
-    if options.plot:
-        draw(options.plot, figures["trace"])
-        click.echo(f"drawn: {options.plot}")
     return figures
 
 
@@ -327,108 +295,8 @@ def free_outputs(twins: Twins, options: SimpleNamespace) -> dict[str, Any]:
                 if name == "default"
                 else setting.prompts(model.vocab_size)
             )
-            cell = compete(work, setting, prompts, options, disagreements)
-            cell["live"] = _live(work, setting, prompts[0].tolist())
-            figures[name].append(cell)
+            figures[name].append(compete(work, setting, prompts, options, disagreements))
     return {"new_tokens": new_tokens, **figures, "agreement": disagreements.report()}
-
-
-def _live(work: Work, setting: Setting, prompt: list[int]) -> dict[str, float]:
-    """Count the tokens that live in the tree, in a run of its own."""
-    moments = traced(work.twins.model(CollectionPolicy.never()), work.constraint, prompt, setting.beams)
-    steps = len(moments)
-    figure = {
-        "live_per_depth": moments[-1].live / steps,
-        "written_per_depth": moments[-1].written / steps,
-        "branches": setting.beams,
-    }
-    return shown("live at the end, per token of the text", figure)
-
-
-def collection(cases: Sequence[Any], repeats: int) -> dict[str, Any]:
-    """Compare policies of collection. The lists must not depend on them."""
-    disagreements = Disagreements()
-    figures: dict[str, Any] = {}
-    for work in cases:
-        figures[work.name], runs = ablation(work, repeats)
-        for policy, column in runs.items():
-            for one, other in zip(runs[NEVER], column, strict=True):
-                disagreements.add(f"{work.name}, {policy}", Agreement.of(one.lists, other.lists))
-    return {**figures, "agreement": disagreements.report()}
-
-
-def upkeep(
-    twins: Twins, titles: EqualTitles, settings: Sequence[Setting], repeats: int
-) -> list[dict[str, Any]]:
-    """Take the time of decoding apart, by medians over the repeats."""
-    figures = []
-    for setting in settings:
-        runs = [_shares(twins, titles, setting, seed) for seed in range(repeats)]
-        figure = {part: median(run[part] for run in runs) for part in runs[0]}
-        figures.append({"setting": setting.text(), **shown(setting.words(), figure)})
-    return figures
-
-
-def _shares(twins: Twins, titles: EqualTitles, setting: Setting, seed: int) -> dict[str, float]:
-    """Run one search and return shares of the time behind its prefill, and the time of a step."""
-    model = twins.model()
-    session = model.prefill(setting.prompts(model.vocab_size, seed).tolist())
-    clock = _Clock()
-    with clock.measuring(twins.own):
-        begun = time.perf_counter()
-        params = [BeamParams(setting.beams, setting.beams)] * setting.batch
-        result = finished(beam_search(session, titles.trie, params))[0]
-        whole = time.perf_counter() - begun
-    spent = clock.seconds
-    upkeep_s = whole - spent[FORWARD]
-    session_s = spent[STEP] - spent[FORWARD]
-    parts = {
-        "upkeep": upkeep_s,
-        GROW: spent[GROW],
-        COLLECT: spent[COLLECT],
-        "rest of the session": session_s - spent[GROW] - spent[COLLECT],
-        EXPAND: spent[EXPAND],
-        "choice and lists": upkeep_s - session_s - spent[EXPAND],
-    }
-    return {
-        **{part: seconds / whole for part, seconds in parts.items()},
-        "ms_per_step": 1e3 * whole / max(1, result.num_steps),
-    }
-
-
-class _Clock:
-    """Seconds spent in some functions of the decoder, by name."""
-
-    def __init__(self) -> None:
-        self.seconds = dict.fromkeys((FORWARD, STEP, GROW, COLLECT, EXPAND), 0.0)
-
-    @contextmanager
-    def measuring(self, module: nn.Module) -> Iterator[None]:
-        """Put clocks around the functions, and take them away at the end."""
-        parts = (
-            (module, "forward", FORWARD),
-            (TreeSession, "step", STEP),
-            (TokenTree, "grow", GROW),
-            (TokenTree, "collect", COLLECT),
-            (TreeCache, "compact", COLLECT),
-            (TreeCache, "make_room", COLLECT),
-            (walks, "listed", EXPAND),
-        )
-        with ExitStack() as stack:
-            for owner, name, part in parts:
-                timing = self._timing(getattr(owner, name), part)
-                stack.enter_context(patch.object(owner, name, timing))
-            yield
-
-    def _timing(self, inner: Callable[..., Any], part: str) -> Callable[..., Any]:
-        def timing(*args: Any, **kwargs: Any) -> Any:
-            begun = time.perf_counter()
-            try:
-                return inner(*args, **kwargs)
-            finally:
-                self.seconds[part] += time.perf_counter() - begun
-
-        return timing
 
 
 def shared_prefix(twins: Twins, repeats: int) -> list[dict[str, Any]]:

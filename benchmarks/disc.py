@@ -1,9 +1,8 @@
-"""DISC: time per draw, exactness, adaptive draws, proposal beams, and what the mass can tell.
+"""DISC: time per draw, exactness, the bias of constrained decoding, proposal beams, what the mass can tell.
 
     python benchmarks/disc.py                                         # everything, on synthetic titles
     python benchmarks/disc.py --only time --index six_million.index   # wall time over an index of GPT-2 ids
     python benchmarks/disc.py --only time --titles titles.parquet     # or over a list of titles
-    python benchmarks/disc.py --only exactness --only adaptive --plot docs/images/disc.png
     python benchmarks/disc.py --only bias --bias-plot docs/images/trie-bias.png
 
 `time`: a whole request (prompt of 256 tokens) on a random Llama of 102 M parameters that leans towards
@@ -11,10 +10,8 @@ titles (`harness/leaning_model.py` says how), fp32, one torch thread: K draws ag
 together against eight over the same prompt KV with the same random numbers, with the prefill and without;
 runs that needed phase two, which doubles the forwards, are told apart. `exactness`: catalogues whose P_S is
 enumerated, against sampling error (parametric bootstrap), the exact law of Algorithm 1 and Theorem 3.1, all
-judged together. `adaptive`: adaptive against plain draws at P_L(S) of 0.5, 0.1 and 0.02, on 24 titles and on
-3,000: what comes as close to P_S in fewer forwards, tokens or draws. `bias`: constrained decoding and DISC on
-a catalogue where the first is wrong by a formula (`harness/trie_bias.py`). `beams` and `calibration`: the
-default model on the dev and test queries of data/.
+judged together. `bias`: constrained decoding and DISC on a catalogue where the first is wrong by a formula
+(`harness/trie_bias.py`). `beams` and `calibration`: the default model on the dev and test queries of data/.
 """
 
 from __future__ import annotations
@@ -28,15 +25,14 @@ from typing import Any
 import click
 import numpy as np
 import torch
-from harness.divergence import Array, auc, expected_draws
-from harness.exactness import adaptive, exactness
+from harness.divergence import Array, auc
+from harness.exactness import exactness
 from harness.leaning_model import LeaningModel
-from harness.report import COUNT, FILE, FOLDER, NEW_FILE, NEW_FOLDER, Spread, benchmark, picture, shown
+from harness.report import COUNT, FILE, FOLDER, NEW_FILE, NEW_FOLDER, Spread, benchmark, shown
 from harness.sample_data import Query, answers, held_out_queries, sample_retriever
 from harness.timing import timed
 from harness.titles import TOKENIZER, batches, tokenizer_file
-from harness.trie_bias import bias
-from harness.trie_bias import draw as draw_bias
+from harness.trie_bias import bias, draw
 from harness.twin_models import random_model
 from tokenizers import Tokenizer
 from torch import Tensor
@@ -50,12 +46,9 @@ from genret.decoding.stopping import StopPoll
 from genret.decoding.trie.title_trie import TitleTrie
 from genret.retrieval.index.reader import Index
 
-_SECTIONS = ("time", "exactness", "adaptive", "bias", "beams", "calibration")
+_SECTIONS = ("time", "exactness", "bias", "beams", "calibration")
 _VOCAB, _TITLE_TOKENS = 50_257, 8  # GPT-2's vocabulary; mean length of Wikipedia's titles in it
 _HIDDEN, _LAYERS = 768, 9
-_COLOURS = ("#1f6feb", "#d9480f", "#2b8a3e", "#862e9c")
-_GREY = "#868e96"
-_MOST = 64  # draws on the left of the picture
 _PROMPT = 256
 _TOGETHER = 8
 # Probability of the valid tokens together at a step: most first draws are accepted; two in five are; none is,
@@ -91,18 +84,14 @@ _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 @click.option("--limit", type=COUNT, default=200_000, help="`time`: most titles, but of an index.")
 @click.option("--repeats", type=COUNT, default=9, help="`time`: pairs of measurements.")
 @click.option("--results", type=click.IntRange(min=2), default=20_000, help="Most results per law compared.")
-@click.option("--runs", type=COUNT, default=50, help="`adaptive`: queries answered alone.")
 @click.option("--seeds", type=COUNT, default=3, help="`beams`: seeds.")
 @click.option("--queries", type=COUNT, help="`beams`, `calibration`: only so many queries.")
 @click.option("--hidden", type=click.IntRange(min=64), default=_HIDDEN, help="`time`: width of the model.")
 @click.option("--layers", type=COUNT, default=_LAYERS, help="`time`: depth of the model.")
-@click.option("--plot", type=NEW_FILE, help="Draw `exactness` and `adaptive` there.")
 @click.option("--bias-plot", type=NEW_FILE, help="Draw `bias` there.")
 def main(options: SimpleNamespace) -> dict[str, Any]:
     """Measure DISC."""
     chosen, results = options.only or _SECTIONS, options.results
-    if options.plot and not {"exactness", "adaptive"} <= set(chosen):
-        raise click.UsageError("--plot needs the sections exactness and adaptive")
     if options.bias_plot and "bias" not in chosen:
         raise click.UsageError("--bias-plot needs the section bias")
     torch.set_num_threads(1)
@@ -115,18 +104,14 @@ def main(options: SimpleNamespace) -> dict[str, Any]:
 
     section("time", lambda: _time(options))
     section("exactness", lambda: exactness(results))
-    section("adaptive", lambda: adaptive(results, options.runs))
     section("bias", lambda: bias(results))
     if {"beams", "calibration"} & set(chosen):
         asked = held_out_queries(options.queries)
         with sample_retriever() as retriever:
             section("beams", lambda: beams(retriever, asked, options.seeds))
             section("calibration", lambda: calibration(retriever, asked))
-    if options.plot:
-        draw(options.plot, figures["exactness"], figures["adaptive"])
-        click.echo(f"drawn: {options.plot}")
     if options.bias_plot:
-        draw_bias(options.bias_plot, figures["bias"])
+        draw(options.bias_plot, figures["bias"])
         click.echo(f"drawn: {options.bias_plot}")
     return figures
 
@@ -346,85 +331,6 @@ def _at(threshold: float, inside: Array, outside: Array, right: Array) -> dict[s
         "answered": float(answered.mean()),
         "right_among_answered": float(right[answered].mean()) if answered.any() else 0.0,
     }
-
-
-def draw(file: Path, exactness: dict[str, Any], adaptive: list[dict[str, Any]]) -> None:
-    """Draw docs/images/disc.png: divergence against K, and draws used against Theorem 3.1."""
-    with picture(file, 2, (9.0, 3.9), layout="constrained") as (_, (left, right)):
-        _divergences(left, adaptive)
-        _draws(right, exactness["catalogues"])
-
-
-def _divergences(axes: Any, figures: list[dict[str, Any]]) -> None:
-    """Plain DISC by its exact law; adaptive draws as measured, where they stand out of sampling error."""
-    figures = [f for f in figures if f["num_samples"] == 1 and f["catalogue"] == "broad"]
-    for colour, figure in zip(_COLOURS, figures, strict=False):
-        plain = [s for s in figure["settings"] if s["way"] == "plain" and s["num_draws"] <= _MOST]
-        adapted = [s for s in figure["settings"] if s["way"] == "adaptive" and s["num_draws"] <= _MOST]
-        draws = [s["num_draws"] for s in plain]
-        axes.plot(draws, [s["kl"] for s in plain], "o-", color=colour, markersize=4, linewidth=1)
-        seen = [s for s in adapted if s["kl"] > 2 * s["kl_stderr"]]
-        axes.errorbar(
-            [s["num_draws"] for s in seen],
-            [s["kl"] for s in seen],
-            yerr=[2 * s["kl_stderr"] for s in seen],
-            fmt="s--",
-            color=colour,
-            markersize=4,
-            markerfacecolor="white",
-            linewidth=1,
-        )
-        axes.plot([], [], color=colour, linewidth=3, label=f"$P_L(S)$ = {figure['mass']:.2g}")
-    floor = [min(2 * f["settings"][i]["measured"]["stderr"] for f in figures) for i in range(2 * len(draws))]
-    axes.fill_between(draws, [1e-9] * len(draws), floor[1::2], color=_GREY, alpha=0.25, linewidth=0)
-    axes.plot([], [], "o-", color=_GREY, markersize=4, linewidth=1, label="plain, its exact law")
-    axes.plot(
-        [], [], "s--", color=_GREY, markersize=4, markerfacecolor="white", linewidth=1, label="adaptive"
-    )
-    axes.fill_between([], [], color=_GREY, alpha=0.25, linewidth=0, label="lost in sampling error")
-    axes.set_yscale("log")
-    largest = max(s["kl"] for figure in figures for s in figure["settings"])
-    axes.set_ylim(min(floor) / 3, 60 * largest)  # room for the legend
-    _draws_axis(axes, draws)
-    axes.set_ylabel("KL($P_S$ || results), nats")
-    axes.set_title("Distance from the target, 3,000 titles")
-    axes.legend(frameon=False, fontsize=8, ncols=2)
-
-
-def _draws(axes: Any, figures: list[dict[str, Any]]) -> None:
-    """Lines: the formula; dots with 95 % intervals: what was counted."""
-    for colour, figure in zip(_COLOURS, figures, strict=False):
-        used = [f for f in figure["by_draws"] if f["num_draws"] > 1]
-        draws = [f["num_draws"] for f in used]
-        span = [draws[0] + i / 20 for i in range(20 * (draws[-1] - draws[0]) + 1)]
-        axes.plot(
-            span, [expected_draws(figure["mass"], k) for k in span], color=colour, linewidth=1, alpha=0.6
-        )
-        axes.errorbar(
-            draws,
-            [f["mean_draws"] for f in used],
-            yerr=[f["mean_draws_error"] for f in used],
-            fmt="o",
-            color=colour,
-            markersize=4,
-            capsize=3,
-            linewidth=1,
-            label=f"{figure['catalogue']}, $P_L(S)$ = {figure['mass']:.2g}",
-        )
-    axes.plot([], [], color=_GREY, linewidth=1, label="Theorem 3.1's formula")
-    axes.set_ylim(bottom=0)
-    _draws_axis(axes, draws)
-    axes.set_ylabel("mean draws per result")
-    axes.set_title("Draws used")
-    axes.legend(frameon=False, fontsize=8)
-
-
-def _draws_axis(axes: Any, draws: list[int]) -> None:
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(draws, [str(k) for k in draws])
-    axes.minorticks_off()
-    axes.set_xlabel("K, the most draws tried for acceptance")
-    axes.grid(axis="y", color=_GREY, alpha=0.15)
 
 
 if __name__ == "__main__":

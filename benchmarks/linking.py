@@ -39,7 +39,7 @@ import click
 import pyarrow.parquet as pq
 import torch
 from harness.beam_contest import allowed, generated
-from harness.dictionary_trie import nested_dictionaries, row_lists
+from harness.dictionary_trie import whole_dictionary
 from harness.processes import MemoryTrace
 from harness.report import COUNT, FILE, FOLDER, Spread, benchmark, shown
 from harness.sample_data import read_tsv
@@ -258,7 +258,7 @@ class Generation:
     def __init__(self, retriever: Retriever, beams: int) -> None:
         model = AutoModelForCausalLM.from_pretrained(small_model_dir(), dtype=torch.float32)
         self._model, self._retriever, self._beams = model.eval(), retriever, beams
-        self._trie = nested_dictionaries(row_lists(*retriever.index.rows.flat()))
+        self._trie = whole_dictionary(*retriever.index.rows.flat())
         self._end = retriever.index.end_token_id
 
     def link(self, mentions: Sequence[Mention], batch_size: int) -> list[Answer]:

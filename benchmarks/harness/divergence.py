@@ -4,9 +4,6 @@ P is a target law over N rows and counts are of n results. KL(P || counts) is no
 follow P: its mean is about (N - 1) / 2n. How it scatters is found by drawing counts from P itself, again and
 again (a parametric bootstrap). Half a result is added to every row, in measured and in drawn counts alike, so
 that a row that never came out does not make the divergence infinite.
-
-Results of one query that learn from each other are not independent. `clustered` takes whole queries instead
-and draws these again and again (a cluster bootstrap); what the divergence gains by that is taken off, once.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ from scipy import integrate, stats
 
 Array = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
-_BOOTSTRAP, _RESAMPLED = 20_000, 200
+_BOOTSTRAP = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +30,6 @@ class Divergence:
     p_value: float  # share of the others that are at least as large, this one counted among them
 
 
-@dataclass(frozen=True, slots=True)
-class Distance:
-    """A divergence without what sampling error adds to it."""
-
-    kl: float  # in nats; below zero by chance only
-    stderr: float  # about twice too large where both laws are the same
-
-
 def divergence(law: Array, counts: Counts, seed: int = 0) -> Divergence:
     """Compare counts of rows with the law they should follow. Both have one entry per row."""
     total = int(counts.sum())
@@ -48,15 +37,6 @@ def divergence(law: Array, counts: Counts, seed: int = 0) -> Divergence:
     chance, measured = _kl(law, drawn), float(_kl(law, counts))
     p_value = (1 + int((chance >= measured).sum())) / (_BOOTSTRAP + 1)
     return Divergence(measured, total, float(chance.mean()), p_value)
-
-
-def clustered(law: Array, counts: Counts, seed: int = 0) -> Distance:
-    """Return how far the law of every query's results is from another one. Shapes: (Q, N) and (N,)."""
-    rng = np.random.default_rng(seed)
-    times = rng.multinomial(len(counts), np.full(len(counts), 1.0 / len(counts)), size=_RESAMPLED)
-    again = _kl(law, times.astype(np.float64) @ counts.astype(np.float64))
-    measured = float(_kl(law, counts.sum(axis=0)))
-    return Distance(2 * measured - float(again.mean()), float(again.std(ddof=1)))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -120,7 +100,7 @@ def theorem_rate(mass: float, num_draws: int) -> float:
     return p**num_draws / (1.0 - p) * ((p * (1.0 - p) / num_draws) ** 0.5 + p / num_draws)
 
 
-def _kl(law: Array, counts: Counts | Array) -> Array:
+def _kl(law: Array, counts: Counts) -> Array:
     """Divergence of counts (…, N) from a law (N,)."""
     smoothed = counts + 0.5
     share = smoothed / smoothed.sum(axis=-1, keepdims=True)

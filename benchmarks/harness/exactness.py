@@ -1,28 +1,10 @@
-"""Results of DISC: exactness against laws that are enumerated, and adaptive draws against plain ones.
-
-Draws used are held against Theorem 3.1, too. Adaptive draws are compared by their distance from P_S and by
-its cost.
-
-They have two catalogues. The tree of the *small* one is soon seen whole, so that more draws hardly compute
-more tokens; that of the *broad* one is not, and tokens grow with the draws. Distances are over a partition:
-the heaviest rows one by one, all others together. Plain results have a law that is known
-(`law_of_results`); adaptive ones are measured, sampling error taken off by a bootstrap of whole queries.
-Beside both stands the share of accepted draws: what it leaves to one bounds the total variation distance from
-P_S.
-
-Adaptive draws need no fewer forwards at equal KL: both ways make one walk or two, and a plain K large enough
-takes one wide walk. Where P_L(S) is small they need fewer draws, and fewer tokens where results or prefixes
-are many to a query; with most first draws accepted there is nothing to gain. The
-last line printed counts the cases.
-"""
+"""Results of DISC against laws that are enumerated, and draws used against Theorem 3.1."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from statistics import fmean
+from dataclasses import asdict, replace
 from typing import Any
 
 import click
@@ -37,9 +19,7 @@ from genret.decoding.model.hf_model import HFLanguageModel
 from genret.decoding.params import DiscParams
 from genret.decoding.trie.title_trie import TitleTrie
 from harness.divergence import (
-    Array,
     Counts,
-    clustered,
     divergence,
     expected_draws,
     holm,
@@ -53,22 +33,7 @@ from harness.report import shown
 PROMPT = (1, 2, 1)
 _EXACT_DRAWS = (1, 2, 4, 8, 16)
 _PER_QUERY, _QUERIES = 128, 16
-_Z = 1.96  # of a 95 % interval, for the picture
 _ALPHA = 0.01  # of all tests together
-MASSES = (0.5, 0.1, 0.02)
-TARGETS = (0.1, 0.03, 0.01)
-COSTS = {"steps": "forwards", "nodes": "tokens", "draws": "draws"}  # the last two per result
-WAYS = ("plain", "adaptive")
-DRAWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-SAMPLES = (1, 16)  # results per query: one, and the service's default
-_ALONE, _LIGHTEST = 30, 0.005  # rows looked at one by one: so many at most, and no lighter in P_S
-_MOST_QUERIES, _MOST_DRAWS = 1024, 16_384  # at a time
-_FIRST_DRAWS = {False: 40_000, True: 200_000}  # of a setting, if they adapt; the law of plain ones is known
-_SAME = 0.02  # costs this close are called equal
-_CERTAIN = 2  # standard errors
-_FEWEST = 1600  # results of a setting, all the same
-
-Setting = dict[str, Any]
 
 
 def judged(p_values: dict[str, float]) -> dict[str, Any]:
@@ -151,7 +116,6 @@ def _compare_laws(model: LanguageModel, rows: Sequence[Row], law: Law, k: int, w
         "exact_kl": kl(law.target, exact),
         "theorem_rate": theorem_rate(law.mass, k),
         "mean_draws": float(used.mean()),
-        "mean_draws_error": _Z * stderr,
         "mean_draws_z": z,
         "mean_draws_p_value": 2 * float(stats.norm.sf(abs(z))),
         "expected_draws": expected,
@@ -184,157 +148,3 @@ def results_of(
 def tally(rows: Sequence[Row], samples: Sequence[DiscSample]) -> Counts:
     """Count how often each row came out."""
     return np.bincount([s.hypothesis.row for s in samples], minlength=len(rows)).astype(np.int64)
-
-
-@dataclass(frozen=True, slots=True)
-class _Catalogue:
-    name: str
-    rows: int
-    vocab_size: int
-    most_tokens: int
-    skew: float
-    scale: float
-    draws: tuple[int, ...]
-
-
-_CATALOGUES = (
-    _Catalogue("small", 24, 12, 5, 1.4, 2.0, DRAWS[:7]),
-    _Catalogue("broad", 3000, 60, 5, 1.2, 1.5, DRAWS),
-)
-
-
-def adaptive(results: int, runs: int) -> list[dict[str, Any]]:
-    """Compare both ways at several P_L(S), with one result per query and with the default number.
-
-    There are at most so many results per setting, fewer where that would take too many draws; as many
-    queries as `runs` are answered alone, for the forwards.
-    """
-    tests: dict[str, float] = {}
-    figures = [
-        _compare_ways(catalogue, mass, samples, results, runs, tests)
-        for catalogue in _CATALOGUES
-        for mass in MASSES
-        for samples in SAMPLES
-    ]
-    judged(tests)
-    counts = Counter(
-        f"{figure['catalogue']} catalogue, {COSTS[entry['cost']]}: {entry['cheaper']}"
-        for figure in figures
-        for entry in figure["needed"]
-    )
-    shown("cheaper at equal KL", counts)
-    return figures
-
-
-def _compare_ways(
-    catalogue: _Catalogue, mass: float, samples: int, results: int, runs: int, tests: dict[str, float]
-) -> dict[str, Any]:
-    rows = random_rows(catalogue.rows, catalogue.vocab_size, catalogue.most_tokens, 4, catalogue.skew)
-    model = TableModel.random(rows, catalogue.vocab_size, mass, 5, catalogue.scale)
-    law = model.law()
-    click.echo(
-        f"{catalogue.name} catalogue: {len(rows):,} rows, P_L(S) {law.mass:.3f}, heaviest row "
-        f"{law.target.max():.2f} of P_S, {samples} results per query"
-    )
-    table = []
-    for k in catalogue.draws:
-        for adapts in (False, True):
-            params = DiscParams(num_samples=samples, num_draws=k, adaptive=adapts, reject_early=False)
-            setting = _measure(model, law, params, results, runs)
-            table.append(setting)
-            if samples == 1:  # several of one query are not independent when they adapt
-                place = f"{catalogue.name}, P_L(S) {mass}, {setting['way']}, K={k}"
-                tests[f"accepted draws follow P_S: {place}"] = setting["accepted_p_value"]
-    return {
-        "catalogue": catalogue.name,
-        "rows": len(rows),
-        "mass": law.mass,
-        "num_samples": samples,
-        "settings": table,
-        "needed": shown("cheapest settings by distance and cost", needed(table)),
-    }
-
-
-def _measure(model: TableModel, law: Law, params: DiscParams, results: int, runs: int) -> dict[str, Any]:
-    affordable = max(_FEWEST, _FIRST_DRAWS[params.adaptive] // params.num_draws)
-    queries = max(2, math.ceil(min(results, affordable) / params.num_samples))
-    many = _answers(model, params, range(queries), min(_MOST_QUERIES, max(1, _MOST_DRAWS // params.width)))
-    alone = _answers(model, params, range(min(runs, queries)), 1)
-    cells = _cells(law)
-    target = np.bincount(cells, law.target)
-    found = clustered(target, _tally(cells, many, accepted=False))
-    accepted = _tally(cells, many, accepted=True).sum(axis=0)
-    own = divergence(target, accepted) if accepted.sum() else None
-    if params.adaptive:
-        distance, stderr = found.kl, found.stderr
-    else:
-        exact = law_of_results(law.mass, law.target, law.weights, params.num_draws)
-        distance, stderr = kl(target, np.bincount(cells, exact)), 0.0
-    figure = {
-        "way": "adaptive" if params.adaptive else "plain",
-        "num_draws": params.num_draws,
-        "results": queries * params.num_samples,
-        "kl": distance,
-        "kl_stderr": stderr,
-        "measured": asdict(found),
-        "accepted_share": int(accepted.sum()) / (queries * params.num_samples),
-        "accepted_p_value": own.p_value if own else 1.0,
-        "steps": fmean(result.num_steps for result in alone),
-        "nodes": fmean(result.num_nodes for result in many) / params.num_samples,
-        "draws": fmean(result.num_draws for result in many) / params.num_samples,
-    }
-    return shown(f"{figure['way']}, K={params.num_draws}", figure)
-
-
-def _cells(law: Law) -> Array:
-    """Return the part of the partition that every row is in. Shape: (N,), int64."""
-    heaviest = np.argsort(-law.target, kind="stable")[:_ALONE]
-    heaviest = heaviest[law.target[heaviest] >= _LIGHTEST]
-    cells = np.full(len(law.target), len(heaviest))
-    cells[heaviest] = np.arange(len(heaviest))
-    return cells
-
-
-def _tally(cells: Array, answers: Sequence[DiscResult], accepted: bool) -> Counts:
-    """Count results of every query by part. Shape: (Q, parts)."""
-    counts = np.zeros((len(answers), int(cells.max()) + 1), dtype=np.int64)
-    for query, result in enumerate(answers):
-        for sample in result.samples:
-            if sample.accepted or not accepted:
-                counts[query, cells[sample.hypothesis.row]] += 1
-    return counts
-
-
-def _answers(model: TableModel, params: DiscParams, seeds: range, together: int) -> list[DiscResult]:
-    trie = TitleTrie.from_rows(model.rows, model.vocab_size)
-    return list(results_of(model, trie, [replace(params, seed=seed) for seed in seeds], together))
-
-
-def reaches(setting: Setting, target: float) -> bool:
-    """Say whether results are that close, sampling error counted against them."""
-    return bool(setting["kl"] + _CERTAIN * setting["kl_stderr"] <= target)
-
-
-def needed(table: Sequence[Setting]) -> list[dict[str, Any]]:
-    """Return, for every distance and cost, the cheapest setting of each way that comes so close."""
-    found = []
-    for target in TARGETS:
-        for cost in COSTS:
-            best = {way: _cheapest(table, way, target, cost) for way in WAYS}
-            found.append({"kl": target, "cost": cost, **best, "cheaper": _cheaper(best, cost)})
-    return found
-
-
-def _cheapest(table: Sequence[Setting], way: str, target: float, cost: str) -> Setting | None:
-    enough = [s for s in table if s["way"] == way and reaches(s, target)]
-    return min(enough, key=lambda s: (s[cost], s["draws"]), default=None)
-
-
-def _cheaper(best: dict[str, Setting | None], cost: str) -> str:
-    """Return the way that is cheaper, or "neither"."""
-    plain, adaptive = best["plain"], best["adaptive"]
-    if plain is None or adaptive is None:
-        return "neither" if plain is adaptive else "plain" if adaptive is None else "adaptive"
-    if abs(plain[cost] - adaptive[cost]) <= _SAME * plain[cost]:
-        return "neither"
-    return "adaptive" if adaptive[cost] < plain[cost] else "plain"

@@ -16,7 +16,6 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from genret.decoding.model.hf_model import HFLanguageModel
 from genret.decoding.model.model_loading import load_pretrained
-from genret.decoding.model.token_tree import CollectionPolicy
 
 PAD, END, FIRST = 0, 1, 2  # FIRST: the first token that titles and prompts are made of
 SPREAD = 6.0  # standard deviation of the logits: the likeliest few of 32,000 tokens hold most of the mass
@@ -117,9 +116,9 @@ class Twins:
         """Load a checkpoint in float32, on the CPU."""
         return cls(load_pretrained(checkpoint, "cpu", "float32", trust_remote_code=False, num_threads=None))
 
-    def model(self, collection: CollectionPolicy | None = None) -> HFLanguageModel:
-        """Return the model for the tree, with a policy of collection or the usual one."""
-        return HFLanguageModel(self.own, collection=collection or CollectionPolicy())
+    def model(self) -> HFLanguageModel:
+        """Return the model for the tree."""
+        return HFLanguageModel(self.own)
 
     @property
     def vocab_size(self) -> int:

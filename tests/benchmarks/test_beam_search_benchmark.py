@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,16 +10,14 @@ import torch
 from beam_search import PeerCost, main
 from click.testing import CliRunner
 from harness.beam_contest import Agreement, EqualTitles, Run, Setting, generate, search
-from harness.beam_memory import TracedSession
 from harness.sample_data import sample_prompts
 from harness.twin_models import Sizes, Twins
 
 from genret.decoding.free_text import FreeText
-from genret.decoding.model.token_tree import CollectionPolicy
 
 VOCAB, LENGTH, END = 300, 6, 1
 TINY = ["--hidden", "64", "--layers", "1", "--titles", "2000", "--repeats", "1"]
-SHORT = ["--new-tokens", "12", "--queries", "2", "--prompt", "64", "--settings", "64/5/2"]
+SHORT = ["--new-tokens", "12", "--settings", "64/5/2"]
 
 
 @pytest.fixture
@@ -71,18 +68,6 @@ def test_a_difference_is_seen() -> None:
     assert not of([{(2, 1): -1.0}], [{(2, 1): -1.5}]).holds(0.4)
 
 
-def test_a_trace_counts_live_tokens(twins: Twins) -> None:
-    session = twins.model(CollectionPolicy.never()).prefill([[2, 3, 4]])
-    traced = TracedSession(session)
-    traced.step(torch.tensor([[0, 0, 0]]), torch.tensor([[2, 3, 4]]))
-    traced.step(torch.tensor([[0, 0, 2]]), torch.tensor([[2, 3, 4]]))
-    traced.step(torch.tensor([[1, 1, -1]]), torch.tensor([[2, 3, 4]]))
-    assert [moment.branches for moment in traced.moments] == [3, 3, 2]
-    assert [moment.live for moment in traced.moments] == [3, 5, 4]
-    assert [moment.written for moment in traced.moments] == [3, 6, 8]
-    assert traced.usage == session.usage
-
-
 def test_settings_are_read_and_costs_are_guessed(twins: Twins) -> None:
     setting = Setting.parse("512/15/8")
     assert (setting.prompt, setting.beams, setting.batch) == (512, 15, 8)
@@ -109,7 +94,6 @@ def test_prompts_of_the_default_model_end_in_queries() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--only", "titles", "--plot", "p.png"], "--plot needs the section trace"),
         (["--settings", "512/15"], "PROMPT/BEAMS/BATCH"),
         (["--hidden", "100"], "--hidden must be a multiple of 64, got 100"),
     ],
@@ -122,8 +106,7 @@ def test_what_makes_no_sense_is_refused_by_name(options: list[str], message: str
 
 @pytest.mark.slow
 def test_lists_agree_with_generate_and_everything_is_reported(figures_of: Callable[..., Any]) -> None:
-    sections = ["--only", "titles", "--only", "upkeep", "--only", "free"]
-    figures = figures_of("beam_search.py", *TINY, *SHORT, *sections)
+    figures = figures_of("beam_search.py", *TINY, *SHORT)
     assert figures["titles"]["agreement"] == {
         "compared": 2,
         "different": [],
@@ -134,36 +117,8 @@ def test_lists_agree_with_generate_and_everything_is_reported(figures_of: Callab
         assert cell[peer]["same_rows"]
         assert 0 < cell[peer]["kv_share"] < 1
         assert cell[peer]["total_s"]["median"] > cell[peer]["prefill_s"]["median"] > 0
-    (parts,) = figures["upkeep"]
-    named = ("masks and positions", "collection and room", "rest of the session")
-    assert sum(parts[name] for name in (*named, "expansion", "choice and lists")) == pytest.approx(
-        parts["upkeep"]
-    )
     assert figures["free"]["agreement"]["compared"] == 4
     assert figures["free"]["agreement"]["different"] == []
-    for model in ("random", "default"):
-        live = figures["free"][model][0]["live"]
-        assert 1 <= live["live_per_depth"] <= live["written_per_depth"] == live["branches"] == 5
-
-
-@pytest.mark.slow
-def test_collection_memory_and_prefixes_with_the_plot(tmp_path: Path, figures_of: Callable[..., Any]) -> None:
-    plot = tmp_path / "kv.png"
-    sections = ["--only", "ablation", "--only", "trace", "--only", "prefix"]
-    figures = figures_of("beam_search.py", *TINY, *SHORT, *sections, "--plot", plot)
-    assert plot.read_bytes().startswith(b"\x89PNG")
-    assert figures["ablation"]["agreement"]["different"] == []
-    for case in ("titles", "free", "free, default model"):
-        policies = figures["ablation"][case]
-        assert policies["never"]["collections"] == 0
-        assert policies["every 4 steps"]["slots"] <= policies["never"]["slots"]
-        assert policies["every 4 steps"]["saved_tokens"] >= policies["never"]["saved_tokens"] > 0
-    for panel in figures["trace"]:
-        curves = panel["curves"]
-        assert len({len(column) for column in curves.values()}) == 1
-        for n, greedy in enumerate(curves["greedy"]):
-            assert greedy <= curves["live"][n] <= curves["used"][n] <= curves["held"][n]
-            assert curves["live"][n] <= curves["uncollected"][n] <= curves["per_beam"][n]
     for cell in figures["prefix"]:
         assert cell["shared_bytes"] < cell["again_bytes"]
         assert cell["largest_difference"] < 1e-3

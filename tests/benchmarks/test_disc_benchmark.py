@@ -5,13 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from harness.divergence import clustered, divergence, expected_draws, holm, kl, law_of_results
-from harness.exactness import judged, needed
+from harness.divergence import divergence, expected_draws, holm, kl, law_of_results
+from harness.exactness import judged
 from harness.trie_bias import MASSES, TOP_MASS, exact_law, floor, formula, measured, model_of
 from harness.trie_bias import TARGET as TRIE_TARGET
 
@@ -68,59 +67,9 @@ def test_sampling_error_is_told_from_another_law() -> None:
     assert other.p_value < 0.001
 
 
-def test_a_distance_of_dependent_results_is_unbiased_and_knows_its_error() -> None:
-    """Results come in fours that are all alike: sampling error is four times that of independent ones."""
-    rng = np.random.default_rng(4)
-    far = np.array([0.4, 0.35, 0.2, 0.05])
-    for law in (TARGET, far):
-        true = kl(TARGET, law)
-        found = [clustered(TARGET, 4 * rng.multinomial(1, law, size=1000), seed=n) for n in range(40)]
-        spread = np.std([f.kl for f in found], ddof=1)
-        assert abs(np.mean([f.kl for f in found]) - true) < 4 * spread / math.sqrt(40) + 1e-4
-        stderr = np.mean([f.stderr for f in found])
-        if law is far:
-            assert stderr == pytest.approx(spread, rel=0.5)
-        else:
-            assert spread < stderr < 3 * spread  # on the safe side
-
-
 def test_many_tests_are_judged_together() -> None:
     assert holm([0.01, 0.04, 0.03, 0.9]) == pytest.approx([0.04, 0.09, 0.09, 0.9])
     assert holm([0.6, 0.7]) == [1.0, 1.0]
-
-
-def setting(way: str, k: int, kl: float, steps: float, nodes: float, stderr: float = 0.0) -> dict[str, Any]:
-    return {
-        "way": way,
-        "num_draws": k,
-        "kl": kl,
-        "kl_stderr": stderr,
-        "steps": steps,
-        "nodes": nodes,
-        "draws": float(k),
-    }
-
-
-TABLE = [
-    setting("plain", 4, 0.2, 9.0, 20.0),
-    setting("plain", 64, 0.02, 5.0, 90.0),
-    setting("adaptive", 4, 0.02, 8.0, 22.0, stderr=0.001),
-    setting("adaptive", 16, 0.008, 7.0, 50.0, stderr=0.005),
-]
-
-
-def test_every_cost_has_its_own_cheapest_setting() -> None:
-    found = {(entry["kl"], entry["cost"]): entry for entry in needed(TABLE)}
-    assert found[0.03, "steps"]["cheaper"] == "plain"
-    assert found[0.03, "nodes"]["cheaper"] == "adaptive"
-    assert found[0.03, "nodes"]["adaptive"]["num_draws"] == 4
-    assert found[0.03, "steps"]["adaptive"]["num_draws"] == 16
-
-
-def test_sampling_error_counts_against_a_setting() -> None:
-    found = {(entry["kl"], entry["cost"]): entry for entry in needed(TABLE)}
-    assert found[0.01, "nodes"]["adaptive"] is None  # 0.008 with an error of 0.005
-    assert found[0.01, "nodes"]["cheaper"] == "neither"
 
 
 def test_the_bias_of_constrained_decoding_is_its_formula_and_grows_as_theorem_2_1_says() -> None:
@@ -171,25 +120,14 @@ def test_wall_time(figures_of: Callable[..., Any]) -> None:
 
 
 @pytest.mark.slow
-def test_exactness_and_adaptive_with_their_plot(tmp_path: Path, figures_of: Callable[..., Any]) -> None:
-    plot = tmp_path / "disc.png"
-    options = ["--only", "exactness", "--only", "adaptive", "--results", "256", "--runs", "1"]
-    figures = figures_of("disc.py", *ABSENT, *options, "--plot", plot)
-    assert plot.read_bytes().startswith(b"\x89PNG")
-    assert figures["exactness"]["together"]["tests"] == 56
-    assert len(figures["exactness"]["catalogues"]) == 4
-    for catalogue in figures["exactness"]["catalogues"]:
+def test_exactness(figures_of: Callable[..., Any]) -> None:
+    figures = figures_of("disc.py", *ABSENT, "--only", "exactness", "--results", "256")["exactness"]
+    assert figures["together"]["tests"] == 56
+    assert len(figures["catalogues"]) == 4
+    for catalogue in figures["catalogues"]:
         counted = [entry["accepted"]["results"] for entry in catalogue["by_draws"]]
         assert all(entry["all_results"]["results"] == 256 for entry in catalogue["by_draws"])
         assert counted == sorted(counted)  # more are accepted as K grows
-    assert len(figures["adaptive"]) == 12
-    for compared in figures["adaptive"]:
-        table = compared["settings"]
-        assert [s["way"] for s in table] == ["plain", "adaptive"] * (
-            9 if compared["catalogue"] == "broad" else 7
-        )
-        assert len(compared["needed"]) == 9
-        assert table[-2]["accepted_share"] > table[0]["accepted_share"]
 
 
 @pytest.mark.slow
