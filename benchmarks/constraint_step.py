@@ -23,7 +23,6 @@ import statistics
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -32,7 +31,7 @@ import click
 import numpy as np
 import numpy.typing as npt
 import torch
-from harness.dictionary_trie import Node, path_dictionary, tokens_after, whole_dictionary
+from harness.dictionary_trie import Node, tokens_after, whole_dictionary
 from harness.prefixes import sample_prefixes, walk
 from harness.processes import build_index
 from harness.report import FOLDER, Spread, benchmark, shown
@@ -150,13 +149,6 @@ def row_matrix(index: Index, width: int) -> Tensor:
 @input_options
 @click.option("--index", type=FOLDER, help="Measure on this index instead of building one.")
 @click.option("--repeats", type=click.IntRange(min=5), default=7, help="Rounds; in each, everyone in turn.")
-@click.option(
-    "--path-dictionary",
-    "paths_only",
-    is_flag=True,
-    help="Give the dictionaries only the nodes on the way to the prefixes, if memory is short. That is too "
-    "good for them: in memory the whole trie lies far apart.",
-)
 def main(options: SimpleNamespace) -> dict[str, Any]:
     """Measure steps of the constraint."""
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
@@ -169,25 +161,22 @@ def main(options: SimpleNamespace) -> dict[str, Any]:
             build_index(source, path, "--tokenizer", tokenizer_file(options), "--evidence", "none")
         with Index.open(path, verify_digests=False) as opened:
             click.echo(f"{opened.num_rows:,} rows, vocabulary of {opened.vocab_size:,}")
-            return measure(opened, options.repeats, options.paths_only)
+            return measure(opened, options.repeats)
 
 
-def measure(index: Index, repeats: int, paths_only: bool) -> dict[str, Any]:
+def measure(index: Index, repeats: int) -> dict[str, Any]:
     """Take all figures."""
     rng = np.random.default_rng(0)
     torch.manual_seed(0)
     prefixes = sample_prefixes(index, np.arange(index.num_rows), _PREFIXES, rng, _DEPTHS)
     rows = row_matrix(index, max(_DEPTHS) + 1)
     gc.disable()
-    if paths_only:
-        root = path_dictionary(rows, chain.from_iterable(prefixes))
-    else:
-        root = whole_dictionary(*index.rows.flat())
+    root = whole_dictionary(*index.rows.flat())
     gc.enable()
     gc.collect()
     gc.freeze()  # nobody pays for walking through the dictionaries
     peer, tries = FullRowPPV(rows), make_tries(index)
-    figures: dict[str, Any] = {"rows": index.num_rows, "whole_dictionary": not paths_only, "steps": []}
+    figures: dict[str, Any] = {"rows": index.num_rows, "steps": []}
     for branches in _BRANCHES:
         cases = make_cases(prefixes, branches, root, index.vocab_size, rng)
         check(cases, tries, peer, root)

@@ -8,8 +8,7 @@
 starting a matcher, and every mask and advance of one instance, with nothing kept from another schema of the
 class but what belongs to the tokenizer. `real` walks every instance of real schemas and compares with its
 label, `suite` does so with the JSON Schema test suite; `cold` times the first mask of every state of the real
-schemas, alone; `cache` measures what grammars kept between requests cost. Engines take turns on the same
-work in one process.
+schemas, alone. Engines take turns on the same work in one process.
 """
 
 from __future__ import annotations
@@ -18,14 +17,12 @@ import gc
 import json
 import random
 import signal
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -47,16 +44,12 @@ from harness.titles import DATA, json_lines
 
 from genret.decoding.grammar.compile_options import GrammarOptions
 from genret.decoding.grammar.errors import GrammarError
-from genret.decoding.grammar.grammar_cache import GrammarCache
-from genret.decoding.grammar.json_grammar import Grammar, compile_schema
+from genret.decoding.grammar.json_grammar import compile_schema
 from genret.decoding.grammar.leaves.leaf_factory import Leaves
-from genret.decoding.grammar.schema.schema_document import canonical_text, parse_document
 
-_PARTS = ("classes", "real", "cold", "suite", "cache")
+_PARTS = ("classes", "real", "cold", "suite")
 _SLOW_US = 1000.0
 _COLLECTED_EVERY = 20
-_FIELDS, _THREADS, _HITS = 60, 32, 2000
-_CACHE_BYTES = 3 << 20
 _now = time.perf_counter_ns
 
 
@@ -102,8 +95,6 @@ def main(options: SimpleNamespace) -> dict[str, Any]:
         annotating = Ours(file, GrammarOptions(formats="annotate"), ours.leaves)
         measured = measure_labels(labelling, annotating, file, rows, options.peer_seconds)
         figures["suite"] = shown("test suite", measured)
-    if "cache" in parts:
-        figures["cache"] = shown("cache", measure_cache(file, ours))
     return figures
 
 
@@ -320,85 +311,6 @@ def measure_cold_masks(leaves: Leaves, file: TokenizerFile, rows: Sequence[dict[
         "above_20_ms": sum(taken > 20_000 for found in worst.values() for taken in found),
         "slowest": {name: [len(found), round(max(found))] for name, found in slowest},
     }
-
-
-def large_schema(tag: str = "") -> str:
-    """Return a schema of sixty fields and 27 kB, most of it descriptions; another one for another tag."""
-    fields: dict[str, Any] = {}
-    for number in range(_FIELDS):
-        description = f"What is known of part {number}{tag}. " * 12
-        kind = ({"type": "string"}, {"type": "integer"}, {"enum": ["low", "normal", "high"]})[number % 3]
-        fields[f"field_{number:02d}"] = {"description": description[:400], **kind}
-    return json.dumps({"type": "object", "properties": fields, "required": list(fields)})
-
-
-def measure_cache(file: TokenizerFile, ours: Ours) -> dict[str, Any]:
-    """Ask for one large schema again and again, from many threads at once, and for more than fits."""
-    options = GrammarOptions.for_writing()
-    cache: GrammarCache[Grammar] = GrammarCache(256 << 20)
-    text = large_schema()
-
-    def get(schema: str) -> Grammar:
-        def key() -> tuple[Any, int]:
-            canonical = canonical_text(parse_document(schema, options.limits))
-            return (canonical, options), len(canonical)
-
-        compiling = partial(compile_schema, schema, ours.leaves, options)
-        return cache.get((schema, options), len(schema), key, compiling)
-
-    begun = time.perf_counter()
-    grammar = get(text)
-    compile_ms = (time.perf_counter() - begun) * 1e3
-    hits = []
-    for _ in range(_HITS):
-        copy = text[:1] + text[1:]  # as a request brings it: an equal text that was never hashed
-        begun_ns = _now()
-        found = get(copy)
-        hits.append((_now() - begun_ns) / 1e3)
-        if found is not grammar:
-            raise ValueError("a hit gave another grammar")
-    before, new = cache.stats.compilations, large_schema(" (new)")
-    gate = threading.Barrier(_THREADS)
-    grammars: list[Grammar] = []
-
-    def ask() -> None:
-        gate.wait()
-        grammars.append(get(new))
-
-    threads = [threading.Thread(target=ask) for _ in range(_THREADS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return {
-        "schema_bytes": len(text),
-        "compile_ms": round(compile_ms, 2),
-        "hit_us": percentiles(hits, 50, 99),
-        "threads": {
-            "threads": _THREADS,
-            "objects": len(set(map(id, grammars))),
-            "compilations": cache.stats.compilations - before,
-        },
-        "bounded": _fill(ours, file, options),
-    }
-
-
-def _fill(ours: Ours, file: TokenizerFile, options: GrammarOptions) -> dict[str, Any]:
-    """Compile more than fits, and walk a document under each so that masks grow; return what was held."""
-    cache: GrammarCache[Grammar] = GrammarCache(_CACHE_BYTES)
-    most = 0
-    for number in range(60):
-        chosen = CLASSES[number % len(CLASSES)]
-        schema = json.dumps({**chosen.schema, "description": f"number {number}"})
-        key, compiling = ((schema,), len(schema)), partial(compile_schema, schema, ours.leaves, options)
-        grammar = cache.get(schema, len(schema), lambda key=key: key, compiling)
-        state = grammar.start
-        for token in file.encode(json.dumps(chosen.instances(1)[0])):
-            grammar.mask(state)
-            state = grammar.advance(state, token)
-        cache.settle(grammar)
-        most = max(most, cache.stats.held_bytes)
-    return {"bound_bytes": _CACHE_BYTES, "most_held_bytes": most, "evictions": cache.stats.evictions}
 
 
 if __name__ == "__main__":

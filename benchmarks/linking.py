@@ -1,7 +1,6 @@
 """Linking mentions: against single calls and `generate`, and a million short documents in bounded memory.
 
     python benchmarks/linking.py --index sample.index --json linking.json
-    python benchmarks/linking.py --index sample.index --mentions dev.jsonl
     python benchmarks/linking.py --index sample.index --million --json million.json
 
 `--index` is built from `--catalogue`: `build-index data/catalogue.tsv --out sample.index`. The same mentions,
@@ -47,9 +46,7 @@ from harness.timing import in_turn
 from transformers import AutoModelForCausalLM
 
 from genret.retrieval.defaults import small_model_dir
-from genret.retrieval.evaluation.datasets.file_lines import json_objects
 from genret.retrieval.linking.documents.corpus import CorpusOptions
-from genret.retrieval.linking.documents.document_records import mention_row
 from genret.retrieval.linking.documents.text_document import Document, Span
 from genret.retrieval.linking.link_options import LinkOptions, WorkerOptions
 from genret.retrieval.linking.linker import open_linker
@@ -92,7 +89,6 @@ def _disagreement(figures: dict[str, Any], _options: SimpleNamespace) -> str | N
     default=Path("data/catalogue.tsv"),
     help="Sentences are made about its entities.",
 )
-@click.option("--mentions", type=FILE, help="Take mentions from these JSON lines instead.")
 @click.option("--number", type=COUNT, default=512, help="Mentions, all different.")
 @click.option("--repetitions", type=click.IntRange(min=2), default=4, help="Of each mention, second contest.")
 @click.option("--million", is_flag=True, help="Link --documents short documents, and watch the memory.")
@@ -105,10 +101,7 @@ def _disagreement(figures: dict[str, Any], _options: SimpleNamespace) -> str | N
 @click.option("--without-generate", is_flag=True, help="Leave out transformers' `generate`.")
 def main(options: SimpleNamespace) -> dict[str, Any]:
     """Measure linking."""
-    if options.mentions is None:
-        mentions = made_mentions(options.catalogue, options.number)
-    else:
-        mentions = mentions_of(options.mentions, options.number)
+    mentions = made_mentions(options.catalogue, options.number)
     with tempfile.TemporaryDirectory() as folder:
         if options.million:
             return {"million": in_bounded_memory(options, mentions, Path(folder))}
@@ -333,19 +326,6 @@ def made_mentions(catalogue: Path, number: int, seed: int = 0) -> list[Mention]:
         behind = rng.choice(_BEHIND).format(entry["description"] or entry["kind"])
         mentions[Mention(name, rng.choice(_BEFORE), behind)] = None
     return list(mentions)
-
-
-def mentions_of(file: Path, number: int, seed: int = 0) -> list[Mention]:
-    """Return random mentions of a file of JSON lines with `left`, `mention` and `right`.
-
-    Raises:
-        click.ClickException: it has too few.
-    """
-    rows = [mention_row(value, line).mention for line, value in json_objects(file)]
-    different = list(dict.fromkeys(rows))
-    if len(different) < number:
-        raise click.ClickException(f"{file}: expected at least {number} mentions, got {len(different)}")
-    return random.Random(seed).sample(different, number)
 
 
 def repeated(mentions: Sequence[Mention], times: int, seed: int = 0) -> list[Mention]:

@@ -1,4 +1,4 @@
-"""Quality of found mentions: the likeliest names against the longest from the left, on labelled documents.
+"""Quality of found mentions on labelled documents.
 
     python benchmarks/mention_detection.py                                  # builds both indexes: a minute
     python benchmarks/mention_detection.py --wikipedia wiki.index --places places.index --part train
@@ -15,11 +15,9 @@ overlap a labelled one. Weights were chosen with `--part train`.
 
 from __future__ import annotations
 
-import re
 import tempfile
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,90 +35,28 @@ from harness.labelled_mentions import (
     read_documents,
 )
 from harness.report import COUNT, FOLDER, Spread, benchmark, shown
+from harness.timing import in_turn
 from harness.titles import DATA, WORK
 
 from genret.retrieval.index.reader import Index
-from genret.retrieval.linking.documents.text_document import Span
 from genret.retrieval.linking.finding.find_options import FindOptions, load_stop_words
-from genret.retrieval.linking.finding.finder import LONGEST_NAME_CHARS, MentionFinder
+from genret.retrieval.linking.finding.finder import MentionFinder
 from genret.retrieval.linking.finding.folding import (
-    IGNORED,
-    FoldedWindow,
     fold_name,
-    is_boundary,
-    start_pattern,
 )
-from genret.retrieval.linking.finding.mention_odds import NamePolicy
-from genret.retrieval.linking.finding.name_table import WITHOUT_CAPITALS, NameTable, build_table
+from genret.retrieval.linking.finding.name_table import NameTable, build_table
 
-_OLD, _NEW = "longest from the left", "likeliest"
 _PROSE = ("geovirus", "iitb", "msnbc", "news_fair_v2", "reuters128", "rss500")
-_DIGIT = re.compile(r"\d")
-_PRONOUN = re.compile(r"(?<![\w\u0300-\u036f])I(?![\w\u0300-\u036f])")
 _CLASSES = (
     *("no name of the catalogue", "a name of other entities only", "inside a longer mention"),
     *("a shorter or crossing mention", "too many entities", "stop word", "number", "short capitals"),
     *("in lower case", "unlikely in its letter case"),
 )
 
-Find = Callable[[str], set[tuple[int, int]]]
-
-
-class LongestFromTheLeft:
-    """At every place the longest name that counts is a mention, and the search goes on behind it.
-
-    A name counts in any letter case where the text has a capital letter or a digit, else only if some entity
-    writes it without capitals; otherwise as `FindOptions` say.
-    """
-
-    def __init__(self, table: NameTable, options: FindOptions) -> None:
-        self._table = table
-        self._policy = NamePolicy(table, options, load_stop_words(options.stop_words))
-        self._starts = start_pattern(table.first_marks)
-        self._max_chars = min(table.max_chars, LONGEST_NAME_CHARS)
-
-    def find(self, text: str) -> list[Span]:
-        """Return the mentions of a text."""
-        return list(self._mentions(text))
-
-    def _mentions(self, text: str) -> Iterator[Span]:
-        window = FoldedWindow(text, 0, len(text))
-        while not window.is_whole:
-            window.read()
-        folded, prefixes, at = window.text, self._table.names.prefixes, 0
-        for match in self._starts.finditer(folded):
-            begin = match.start()
-            names = prefixes(folded[begin : begin + self._max_chars]) if begin >= at else []
-            start = window.place(begin) if names and is_boundary(folded, begin) else None
-            if start is None:
-                continue
-            for name in reversed(names):
-                behind = begin + len(name)
-                end = window.place(behind) if is_boundary(folded, behind) else None
-                if end is None:
-                    continue
-                while text[end - 1] in IGNORED:
-                    end -= 1
-                num_names = self._num_names(name, text[start:end])
-                if num_names:
-                    at = behind
-                    yield Span(start, end, num_names=num_names)
-                    break
-
-    def _num_names(self, name: str, mention: str) -> int:
-        if len(name) < self._policy.options.min_chars or name in self._policy.stop_words:
-            return 0
-        key = self._table.names[name]
-        num = self._policy.num_names(name, key)
-        others = _PRONOUN.sub("", mention) if "I" in mention else mention
-        if others != others.lower() or _DIGIT.search(mention):
-            return num
-        return num if self._table.written.item(key) & WITHOUT_CAPITALS else 0
-
 
 @dataclass(slots=True)
 class Counts:
-    """Numbers of mentions of one set, found in one way."""
+    """Numbers of mentions of one set."""
 
     found: int = 0
     right: int = 0  # found and labelled
@@ -131,14 +67,13 @@ class Counts:
 
 
 class Side:
-    """The two ways to find the names of one index."""
+    """What finds the names of one index."""
 
     def __init__(self, index: Index) -> None:
         table = build_table(index)
         self.index = index
         self.table: NameTable = table
         self.finder = MentionFinder(table, index, FindOptions())
-        self.ways = {_OLD: LongestFromTheLeft(table, FindOptions()).find, _NEW: self.finder.find}
         self._stop_words = load_stop_words(FindOptions().stop_words)
 
     def is_entity(self, span: LabelledSpan) -> bool:
@@ -182,9 +117,9 @@ class Side:
 @click.option("--places", type=FOLDER, help="Index of the catalogue of lgl.", show_default="built")
 @click.option("--part", type=click.Choice(["dev", "train"]), default="dev", help="The documents to use.")
 @click.option("--set", "sets", multiple=True, help="A set.", show_default="all")
-@click.option("--repeats", type=COUNT, default=9, help="Rounds of the comparison of speed.")
+@click.option("--repeats", type=COUNT, default=9, help="Rounds of the measurement of speed.")
 def main(options: SimpleNamespace) -> dict[str, Any]:
-    """Compare two ways to find mentions: what is found, what is lost and why, and how fast."""
+    """Find mentions: what is found, what is lost and why, and how fast."""
     data, part = options.data, options.part
     with tempfile.TemporaryDirectory(dir=options.work) as folder:
         names = options.sets or labelled_sets(data)
@@ -199,33 +134,29 @@ def main(options: SimpleNamespace) -> dict[str, Any]:
         for name, read in documents.items():
             figures["sets"][name] = _scored(sides[catalogue_of(name)], read)
         shown("sets", figures["sets"])
-        lost = {way: Counter[str]() for way in (_OLD, _NEW)}
+        lost = Counter[str]()
         for scored in figures["sets"].values():
-            for way, total in lost.items():
-                total.update(scored[way].lost)
+            lost.update(scored["counts"].lost)
         figures["lost"] = shown("lost in all sets", lost)
         prose = [document.text for name in names if name in _PROSE for document in documents[name]]
         if prose:
-            figures["characters_per_second"] = speeds(sides[WIKIPEDIA].ways, prose, options.repeats)
+            figures["speed"] = speed(sides[WIKIPEDIA].finder, prose, options.repeats)
     return figures
 
 
 def _scored(side: Side, documents: Sequence[LabelledDocument]) -> dict[str, Any]:
     linked = [(document, span) for document in documents for span in document.spans if side.is_entity(span)]
     named = sum(side.is_named(d.text[s.start : s.end], s.title) for d, s in linked)
-    figures: dict[str, Any] = {"linked": len(linked), "named": named}
-    for way, find in side.ways.items():
-        counts = Counts()
-        for document in documents:
-            _count(side, document, {(span.start, span.end) for span in find(document.text)}, counts)
-        figures[way] = counts
-        figures[f"{way}, percent"] = {
-            "recall": _percent(counts.recalled, len(linked)),
-            "recall of named": _percent(counts.named, named),
-            "precision": _percent(counts.right, counts.found),
-            "boundary": _percent(counts.right, counts.overlapping),
-        }
-    return figures
+    counts = Counts()
+    for document in documents:
+        _count(side, document, {(span.start, span.end) for span in side.finder.find(document.text)}, counts)
+    percent = {
+        "recall": _percent(counts.recalled, len(linked)),
+        "recall of named": _percent(counts.named, named),
+        "precision": _percent(counts.right, counts.found),
+        "boundary": _percent(counts.right, counts.overlapping),
+    }
+    return {"linked": len(linked), "named": named, "counts": counts, "percent": percent}
 
 
 def _percent(number: int, total: int) -> float | None:
@@ -249,20 +180,12 @@ def _count(side: Side, document: LabelledDocument, found: set[tuple[int, int]], 
             counts.lost[reason] = counts.lost.get(reason, 0) + 1
 
 
-def speeds(ways: dict[str, Callable[[str], object]], texts: Sequence[str], repeats: int) -> dict[str, Any]:
-    """Time both ways in turn, and in both orders, on the same texts."""
+def speed(finder: MentionFinder, texts: Sequence[str], repeats: int) -> dict[str, Any]:
+    """Time the finder on texts, after a round that brings the tables into memory."""
     num_chars = sum(map(len, texts))
-    rates: dict[str, list[float]] = {way: [] for way in ways}
-    for number in range(repeats + 1):
-        for way in sorted(ways, reverse=bool(number % 2)):
-            begun = time.process_time()
-            for text in texts:
-                ways[way](text)
-            if number:  # the first round brings the tables into memory
-                rates[way].append(num_chars / (time.process_time() - begun))
-    figures = {way: Spread.of(found) for way, found in rates.items()}
-    figures["ratio"] = Spread.of_ratios(rates[_NEW], rates[_OLD])
-    return shown(f"characters per second, of {num_chars:,}", figures)
+    (taken,) = in_turn({"find": lambda: [finder.find(text) for text in texts]}, repeats).values()
+    rate = Spread.of([num_chars / took.cpu_s for took in taken])
+    return shown("speed", {"characters": num_chars, "characters_per_second": rate})
 
 
 if __name__ == "__main__":

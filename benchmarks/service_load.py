@@ -10,21 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import click
-from harness.bare_grpc import bare_overhead_ms
 from harness.load_generator import Ended, Load, Percentiles, closed_loop, open_loop, probe_health
 from harness.report import Spread, benchmark, shown
 from harness.sample_data import sample_queries
 from harness.served_process import ServedProcess, serving
+from harness.timing import timed
 
 from genret.retrieval.retriever import Retriever
 from genret.retrieval.types import METHODS, RetrieveRequest
@@ -32,33 +29,25 @@ from genret.service.client import AsyncRetrievalClient
 
 PARTS = ("overhead", "clients", "turns", "health", "overload")
 _CLIENTS = (1, 4, 16, 64)
-_BARE_CALLS = 150
 _TURNS = 5
 _ONE_S, _MANY_S = 5.0, 8.0
 _NUM_CLIENTS = 64
 _BATCH_SIZE, _BATCHES = 32, 5  # of the library in a turn; batches are those of a server by default
 _PAUSE_S = 5.0  # after four times the capacity: what was let in is answered
 _REFUSED_WITHIN_S = 0.05
-_BUSY_SHARE = 0.2  # of a core: what client and event loop took with 64 clients, where that was not measured
 
 
 async def measure_overhead(
     client: AsyncRetrievalClient, requests: Sequence[RetrieveRequest]
 ) -> dict[str, Any]:
-    """One client, one call at a time: what a reply takes beyond the model's time, and what gRPC does."""
-    calls: list[Ended] = []
-    bare_ms: list[float] = []
-    for _ in range(_TURNS):
-        calls += (await closed_loop(client, requests, 1, 6)).with_code("OK")
-        model_ms = statistics.median(call.model_ms for call in calls)
-        bare_ms += await bare_overhead_ms(model_ms, _BARE_CALLS // _TURNS)
+    """One client, one call at a time: what a reply takes beyond the model's time."""
+    calls: list[Ended] = (await closed_loop(client, requests, 1, 30)).with_code("OK")
     parts = {
         "total": [call.seconds * 1000 for call in calls],
         "overhead": [call.seconds * 1000 - call.model_ms for call in calls],
         "queue": [call.queue_ms for call in calls],
         "server": [call.server_ms - call.queue_ms - call.model_ms for call in calls],
         "wire": [call.seconds * 1000 - call.server_ms for call in calls],
-        "bare gRPC": bare_ms,
     }
     return {name: Percentiles.of(values) for name, values in parts.items()}
 
@@ -84,14 +73,6 @@ async def measure_clients(
         }
         figures[str(num_clients)] = figures_of(load) | {"shares": shares}
     return figures
-
-
-def busy_share(figures: dict[str, Any]) -> float:
-    """Return what client and event loop took of a core with the most clients, where that was measured."""
-    if "clients" not in figures:
-        return _BUSY_SHARE
-    shares = figures["clients"][str(_CLIENTS[-1])]["shares"]
-    return float(shares["server_others"] + shares["client"])
 
 
 async def measure_health(
@@ -160,52 +141,25 @@ def figures_of(load: Load) -> dict[str, Any]:
     return {"per_second": load.per_second, "codes": load.codes(), "ms": load.milliseconds()}
 
 
-@contextlib.contextmanager
-def busy_process(share: float) -> Iterator[None]:
-    """Let another process use a share of a core during the block, a millisecond at a time."""
-    code = (
-        "import time\nprint(flush=True)\nwhile True:\n"
-        "    end = time.thread_time() + 0.001\n    while time.thread_time() < end: pass\n"
-        f"    time.sleep({0.001 * (1 - share) / share!r})"
-    )
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
-        try:
-            if process.stdout is not None:
-                process.stdout.readline()  # it runs
-            yield
-        finally:
-            process.kill()
-
-
 async def measure_turns(
-    client: AsyncRetrievalClient, requests: Sequence[RetrieveRequest], index: Path, busy_share: float
+    client: AsyncRetrievalClient, requests: Sequence[RetrieveRequest], index: Path
 ) -> dict[str, Any]:
-    """Compare 64 clients with one, and with the library in this process, in turn.
-
-    Served, the model shares its cores with the client and the server's event loop; so the library answers
-    alone, and beside a process that is as busy as those two were. Ratios are taken within turns.
-    """
-    per_second: dict[str, list[float]] = {"one": [], "many": [], "alone": [], "beside": []}
+    """Compare 64 clients with one, and with the library in this process, in turn: ratios within turns."""
+    per_second: dict[str, list[float]] = {"one": [], "many": [], "alone": []}
     with Retriever.open(index, num_threads=1) as retriever:
         retriever.warm_up()
         for turn in range(_TURNS):
             per_second["one"].append((await closed_loop(client, requests, 1, _ONE_S)).per_second)
             per_second["many"].append((await closed_loop(client, requests, _NUM_CLIENTS, _MANY_S)).per_second)
-            seconds = {"alone": 0.0, "beside": 0.0}
+            seconds = 0.0
             for number in range(turn * _BATCHES, (turn + 1) * _BATCHES):
                 first = number * _BATCH_SIZE % (len(requests) - _BATCH_SIZE + 1)
-                for name in seconds:
-                    with busy_process(busy_share) if name == "beside" else contextlib.nullcontext():
-                        begun = time.perf_counter()
-                        retriever.retrieve_batch(list(requests[first : first + _BATCH_SIZE]))
-                        seconds[name] += time.perf_counter() - begun
-            for name, taken in seconds.items():
-                per_second[name].append(_BATCHES * _BATCH_SIZE / taken)
-    ratios = {
-        name: Spread.of_ratios(per_second["many"], per_second[name]) for name in ("one", "alone", "beside")
-    }
+                some = list(requests[first : first + _BATCH_SIZE])
+                seconds += timed(retriever.retrieve_batch, some).wall_s
+            per_second["alone"].append(_BATCHES * _BATCH_SIZE / seconds)
+    ratios = {name: Spread.of_ratios(per_second["many"], per_second[name]) for name in ("one", "alone")}
     per_turn = {name: Spread.of(values) for name, values in per_second.items()}
-    return {"busy_share": busy_share, "per_second": per_turn, "ratios": ratios}
+    return {"per_second": per_turn, "ratios": ratios}
 
 
 @benchmark("torch", "grpcio")
@@ -226,7 +180,7 @@ def main(options: SimpleNamespace) -> dict[str, Any]:
         measures: dict[str, Callable[[AsyncRetrievalClient], Awaitable[dict[str, Any]]]] = {
             "overhead": lambda client: measure_overhead(client, requests),
             "clients": lambda client: measure_clients(client, requests, 15, served),
-            "turns": lambda client: measure_turns(client, requests, options.index, busy_share(figures)),
+            "turns": lambda client: measure_turns(client, requests, options.index),
             "health": lambda client: measure_health(client, requests, 20),
             "overload": lambda client: measure_overload(client, requests, seconds, served),
         }

@@ -35,7 +35,7 @@ from harness.titles import DATA
 from harness.twin_models import END, FIRST, Sizes, Twins
 from tokenizers import Tokenizer
 from torch import Tensor
-from transformers import DynamicCache, GPT2Config, GPT2LMHeadModel, PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
 
 from genret.decoding.row_scores import RowScores, score_rows
 from genret.decoding.row_trees import RowLayout
@@ -43,9 +43,8 @@ from genret.decoding.row_trees import RowLayout
 Rows = Sequence[Sequence[int]]
 
 _GPT2_TOKENS = 50_257
-_SMALL_VOCABULARY = 4_096
 _TITLE_TOKENS = 8
-_MODELS = ("llama", "llama-small-vocabulary", "gpt2", "default")
+_MODELS = ("llama", "default")
 _ALLOWED = 1e-4
 
 
@@ -83,10 +82,7 @@ def main(options: SimpleNamespace) -> list[dict[str, Any]]:
 def _twins(name: str) -> Twins:
     if name == "default":
         return Twins.load(SMALL_MODEL)
-    if name == "gpt2":
-        torch.manual_seed(0)
-        return Twins(GPT2LMHeadModel(GPT2Config()))
-    return Twins.random(Sizes(vocab_size=_SMALL_VOCABULARY if name != "llama" else _GPT2_TOKENS))
+    return Twins.random(Sizes(vocab_size=_GPT2_TOKENS))
 
 
 def _made(number: int, vocab_size: int) -> Rows:
