@@ -6,8 +6,7 @@
 The small model, and a Llama with random weights and the same tokenizer, answer the sample queries:
 greedily, by sampling at several temperatures, by beam search and by DISC, in several styles, with budgets
 from the smallest there is. Every answer is validated by `jsonschema`, and its titles are looked up in the
-sample catalogue. Anything but 100 % is an error. Ctrl-C ends a run early: what was counted is printed, and
-missing answers count as not given.
+sample catalogue. Anything but 100 % is an error.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,8 +26,6 @@ from harness.answer_schemas import SCHEMAS, AnswerSchema
 from harness.report import COUNT, benchmark, shown
 from harness.sample_data import DATA, SMALL_MODEL, read_tsv, sample_queries
 from harness.twin_models import random_model
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from transformers import AutoConfig
 
 from genret.decoding.model.hf_model import HFLanguageModel
@@ -116,7 +113,7 @@ def main(options: SimpleNamespace) -> dict[str, Any]:
                 engine.add_index("catalogue", index, FilterStore(index, "cpu", 1 << 24))
                 answerer = Answerer(model, tokenizer, config, PrefixStore(model), engine)
                 run = ValidityRun(answerer, titles, queries)
-                _run(run, name, options.number, options.batch_size)
+                run.run(options.number, options.batch_size)
                 figures[name] = shown(name, run.figures())
     return figures
 
@@ -149,8 +146,8 @@ class ValidityRun:
         self.by_method: dict[str, Tally] = {name: Tally() for name in METHODS}
         self.seconds = 0.0
 
-    def run(self, number: int, batch_size: int, on_answers: Callable[[int], None]) -> None:
-        """Answer so many requests, and say after every batch how many it had."""
+    def run(self, number: int, batch_size: int) -> None:
+        """Answer so many requests."""
         waiting = self._requests(number)
         while batch := [asked for _, asked in zip(range(batch_size), waiting, strict=False)]:
             begun = time.perf_counter()
@@ -159,7 +156,6 @@ class ValidityRun:
             self.seconds += time.perf_counter() - begun
             for (schema, method, is_smallest, _), reply in zip(batch, replies, strict=True):
                 self._count(schema, self.by_method[method], is_smallest, reply)
-            on_answers(len(batch))
 
     def figures(self) -> dict[str, Any]:
         """Return all counts, by method and together."""
@@ -213,17 +209,6 @@ class ValidityRun:
             tally.invalid[f"{schema.name}: no title: {unknown[0]!r}"] += 1
             return
         tally.valid += 1
-
-
-def _run(run: ValidityRun, name: str, number: int, batch_size: int) -> None:
-    """Answer until all are answered, or the user has seen enough."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task(name, total=number)
-        try:
-            run.run(number, batch_size, lambda count: progress.advance(task, count))
-        except KeyboardInterrupt:
-            progress.console.print("stopped; what was counted follows")
 
 
 if __name__ == "__main__":

@@ -9,14 +9,14 @@ length against transformers' `generate`, with a dictionary trie as `prefix_allow
 same with a prompt that was run once; times, memory, and whether sets and scores agree. `free`: 100 tokens
 without a catalogue, on this model and on the default one. `prefix`: a few-shot prefix shared by all requests.
 
-The exit status is 1 when a list of ours differs from one of `generate`. Peers that would take too long or too
-much memory are left out, and the table says so.
+The exit status is 1 when a list of ours differs from one of `generate`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -35,7 +35,6 @@ from harness.beam_contest import (
     search,
 )
 from harness.dictionary_trie import Node
-from harness.processes import available_bytes
 from harness.report import COUNT, Spread, benchmark, shown
 from harness.sample_data import SMALL_MODEL, sample_prompts
 from harness.timing import in_turn, timed
@@ -49,14 +48,13 @@ from genret.decoding.model.hf_model import HFLanguageModel
 
 TOLERANCE = 1e-3  # float32, sums of up to a hundred log-probabilities in the hundreds
 _SECTIONS = ("titles", "free", "prefix")
-_TITLES = tuple(
-    Setting(prompt, beams, batch) for prompt in (64, 512, 2048) for beams in (5, 15, 40) for batch in (1, 8)
+_TITLES = (
+    *(Setting(64, beams, 8) for beams in (5, 15, 40)),
+    *(Setting(prompt, beams) for prompt in (64, 512, 2048) for beams in (5, 15, 40)),
 )
 _FREE = tuple(Setting(prompt, beams) for prompt in (64, 400) for beams in (9, 15))
 # Tokens shared, queries at a time, tokens behind the prefix.
 _PREFIXES, _BATCHES, _OWN = (448, 1984), (1, 4), 64
-_COPY_S_PER_BYTE = 1e-9  # of a cache that is concatenated, reordered and attended to, per step; one thread
-_MARGIN = 1.25
 
 
 def _differing(figures: dict[str, Any], _options: SimpleNamespace) -> str | None:
@@ -77,12 +75,6 @@ def _differing(figures: dict[str, Any], _options: SimpleNamespace) -> str | None
 )
 @click.option("--repeats", type=COUNT, default=3, help="Rounds; all sides take turns.")
 @click.option("--threads", type=COUNT, default=1, help="Threads of torch, for all sides.")
-@click.option(
-    "--max-cell-seconds",
-    type=click.FloatRange(min=0),
-    default=300.0,
-    help="Leave out a peer where one run would take longer.",
-)
 @click.option("--titles", "number", type=click.IntRange(min=1000), default=100_000, help="Titles.")
 @click.option("--new-tokens", type=click.IntRange(min=2), default=100, help="Length of free outputs.")
 @click.option("--hidden", type=click.IntRange(min=64), default=Sizes().hidden, help="Width of the model.")
@@ -127,40 +119,6 @@ def _warm_up(twins: Twins, titles: EqualTitles) -> None:
     generate(twins.stock, prompts, setting.beams, titles.tokens, titles.dictionary)
 
 
-@dataclass(frozen=True, slots=True)
-class PeerCost:
-    """Cost of one run of `generate` by that of ours; a guess good to a third or so."""
-
-    seconds: float
-    cache_bytes: int  # at the end
-    peak_bytes: int  # beside the weights
-
-    @classmethod
-    def of(cls, setting: Setting, ours: Run, twins: Twins, new_tokens: int, prefilled: bool) -> PeerCost:
-        """Estimate from one run of ours at the same setting."""
-        rows, config = setting.batch * setting.beams, twins.stock.config
-        cache = rows * (setting.prompt + new_tokens) * twins.token_bytes
-        prefills = 1 if prefilled else setting.beams
-        decode = ours.decode_s + new_tokens * cache * _COPY_S_PER_BYTE
-        # A prompt's widest activations are three arrays in the feed-forward layers.
-        rows_at_once = setting.batch if prefilled else rows
-        activations = (
-            3 * rows_at_once * setting.prompt * config.intermediate_size * twins.stock.dtype.itemsize
-        )
-        layer = 2 * cache // config.num_hidden_layers  # copied at a time: concatenated, then reordered
-        peak = cache + max(layer, activations if not prefilled else 0)
-        return cls(prefills * ours.prefill_s + decode, cache, peak)
-
-    def refusal(self, most_seconds: float) -> str | None:
-        """Return why it is not run; None: it is."""
-        free = available_bytes()
-        if self.peak_bytes * _MARGIN > free:
-            return f"not run: needs about {self.peak_bytes / 1e9:.0f} GB of memory, {free / 1e9:.0f} are free"
-        if self.seconds > most_seconds:
-            return f"not run: would take about {self.seconds:.0f} s, --max-cell-seconds is {most_seconds:g}"
-        return None
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Work:
     """Search that all sides do."""
@@ -195,46 +153,20 @@ class Disagreements:
 def compete(
     work: Work, setting: Setting, prompts: Tensor, options: SimpleNamespace, disagreements: Disagreements
 ) -> dict[str, Any]:
-    """Run all sides in turn; the first run of ours tells what the peers would cost.
-
-    A peer that would take longer than `max_cell_seconds` is left out by name. Shape of the prompts:
-    (batch, prompt), int64.
-    """
-    model = work.twins.model()
-    first = search(model, work.constraint, prompts, setting.beams)
-    runs: dict[str, list[Run]] = {OURS: [first]}
-    costs = {
-        name: PeerCost.of(setting, first, work.twins, work.new_tokens, prefilled=name == PREFILLED)
-        for name in (PLAIN, PREFILLED)
-    }
-    refusals = {name: cost.refusal(options.max_cell_seconds) for name, cost in costs.items()}
+    """Run all sides in turn. Shape of the prompts: (batch, prompt), int64."""
+    model, beams = work.twins.model(), setting.beams
+    asked = (work.twins.stock, prompts, beams, work.new_tokens, work.dictionary)
     sides: dict[str, Callable[[], Run]] = {
-        OURS: lambda: search(model, work.constraint, prompts, setting.beams),
-        **{name: peer(work, setting, prompts, name) for name, why in refusals.items() if why is None},
+        OURS: partial(search, model, work.constraint, prompts, beams),
+        PLAIN: partial(generate, *asked),
+        PREFILLED: partial(generate, *asked, prefilled=True),
     }
-    for n in range(options.repeats):
-        for name, side in sides.items():
-            if n or name != OURS:
-                runs.setdefault(name, []).append(side())
+    taken = in_turn(sides, options.repeats, warm_up=0)
+    runs = {name: [took.value for took in column] for name, column in taken.items()}
     figure = {**asdict(setting), OURS: summary(runs[OURS])}
-    for name, why in refusals.items():
-        figure[name] = (
-            {"not_run": why, "kv_bytes_computed": costs[name].cache_bytes}
-            if why is not None
-            else _against(runs[name], runs[OURS], f"{setting.text()} {name}", disagreements)
-        )
+    for name in (PLAIN, PREFILLED):
+        figure[name] = _against(runs[name], runs[OURS], f"{setting.text()} {name}", disagreements)
     return shown(setting.words(), figure)
-
-
-def peer(work: Work, setting: Setting, prompts: Tensor, name: str) -> Callable[[], Run]:
-    return lambda: generate(
-        work.twins.stock,
-        prompts,
-        setting.beams,
-        work.new_tokens,
-        work.dictionary,
-        prefilled=name == PREFILLED,
-    )
 
 
 def summary(runs: list[Run]) -> dict[str, Any]:

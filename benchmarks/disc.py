@@ -2,7 +2,6 @@
 
     python benchmarks/disc.py                                         # everything, on synthetic titles
     python benchmarks/disc.py --only time --index six_million.index   # wall time over an index of GPT-2 ids
-    python benchmarks/disc.py --only time --titles titles.parquet     # or over a list of titles
     python benchmarks/disc.py --only bias --bias-plot docs/images/trie-bias.png
 
 `time`: a whole request (prompt of 256 tokens) on a random Llama of 102 M parameters that leans towards
@@ -18,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,13 +26,11 @@ import torch
 from harness.divergence import Array, auc
 from harness.exactness import exactness
 from harness.leaning_model import LeaningModel
-from harness.report import COUNT, FILE, FOLDER, NEW_FILE, NEW_FOLDER, Spread, benchmark, shown
+from harness.report import COUNT, FOLDER, NEW_FILE, Spread, benchmark, shown
 from harness.sample_data import Query, answers, held_out_queries, sample_retriever
 from harness.timing import timed
-from harness.titles import TOKENIZER, batches, tokenizer_file
 from harness.trie_bias import bias, draw
 from harness.twin_models import random_model
-from tokenizers import Tokenizer
 from torch import Tensor
 
 from genret import RetrievalResult, Retriever, RetrieveRequest
@@ -62,26 +58,13 @@ _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 @benchmark("numpy", "numba", "torch", "transformers")
-@TOKENIZER
-@click.option(
-    "--titles",
-    type=FILE,
-    show_default="synthetic ones",
-    help="`time`: titles as Parquet with a column `title`, TSV with such a header, or one per line.",
-)
-@click.option(
-    "--data",
-    type=NEW_FOLDER,
-    default=Path("../shared/data"),
-    envvar="GENRET_SHARED_DATA",
-    show_envvar=True,
-    help="Directory with tokenizers/, for --titles alone.",
-)
 @click.option(
     "--only", multiple=True, type=click.Choice(_SECTIONS), help="Run this section; may be repeated."
 )
 @click.option("--index", type=FOLDER, help="`time`: titles of an index.")
-@click.option("--limit", type=COUNT, default=200_000, help="`time`: most titles, but of an index.")
+@click.option(
+    "--limit", type=COUNT, default=200_000, help="`time`: synthetic titles, where there is no index."
+)
 @click.option("--repeats", type=COUNT, default=9, help="`time`: pairs of measurements.")
 @click.option("--results", type=click.IntRange(min=2), default=20_000, help="Most results per law compared.")
 @click.option("--seeds", type=COUNT, default=3, help="`beams`: seeds.")
@@ -123,11 +106,8 @@ def _time(options: SimpleNamespace) -> dict[str, Any]:
             trie = TitleTrie(opened.trie_arrays(), _VOCAB)
             click.echo(f"{opened.num_rows:,} rows of an index")
             return {"rows": opened.num_rows, **wall_time(trie, *sizes)}
-    if options.titles is None:
-        rows = _synthetic(options.limit)
-    else:
-        rows = _tokenised(options.titles, tokenizer_file(options), options.limit)
-    click.echo(f"{len(rows):,} {'synthetic titles' if options.titles is None else 'titles'}")
+    rows = _synthetic(options.limit)
+    click.echo(f"{len(rows):,} synthetic titles")
     return {"rows": len(rows), **wall_time(TitleTrie.from_rows(rows, _VOCAB), *sizes)}
 
 
@@ -136,19 +116,6 @@ def _synthetic(count: int) -> set[tuple[int, ...]]:
     rng = np.random.default_rng(0)
     ranks = rng.zipf(1.2, size=(count, _TITLE_TOKENS)) % (_VOCAB - 1)
     return {(*row, _VOCAB - 1) for row in ranks.tolist()}
-
-
-def _tokenised(file: Path, tokenizer: Path, limit: int) -> set[tuple[int, ...]]:
-    """Titles as GPT-2 writes them after a prompt, with its end token."""
-    if not tokenizer.exists():
-        raise click.UsageError(f"no tokenizer at {tokenizer}; --titles needs --data or --tokenizer")
-    model = Tokenizer.from_file(str(tokenizer))
-    end = model.get_vocab_size() - 1
-    return {
-        (*encoding.ids, end)
-        for batch in batches(file, limit)
-        for encoding in model.encode_batch([f" {title}" for title in batch])
-    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,18 +70,10 @@ def memory_bytes(field: str, pid: int | str = "self") -> int:
     exec (not `ru_maxrss`, which a child starts with the resident memory of the process that forked it).
     """
     try:
-        return _kib_entry(Path(f"/proc/{pid}/status"), field)
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
         return 0
-
-
-def available_bytes() -> int:
-    """Return the memory that the machine can give without swapping, file caches that it can drop included."""
-    return _kib_entry(Path("/proc/meminfo"), "MemAvailable")
-
-
-def _kib_entry(file: Path, name: str) -> int:
-    found = [line.split()[1] for line in file.read_text().splitlines() if line.startswith(f"{name}:")]
+    found = [line.split()[1] for line in lines if line.startswith(f"{field}:")]
     return int(found[0]) * _KIB if found else 0
 
 

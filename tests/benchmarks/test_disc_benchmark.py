@@ -14,7 +14,6 @@ from harness.exactness import judged
 from harness.trie_bias import MASSES, TOP_MASS, exact_law, floor, formula, measured, model_of
 from harness.trie_bias import TARGET as TRIE_TARGET
 
-ABSENT = ["--data", "absent"]  # no shared data is needed
 TARGET = np.array([0.5, 0.3, 0.15, 0.05])
 WEIGHTS = np.array([0.9, 0.12, 0.4, 0.05])
 # A proposal must be a law: P_L / x adds up to one at one mass alone.
@@ -105,7 +104,7 @@ def test_trie_and_disc_draw_by_these_laws() -> None:
 @pytest.mark.slow
 def test_wall_time(figures_of: Callable[..., Any]) -> None:
     options = ["--only", "time", "--hidden", "64", "--layers", "1", "--limit", "300", "--repeats", "1"]
-    figures = figures_of("disc.py", *ABSENT, *options)["time"]
+    figures = figures_of("disc.py", *options)["time"]
     assert figures["together"]["same_draws"]
     assert figures["draws"][-1]["K=4"]["second_phase"] == 1.0
     for timed in figures["draws"]:
@@ -121,7 +120,7 @@ def test_wall_time(figures_of: Callable[..., Any]) -> None:
 
 @pytest.mark.slow
 def test_exactness(figures_of: Callable[..., Any]) -> None:
-    figures = figures_of("disc.py", *ABSENT, "--only", "exactness", "--results", "256")["exactness"]
+    figures = figures_of("disc.py", "--only", "exactness", "--results", "256")["exactness"]
     assert figures["together"]["tests"] == 56
     assert len(figures["catalogues"]) == 4
     for catalogue in figures["catalogues"]:
@@ -133,7 +132,7 @@ def test_exactness(figures_of: Callable[..., Any]) -> None:
 @pytest.mark.slow
 def test_beams_and_calibration(figures_of: Callable[..., Any]) -> None:
     options = ["--only", "beams", "--only", "calibration", "--queries", "6", "--seeds", "1"]
-    figures = figures_of("disc.py", *ABSENT, *options)
+    figures = figures_of("disc.py", *options)
     assert len(figures["beams"]["disc"]) == 12
     calibration = figures["calibration"]
     assert calibration["queries"] == 6
