@@ -1,6 +1,6 @@
 """A server under load: what it adds to the model's time, many clients, and four times more than it can do.
 
-    python benchmarks/service_load.py --index sample.index [--parts overhead,clients,turns,health,overload]
+    python benchmarks/service_load.py --index sample.index [--parts overhead,clients,turns,overload]
 
 The server is a process of its own, asked by the project's client from this one. What is compared is measured
 in turn: a shared machine may be half as fast again a minute later.
@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import click
-from harness.load_generator import Ended, Load, Percentiles, closed_loop, open_loop, probe_health
-from harness.report import Spread, benchmark, shown
+from harness.load_generator import SHARES, Load, closed_loop, open_loop, probe_health
+from harness.report import Spread, benchmark, percentiles, shown
 from harness.sample_data import sample_queries
 from harness.served_process import ServedProcess, serving
 from harness.timing import timed
@@ -27,7 +26,7 @@ from genret.retrieval.retriever import Retriever
 from genret.retrieval.types import METHODS, RetrieveRequest
 from genret.service.client import AsyncRetrievalClient
 
-PARTS = ("overhead", "clients", "turns", "health", "overload")
+PARTS = ("overhead", "clients", "turns", "overload")
 _CLIENTS = (1, 4, 16, 64)
 _TURNS = 5
 _ONE_S, _MANY_S = 5.0, 8.0
@@ -41,7 +40,7 @@ async def measure_overhead(
     client: AsyncRetrievalClient, requests: Sequence[RetrieveRequest]
 ) -> dict[str, Any]:
     """One client, one call at a time: what a reply takes beyond the model's time."""
-    calls: list[Ended] = (await closed_loop(client, requests, 1, 30)).with_code("OK")
+    calls = (await closed_loop(client, requests, 1, 30)).with_code("OK")
     parts = {
         "total": [call.seconds * 1000 for call in calls],
         "overhead": [call.seconds * 1000 - call.model_ms for call in calls],
@@ -49,40 +48,17 @@ async def measure_overhead(
         "server": [call.server_ms - call.queue_ms - call.model_ms for call in calls],
         "wire": [call.seconds * 1000 - call.server_ms for call in calls],
     }
-    return {name: Percentiles.of(values) for name, values in parts.items()}
+    return {name: percentiles(values, *SHARES) for name, values in parts.items()}
 
 
 async def measure_clients(
-    client: AsyncRetrievalClient, requests: Sequence[RetrieveRequest], seconds: float, served: ServedProcess
+    client: AsyncRetrievalClient, requests: Sequence[RetrieveRequest], seconds: float
 ) -> dict[str, Any]:
     """Clients that each send one call after the other."""
     figures: dict[str, Any] = {}
     for num_clients in _CLIENTS:
-        before, begun = served.thread_times(), time.process_time()
-        load = await closed_loop(client, requests, num_clients, seconds)
-        mine, after = time.process_time() - begun, served.thread_times()
-        threads = [times.since(before.get(number)) for number, times in after.items()]
-        device = max(threads, key=lambda times: times.ran_s)
-        others_s = sum(times.ran_s for times in threads) - device.ran_s
-        shares = {
-            "device_ran": device.ran_s / load.seconds,
-            "device_queued": device.queued_s / load.seconds,
-            "device_idle": 1 - (device.ran_s + device.queued_s) / load.seconds,
-            "server_others": others_s / load.seconds,
-            "client": mine / load.seconds,
-        }
-        figures[str(num_clients)] = figures_of(load) | {"shares": shares}
+        figures[str(num_clients)] = figures_of(await closed_loop(client, requests, num_clients, seconds))
     return figures
-
-
-async def measure_health(
-    client: AsyncRetrievalClient, requests: Sequence[RetrieveRequest], seconds: float
-) -> dict[str, Any]:
-    """Health checks while 64 clients keep the device busy."""
-    times_ms: list[float] = []
-    async with probing(client, times_ms):
-        load = await closed_loop(client, requests, 64, seconds)
-    return {"health_ms": Percentiles.of(times_ms), "per_second": load.per_second}
 
 
 async def measure_overload(
@@ -102,9 +78,8 @@ async def measure_overload(
     later_capacity = (await closed_loop(client, requests, 64, 20)).per_second
     refused = load.with_code("RESOURCE_EXHAUSTED")
     with_hint = sum(call.retry_after_s is not None for call in refused)
-    late = Percentiles.of([call.late_seconds * 1000 for call in load.calls])
-    answered = load.milliseconds("OK")
-    ratio = answered.p99 / usual.milliseconds("OK").p99
+    late = percentiles([call.late_seconds * 1000 for call in load.calls], *SHARES)
+    ratio = load.milliseconds()["p99"] / usual.milliseconds()["p99"]
     slow = [call for call in refused if call.seconds > _REFUSED_WITHIN_S]
     slow_itself = sum(call.seconds - call.late_seconds > _REFUSED_WITHIN_S for call in slow)
     kept = 2 * load.per_second / (capacity + later_capacity)
@@ -117,7 +92,7 @@ async def measure_overload(
         "refused_with_retry_info": with_hint,
         "refused_later_than_50_ms": [len(slow), slow_itself],
         "p99_ratio": ratio,
-        "health_ms": Percentiles.of(times_ms),
+        "health_ms": percentiles(times_ms, *SHARES),
         "generator_late_ms": late,
         "anonymous_mib": [before.anonymous_mib, after.anonymous_mib],
         "footprints": [before, after],
@@ -179,9 +154,8 @@ def main(options: SimpleNamespace) -> dict[str, Any]:
     with serving(options.index, *options.serve_options) as served:
         measures: dict[str, Callable[[AsyncRetrievalClient], Awaitable[dict[str, Any]]]] = {
             "overhead": lambda client: measure_overhead(client, requests),
-            "clients": lambda client: measure_clients(client, requests, 15, served),
+            "clients": lambda client: measure_clients(client, requests, 15),
             "turns": lambda client: measure_turns(client, requests, options.index),
-            "health": lambda client: measure_health(client, requests, 20),
             "overload": lambda client: measure_overload(client, requests, seconds, served),
         }
 

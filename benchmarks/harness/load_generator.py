@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import math
 import random
 import time
 from collections import Counter
@@ -19,6 +18,9 @@ from dataclasses import dataclass, field
 from genret.retrieval.types import RetrieveRequest
 from genret.service.client import AsyncRetrievalClient
 from genret.service.errors import CallError
+from harness.report import percentiles
+
+SHARES = (50, 90, 99, 100)  # of the percentiles that are told
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,31 +56,9 @@ class Load:
         """Answers per second."""
         return len(self.with_code("OK")) / self.seconds
 
-    def milliseconds(self, code: str = "OK") -> Percentiles:
-        """Return how long calls with a code took."""
-        return Percentiles.of([call.seconds * 1000 for call in self.with_code(code)])
-
-
-@dataclass(frozen=True, slots=True)
-class Percentiles:
-    """Percentiles of a list of figures; NaN where there were none."""
-
-    p50: float
-    p90: float
-    p99: float
-    worst: float
-    count: int
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Percentiles:
-        """Summarise figures by the nearest rank."""
-        if not values:
-            return cls(*[math.nan] * 4, 0)
-        ordered = sorted(values)
-        p50, p90, p99 = (
-            ordered[min(len(ordered) - 1, int(len(ordered) * share))] for share in (0.5, 0.9, 0.99)
-        )
-        return cls(p50, p90, p99, ordered[-1], len(ordered))
+    def milliseconds(self, code: str = "OK") -> dict[str, float]:
+        """Return percentiles of how long calls with a code took."""
+        return percentiles([call.seconds * 1000 for call in self.with_code(code)], *SHARES)
 
 
 async def ask(client: AsyncRetrievalClient, request: RetrieveRequest, due: float) -> Ended:

@@ -31,20 +31,6 @@ class Footprint:
     mapped_versions: int  # versions of indexes of which files are mapped
 
 
-@dataclass(frozen=True, slots=True)
-class ThreadTimes:
-    """Times of a thread; in what is left of a span it had nothing to do, or waited for a lock."""
-
-    ran_s: float  # on a core
-    queued_s: float  # ready to run while the cores were others'
-
-    def since(self, earlier: ThreadTimes | None) -> ThreadTimes:
-        """Return what came since an earlier look; None: the thread is new."""
-        if earlier is None:
-            return self
-        return ThreadTimes(self.ran_s - earlier.ran_s, self.queued_s - earlier.queued_s)
-
-
 class ServedProcess:
     """A running `genret serve`."""
 
@@ -70,15 +56,6 @@ class ServedProcess:
             num_threads=sum(len(os.listdir(f"/proc/{pid}/task")) for pid in pids),
             mapped_versions=len(set(re.findall(r"/versions/([0-9a-f]+)/", maps))),
         )
-
-    def thread_times(self) -> dict[int, ThreadTimes]:
-        """Return the times of every thread since it began, by its id."""
-        times = {}
-        for folder in (task for pid in self.pids() for task in Path(f"/proc/{pid}/task").iterdir()):
-            with contextlib.suppress(FileNotFoundError):  # one that has just ended
-                ran_ns, queued_ns, _ = map(int, (folder / "schedstat").read_text().split())
-                times[int(folder.name)] = ThreadTimes(ran_ns / 1e9, queued_ns / 1e9)
-        return times
 
     def log_lines(self, containing: str) -> list[str]:
         """Return lines of the log that contain a text."""
