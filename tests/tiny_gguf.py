@@ -7,13 +7,13 @@ from pathlib import Path
 
 import gguf
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from tests.checkpoints import END, train_tokenizer
 from tests.tiny_transformers import build
 
-END = "</s>"
 _TEXTS = ("the longest river of Africa is the Nile", "Query: a river\nEntity: Rhine", "Mount Everest and K2")
 _NAMES = {
     "input_layernorm": "attn_norm",
@@ -29,14 +29,7 @@ _NAMES = {
 
 
 def tiny_tokenizer() -> Tokenizer:
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    trainer = trainers.BpeTrainer(
-        vocab_size=300, special_tokens=[END], initial_alphabet=alphabet, show_progress=False
-    )
-    tokenizer.train_from_iterator(_TEXTS, trainer)
-    return tokenizer
+    return train_tokenizer(_TEXTS, 300)
 
 
 def write_gguf(

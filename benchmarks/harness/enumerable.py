@@ -65,14 +65,11 @@ class TableModel:
         self._row, self._node, self._token = torch.tensor(path).T
 
     @classmethod
-    def random(
-        cls, rows: Sequence[Row], vocab_size: int, mass: float, seed: int, scale: float = 2.0
-    ) -> TableModel:
+    def random(cls, rows: Sequence[Row], vocab_size: int, mass: float, seed: int) -> TableModel:
         """Normal logits, those of valid tokens raised by the one amount that makes P_L(S) = mass."""
         generator = torch.Generator().manual_seed(seed)
-        noise = scale * torch.randn(
-            (len(prefixes(rows)), vocab_size), generator=generator, dtype=torch.float64
-        )
+        shape = len(prefixes(rows)), vocab_size
+        noise = 2.0 * torch.randn(shape, generator=generator, dtype=torch.float64)
         model = cls(rows, noise)
         low, high = -60.0, 60.0
         for _ in range(80):
@@ -81,9 +78,9 @@ class TableModel:
             low, high = (middle, high) if model.law().mass < mass else (low, middle)
         return cls(rows, (noise + low * model.valid).float())
 
-    def law(self, temperature: float = 1.0) -> Law:
+    def law(self) -> Law:
         """Return what this table says about its rows, in float64."""
-        logprob = torch.log_softmax(self.table.double() / temperature, dim=-1)
+        logprob = torch.log_softmax(self.table.double(), dim=-1)
         log_valid = torch.logsumexp(torch.where(self.valid, logprob, -math.inf), dim=-1)
         log_p = self._sums(logprob[self._node, self._token])
         log_x = self._sums(log_valid[self._node])
@@ -144,14 +141,14 @@ def prefixes(rows: Iterable[Row]) -> list[Row]:
     return sorted({row[:depth] for row in rows for depth in range(len(row))}, key=lambda p: (len(p), p))
 
 
-def random_rows(number: int, vocab_size: int, most_tokens: int, seed: int, skew: float = 1.4) -> list[Row]:
+def random_rows(number: int, vocab_size: int, most_tokens: int, seed: int) -> list[Row]:
     """Return random rows of one to so many tokens and the end token; some titles continue others.
 
-    `skew` is the exponent of Zipf's law, which the tokens follow: the larger, the more prefixes are shared.
+    Tokens follow Zipf's law, so that prefixes are shared.
     """
     rng = np.random.default_rng(seed)
     rows: set[Row] = set()
     while len(rows) < number:
         length = int(rng.integers(1, most_tokens + 1))
-        rows.add((*(rng.zipf(skew, length) % (vocab_size - 1) + 1).tolist(), END))
+        rows.add((*(rng.zipf(1.4, length) % (vocab_size - 1) + 1).tolist(), END))
     return sorted(rows)
