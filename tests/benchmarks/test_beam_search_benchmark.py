@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 from beam_search import main
-from click.testing import CliRunner
 from harness.beam_contest import Agreement, EqualTitles, Setting, generate, search
 from harness.sample_data import sample_prompts
 from harness.twin_models import Sizes, Twins
 
 from genret.decoding.free_text import FreeText
+from tests.commands import run
 
 VOCAB, LENGTH, END = 300, 6, 1
 TINY = ["--hidden", "64", "--layers", "1", "--titles", "2000", "--repeats", "1"]
@@ -92,14 +92,14 @@ def test_prompts_of_the_default_model_end_in_queries() -> None:
     ],
 )
 def test_what_makes_no_sense_is_refused_by_name(options: list[str], message: str) -> None:
-    refused = CliRunner().invoke(main, options)
+    refused = run(main, *options)
     assert refused.exit_code == 2
     assert message in refused.output
 
 
 @pytest.mark.slow
 def test_lists_agree_with_generate_and_everything_is_reported(figures_of: Callable[..., Any]) -> None:
-    figures = figures_of("beam_search.py", *TINY, *SHORT)
+    figures = figures_of(main, *TINY, *SHORT)
     assert figures["titles"]["agreement"] == {
         "compared": 2,
         "different": [],

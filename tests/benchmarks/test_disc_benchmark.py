@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from disc import main
 from harness.divergence import divergence, expected_draws, holm, kl, law_of_results
 from harness.exactness import judged
 from harness.trie_bias import MASSES, TOP_MASS, exact_law, floor, formula, measured, model_of
@@ -104,7 +105,7 @@ def test_trie_and_disc_draw_by_these_laws() -> None:
 @pytest.mark.slow
 def test_wall_time(figures_of: Callable[..., Any]) -> None:
     options = ["--only", "time", "--hidden", "64", "--layers", "1", "--limit", "300", "--repeats", "1"]
-    figures = figures_of("disc.py", *options)["time"]
+    figures = figures_of(main, *options)["time"]
     assert figures["together"]["same_draws"]
     assert figures["draws"][-1]["K=4"]["second_phase"] == 1.0
     for timed in figures["draws"]:
@@ -120,7 +121,7 @@ def test_wall_time(figures_of: Callable[..., Any]) -> None:
 
 @pytest.mark.slow
 def test_exactness(figures_of: Callable[..., Any]) -> None:
-    figures = figures_of("disc.py", "--only", "exactness", "--results", "256")["exactness"]
+    figures = figures_of(main, "--only", "exactness", "--results", "256")["exactness"]
     assert figures["together"]["tests"] == 56
     assert len(figures["catalogues"]) == 4
     for catalogue in figures["catalogues"]:
@@ -132,7 +133,7 @@ def test_exactness(figures_of: Callable[..., Any]) -> None:
 @pytest.mark.slow
 def test_beams_and_calibration(figures_of: Callable[..., Any]) -> None:
     options = ["--only", "beams", "--only", "calibration", "--queries", "6", "--seeds", "1"]
-    figures = figures_of("disc.py", *options)
+    figures = figures_of(main, *options)
     assert len(figures["beams"]["disc"]) == 12
     calibration = figures["calibration"]
     assert calibration["queries"] == 6

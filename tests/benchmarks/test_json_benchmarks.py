@@ -11,11 +11,11 @@ from typing import Any
 import answer_validity
 import click
 import complete
+import free_texts
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import title_holes
-from click.testing import CliRunner
 from free_texts import SCHEMA, is_valid, rouge_l, texts
 from harness.grammar_engines import Ours, TokenizerFile
 from harness.sample_data import SMALL_MODEL
@@ -36,17 +36,9 @@ ROWS: list[dict[str, Any]] = [
 ]
 
 
-def invoked(command: click.Command, folder: Path, *options: object) -> tuple[Any, str]:
-    """Run a benchmark in this process, and return its figures and what it printed."""
-    out = folder / "figures.json"
-    result = CliRunner().invoke(command, [*map(str, options), "--json", str(out)])
-    assert result.exit_code == 0, result.output
-    return json.loads(out.read_text(encoding="utf-8"))["figures"], result.output
-
-
-def test_every_answer_of_a_tiny_model_is_valid(tmp_path: Path) -> None:
+def test_every_answer_of_a_tiny_model_is_valid(figures_of: Callable[..., Any]) -> None:
     options = ["--tiny", "--answers", "50", "--batch-size", "50"]
-    figures = invoked(answer_validity.main, tmp_path, *options)[0]["random"]
+    figures = figures_of(answer_validity.main, *options)["random"]
     assert figures["answers"] == figures["valid"] == 50
     assert figures["smallest_budget"] >= 10
     assert not figures["invalid"]
@@ -68,18 +60,19 @@ def test_first_masks_are_counted_once_per_state(tmp_path: Path) -> None:
 
 
 @pytest.mark.shared_data
-def test_every_title_is_written_and_every_near_miss_refused(tmp_path: Path) -> None:
+def test_every_title_is_written_and_every_near_miss_refused(
+    tmp_path: Path, figures_of: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
     shared_file("tokenizers", "gpt2.tokenizer.json")
     titles = tmp_path / "titles.txt"
     titles.write_text("\n".join(wikipedia_titles()[:400]) + "\n", encoding="utf-8")
     options = ["--titles", titles, "--data", SHARED, "--work", tmp_path, "--sizes", 300]
     options += ["--repeats", 2, "--peer-titles", 0, "--walks", 20]
-    found, output = invoked(title_holes.main, tmp_path, *options)
-    figures = found["300"]["genret"]
+    figures = figures_of(title_holes.main, *options)["300"]["genret"]
     assert figures["written"] == [20, 20]
     assert figures["misses_refused"] == [10, 10]
     assert len(figures["attach_ms"]["values"]) == 2
-    assert "written 20 / 20" in output
+    assert "written 20 / 20" in capsys.readouterr().out
 
 
 def test_a_sample_has_as_many_titles_as_were_asked_for(tmp_path: Path) -> None:
@@ -93,11 +86,13 @@ def test_a_sample_has_as_many_titles_as_were_asked_for(tmp_path: Path) -> None:
         title_holes.sample_titles(source, None, 2000, out)
 
 
-def test_the_benchmark_of_completion_measures_a_few_titles(tmp_path: Path) -> None:
+def test_the_benchmark_of_completion_measures_a_few_titles(
+    tmp_path: Path, figures_of: Callable[..., Any]
+) -> None:
     titles = [f"{a} {b} of Hamletshire" for a in ("New", "Old", "Red") for b in ("York", "Paris", "東京")]
     pq.write_table(pa.table({"title": titles}), tmp_path / "titles.parquet")
     options = ["--titles", str(tmp_path / "*.parquet"), "--twins", "--queries", "5"]
-    figures, _ = invoked(complete.main, tmp_path, *options)
+    figures = figures_of(complete.main, *options)
     assert figures["table"]["names"] == 2 * len(titles)
     assert {"typed cold", "typed next", "mistyped cold", "mistyped next"} <= set(figures["ms"]["8"])
     assert "p99" in figures["ms"]["8"]["fts5 typed"]
@@ -135,6 +130,6 @@ def test_both_ways_write_the_same_texts() -> None:
 
 def test_answers(figures_of: Callable[..., Any], tmp_path: Path) -> None:
     short = ["--queries", "2", "--tries", "2", "--max-tokens", "40", "--data", tmp_path]
-    figures = figures_of("free_texts.py", "--model", SMALL_MODEL, "--only", "answers", *short)["answers"]
+    figures = figures_of(free_texts.main, "--model", SMALL_MODEL, "--only", "answers", *short)["answers"]
     assert figures["grammar"]["valid"] == 2
     assert figures["tries: 2"]["tokens"] > figures["tries: 1"]["tokens"] > 0

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import mention_detection
 import pytest
 from harness.labelled_mentions import LabelledSpan, base_name, read_documents
 from harness.processes import MemoryTrace
@@ -102,7 +103,7 @@ def test_windows_are_put_together_to_documents(tmp_path: Path) -> None:
 def test_the_script_counts_what_is_found_and_lost(tmp_path: Path, figures_of: Callable[..., Any]) -> None:
     data = shared_file("el", "lgl.dev.jsonl.gz").parents[1]
     options = ["--data", data, "--work", tmp_path, "--set", "lgl"]
-    figures = figures_of("mention_detection.py", *options)["sets"]["lgl"]
+    figures = figures_of(mention_detection.main, *options)["sets"]["lgl"]
     assert figures["linked"] == 308
     counts = figures["counts"]
     assert counts["recalled"] + sum(counts["lost"].values()) == 308
