@@ -51,9 +51,7 @@ SCHEMA = {
     "required": ["name", "kind", "year"],
     "additionalProperties": False,
 }
-_LEAST = (
-    4  # tokens of a title before the end of its line: scores are sums, and nothing is likelier than little
-)
+_LEAST = 4  # tokens of a title before its end: scores are sums, and nothing is likelier than little
 _SECTIONS = ("texts", "answers")
 
 

@@ -39,7 +39,7 @@ from harness.grammar_engines import (
 )
 from harness.processes import memory_bytes
 from harness.report import COUNT, FOLDER, Spread, benchmark, percentiles, shown
-from harness.titles import batches, input_options, titles_file, tokenizer_file
+from harness.titles import batches, input_options, titles_file, tokenizer_file, write_tsv
 
 from genret.decoding.grammar.compile_options import GrammarOptions
 from genret.decoding.grammar.json_grammar import compile_schema
@@ -113,13 +113,8 @@ def sample_titles(source: Path, limit: int | None, size: int, out: Path) -> None
         raise click.ClickException(f"{source}: expected {size} titles, got {number}")
     chosen = np.zeros(number, dtype=bool)
     chosen[np.random.default_rng(_SEED).choice(number, size, replace=False)] = True
-    begin = 0
-    with out.open("w", encoding="utf-8") as file:
-        file.write("title\n")
-        for batch in batches(source, limit):
-            kept = chosen[begin : begin + len(batch)]
-            file.writelines(f"{title}\n" for title, keep in zip(batch, kept, strict=True) if keep)
-            begin += len(batch)
+    keep = iter(chosen)
+    write_tsv(out, ([title for title in batch if next(keep)] for batch in batches(source, limit)))
 
 
 def walked_titles(index: Index, count: int) -> list[str]:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.processes import memory_bytes
+from harness.processes import memory_bytes, process_tree
 
 _MIB = 1 << 20
 _READY = re.compile(r"genret: ready on (\S+?):? ")
@@ -39,15 +39,9 @@ class ServedProcess:
         self.address = address
         self.log = log
 
-    def pids(self) -> list[int]:
-        """Return the numbers of its process and of the engine's."""
-        proc = Path("/proc") / str(self.process.pid)
-        children = [(task / "children").read_text().split() for task in (proc / "task").iterdir()]
-        return [self.process.pid, *(int(pid) for some in children for pid in some)]
-
     def footprint(self) -> Footprint:
         """Look at the processes from outside."""
-        pids = self.pids()
+        pids = process_tree(self.process.pid)
         maps = "".join(Path(f"/proc/{pid}/maps").read_text() for pid in pids)
         return Footprint(
             rss_mib=sum(memory_bytes("VmRSS", pid) for pid in pids) / _MIB,

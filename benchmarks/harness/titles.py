@@ -91,7 +91,7 @@ def write_tsv(file: Path, titles: Iterator[list[str]]) -> int:
     with file.open("w", encoding="utf-8") as out:
         out.write("title\n")
         for batch in titles:
-            out.write("\n".join(batch) + "\n")
+            out.writelines(f"{title}\n" for title in batch)
             number += len(batch)
     return number
 
