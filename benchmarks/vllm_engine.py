@@ -129,7 +129,7 @@ def _engine(model: Path, indexes: dict[str, Path], counts: Path | None, **more: 
     return vllm.LLM(
         model=str(model),
         dtype="float32",
-        max_model_len=1024,
+        max_model_len=512,
         max_num_seqs=128,
         enforce_eager=True,
         disable_log_stats=True,

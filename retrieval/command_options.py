@@ -23,6 +23,10 @@ DTYPE: dict[str, Any] = {
     "default": "auto",
     "help": "Number type of the model.",
 }
+ENGINE: dict[str, Any] = {
+    "help": "vllm, or the address of a vLLM server (http://localhost:8000/v1) that runs the model.",
+    "show_default": "the model runs here",
+}
 ENCODER: dict[str, Any] = {
     "help": "Directory or hub id of the encoder that made the index's vectors.",
     "show_default": "where it lay then",

@@ -18,6 +18,7 @@ from genret.retrieval.command_options import (
     DEVICE,
     DTYPE,
     ENCODER,
+    ENGINE,
     MODEL,
     SHOWN,
     GroupedCommand,
@@ -141,6 +142,7 @@ model_flags = flag_group(
     flag("--encoder", **ENCODER),
     flag("--device", **DEVICE),
     flag("--dtype", **DTYPE),
+    flag("--engine", **ENGINE),
     flag("--threads", type=click.IntRange(min=1), default=1, help="Torch threads of every worker on a CPU."),
     flag("--batch-size", type=int, default=32, help="Mentions per forward."),
     flag(

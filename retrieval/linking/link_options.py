@@ -109,6 +109,7 @@ class WorkerOptions:
     model: str | None = None  # checkpoint directory or hub id; None: the default model of the index
     device: str = "auto"
     dtype: str = "auto"
+    engine: str | None = None  # "vllm" or the address of its server; None: the model runs in the worker
     num_threads: int | None = 1  # Torch threads of a worker
     batch_size: int = 32  # mentions per forward
     cache_entries: int = 100_000  # answers kept for mentions that are put to the model in the same words

@@ -99,6 +99,7 @@ class ShardWorker:
             worker.model,
             device=worker.device,
             dtype=worker.dtype,
+            engine=worker.engine,
             num_threads=worker.num_threads,
             prompt=job.options.prompt,
             verify_digests=worker.verify_digests,

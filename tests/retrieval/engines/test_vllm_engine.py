@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import builtins
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 from grpc import StatusCode
@@ -15,9 +17,11 @@ from genret import Mention, RetrievalResult, Retriever
 from genret.decoding.errors import EngineError
 from genret.retrieval.engines.vllm_engine import open_engine
 from genret.retrieval.errors import GenretError, InputError, MissingExtraError, ModelError
+from genret.retrieval.linking.link_command import link_command
 from genret.service.status import failure_of
 from tests import fake_vllm
 from tests.checkpoints import make_checkpoint, make_index
+from tests.commands import refusal, succeed
 
 QUERIES = ["a play", "river in africa", "the planet"]
 SCHEMA = {
@@ -95,6 +99,23 @@ def test_link_score_and_answer(both: Both, there: Retriever) -> None:
             there.answer("river", SCHEMA, **options).text == both.here.answer("river", SCHEMA, **options).text
         )
     assert list(both.tap.iterdir()) == []  # every file that was left was read
+
+
+def test_a_corpus_is_linked(both: Both, tmp_path: Path) -> None:
+    """By workers in processes of their own; with the engine in the run's identity."""
+    corpus, out = tmp_path / "corpus.jsonl", tmp_path / "out"
+    text = "The play Hamlet is long, and so is the Nile."
+    spans = [{"start": text.index(name), "end": text.index(name) + len(name)} for name in ("Hamlet", "Nile")]
+    corpus.write_text(json.dumps({"text": text, "mentions": spans}) + "\n")
+    arguments = [corpus, "--index", both.index, "--model", both.checkpoint, "--device", "cpu", "--workers", 2]
+    succeed(link_command, *arguments, "--dtype", "float32", "--out", tmp_path / "here")
+    with both.serve(both.tap) as port:
+        engine = ["--engine", f"http://127.0.0.1:{port}/v1", "--dtype", "float32"]
+        succeed(link_command, *arguments, *engine, "--out", out)
+    ours, theirs = (pq.read_table(folder).to_pylist() for folder in (out, tmp_path / "here"))
+    assert [row["entity_id"] for row in ours] == [row["entity_id"] for row in theirs]
+    assert [row["logprob"] for row in ours] == pytest.approx([row["logprob"] for row in theirs], abs=1e-3)
+    assert "--engine was vllm, is now None" in refusal(link_command, *arguments, "--out", out, code=1)
 
 
 def test_a_server_that_ends_and_comes_back(both: Both) -> None:
