@@ -43,6 +43,7 @@ _REJECT = 0
 # Vague on purpose: the model spreads its probability over many titles of a kind.
 _VAGUE = {"city": "old european city", "country": "country", "animal": "big animal", "food": "dish with rice"}
 _BATCHES = (1, 16, 64)
+_AT_ONCE = 100  # draws
 _ALPHA = 0.01
 _FIELDS: tuple[dict[str, Any], ...] = (
     {"type": "integer", "minimum": 1, "maximum": 5},
@@ -155,10 +156,10 @@ def _draws(options: SimpleNamespace) -> dict[str, Any]:
             for number, (kind, query) in enumerate(_VAGUE.items()):
                 prompt = here.prompt_template(None).encode(here.tokenizer, query)
                 sampling = vllm.SamplingParams(
-                    n=100,
+                    n=_AT_ONCE,
                     max_tokens=64,
                     temperature=1,
-                    seed=number,
+                    seed=number * options.draws,
                     logprobs=0,
                     stop_token_ids=[index.end_token_id, _REJECT],
                     extra_args={
@@ -169,7 +170,7 @@ def _draws(options: SimpleNamespace) -> dict[str, Any]:
                 )
                 written: list[tuple[tuple[int, ...], float]] = []
                 while len(written) < options.draws:
-                    sampling.seed += len(_VAGUE)
+                    sampling.seed += _AT_ONCE  # vLLM counts on from it
                     (result,) = engine.generate({"prompt_token_ids": prompt}, sampling, use_tqdm=False)
                     written += [(tuple(one.token_ids), one.cumulative_logprob) for one in result.outputs]
                 written = written[: options.draws]
