@@ -66,10 +66,7 @@ def test_a_filter_of_another_device_is_refused(tries: tuple[TitleTrie, TitleTrie
 
 @pytest.mark.parametrize(("k", "width"), [(1, 1), (5, 5), (60, 60), (80, 100)])
 def test_beam_search_finds_the_same_list(
-    models: tuple[HFLanguageModel, HFLanguageModel],
-    tries: tuple[TitleTrie, TitleTrie],
-    k: int,
-    width: int,
+    models: tuple[HFLanguageModel, HFLanguageModel], tries: tuple[TitleTrie, TitleTrie], k: int, width: int
 ) -> None:
     params = [BeamParams(k, width)] * len(PROMPTS)
     mine, theirs = (

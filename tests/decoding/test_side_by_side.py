@@ -14,13 +14,7 @@ from torch import Tensor
 from genret.decoding.errors import DecodingCancelledError
 from genret.decoding.model.hf_model import HFLanguageModel
 from genret.decoding.row_scores import score_rows
-from genret.decoding.side_by_side import (
-    Ending,
-    Scheduler,
-    SharedForwardError,
-    current_call,
-    undivided,
-)
+from genret.decoding.side_by_side import Ending, Scheduler, SharedForwardError, current_call, undivided
 from tests.verified_architectures import VOCAB, build
 
 

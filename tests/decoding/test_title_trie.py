@@ -34,7 +34,7 @@ every_backend = pytest.mark.parametrize(("device", "kernels"), BACKENDS)
 
 
 @every_backend
-@settings(max_examples=700, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(catalogue=catalogues(), data=st.data())
 def test_children_verify_advance_and_final_equal_brute_force(device, kernels, catalogue, data):
     rows, vocab_size = catalogue
@@ -154,10 +154,7 @@ def test_too_few_columns_are_refused_where_looking_costs_no_waiting(kernels):
 
 @pytest.mark.parametrize(
     ("rows", "vocab_size", "message"),
-    [
-        ([(5,)], 5, "token id 5 is outside the vocabulary of 5"),
-        ([(-1, 2)], 5, "negative"),
-    ],
+    [([(5,)], 5, "token id 5 is outside the vocabulary of 5"), ([(-1, 2)], 5, "negative")],
 )
 def test_rows_that_make_no_trie_are_refused(rows, vocab_size, message):
     with pytest.raises(ValueError, match=message):
@@ -192,7 +189,7 @@ def check_same(left: TrieArrays, right: TrieArrays) -> None:
         assert np.array_equal(mine, other)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(catalogue=catalogues(), chunk=st.sampled_from([1, 2, 7, 1 << 20]), data=st.data())
 def test_blocks_of_any_size_derive_the_arrays_of_the_definition(catalogue, chunk, data):
     rows, vocab_size = catalogue
@@ -294,7 +291,7 @@ def masks(num_rows: int) -> st.SearchStrategy[np.ndarray | None]:
 
 
 @every_backend
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(catalogue=catalogues(max_rows=20), data=st.data())
 def test_a_batch_of_filters_equals_brute_force_over_the_allowed_rows(device, kernels, catalogue, data):
     rows, vocab_size = catalogue
@@ -311,7 +308,7 @@ def test_a_batch_of_filters_equals_brute_force_over_the_allowed_rows(device, ker
     assert filtered.max_depth == trie.max_depth
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(counts=st.lists(st.integers(0, 3), max_size=30), base=st.integers(0, 5))
 def test_counts_of_anything_make_the_same_filter_as_their_mask(counts, base):
     prefix = base + np.cumsum([0, *counts])

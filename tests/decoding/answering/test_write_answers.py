@@ -7,7 +7,6 @@ import itertools
 import json
 import math
 import random
-from collections import Counter
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -616,13 +615,3 @@ def test_logits_that_cannot_be_used_are_said_to_be_broken(value: float, temperat
     logits[0, 0, 9] = value
     (said,) = suggest(logits, [point(0, np.array([5, 9]), temperature)])
     assert said.broken
-
-
-def test_draws_have_the_law_they_are_said_to_have() -> None:
-    logits = torch.zeros(1000, 1, V)
-    logits[:, 0, 7] = 1.0
-    tokens = np.array([5, 7, 9])
-    said = suggest(logits, [point(seed, tokens, 1.0, seed) for seed in range(1000)])
-    law = torch.softmax(torch.tensor([0.0, 1.0, 0.0]), 0).tolist()
-    counts = Counter(one.tokens for one in said)
-    assert chi_square(counts, dict(zip(((5,), (7,), (9,)), law, strict=True))) > ALPHA

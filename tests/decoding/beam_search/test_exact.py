@@ -365,8 +365,7 @@ def test_what_a_goal_is_told_is_true_and_new(seed: int, num_rows: int) -> None:
 def test_queries_with_and_without_goals_do_not_change_one_another(seed: int, budget: int) -> None:
     batch = exact_batch(seed, budget)
     batch = dataclasses.replace(
-        batch,
-        params=[dataclasses.replace(p, exact=number % 3 > 0) for number, p in enumerate(batch.params)],
+        batch, params=[dataclasses.replace(p, exact=number % 3 > 0) for number, p in enumerate(batch.params)]
     )
     goals = [
         goal if number % 3 == 1 else None for number, goal in enumerate(watched(batch, 25, best_rows(25)))
@@ -409,7 +408,7 @@ def nodes(scores: list[float], depth: int = 1) -> Nodes:
     return Nodes(np.full(len(scores), depth, dtype=np.int64), numbers, numbers, numbers, values, values)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(seed=st.integers(0, 10**9), most=st.integers(0, 12))
 def test_what_is_kept_and_what_is_forgotten(seed, most):
     """Against a list that is sorted anew at every turn."""

@@ -231,9 +231,7 @@ def _kept_levels_below_their_neighbours(patch: pytest.MonkeyPatch) -> None:
 def _whole_trees_scaled(patch: pytest.MonkeyPatch) -> None:
     plain = TreeBlock.attend
     patch.setattr(
-        TreeBlock,
-        "attend",
-        lambda self, query, stretches, rule: plain(self, query * 1.01, stretches, rule),
+        TreeBlock, "attend", lambda self, query, stretches, rule: plain(self, query * 1.01, stretches, rule)
     )
 
 

@@ -167,7 +167,7 @@ def test_the_mass_estimate_is_unbiased_and_its_error_honest(which, of, queries, 
     assert float(errors.mean()) == pytest.approx(float(masses.std()), rel=rel)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 10**9), reject_early=st.booleans(), top_m=st.sampled_from([None, VOCAB]))
 def test_weights_and_logprobs_are_exact(seed, reject_early, top_m):
     """Also where the top m are all tokens."""
@@ -384,7 +384,7 @@ def test_the_draws_of_a_result_are_counted_to_the_phase_that_decides_it():
     assert alone.num_draws in (2, 4)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     seed=st.integers(0, 10**9),
     num_queries=st.integers(1, 4),
@@ -435,7 +435,7 @@ def two_phases(batch: DrawBatch, wanted):
     return first, fresh
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 10**9), adaptive=st.booleans(), num_draws=st.integers(2, 5))
 def test_candidates_are_the_rows_known_and_the_fresh_draws_of_others(seed, adaptive, num_draws):
     model, rows = TableModel.random(VOCAB, seed), catalogue(seed % 3)

@@ -17,11 +17,7 @@ from genret.decoding.grammar.leaves.table_walk import TableWalker
 from genret.decoding.grammar.regular.completions import Completions
 from genret.decoding.grammar.regular.dfa import ENDLESS, Dfa
 from genret.decoding.grammar.regular.formats import format_texts
-from genret.decoding.grammar.regular.json_spelling import (
-    spell_any_text,
-    spell_texts,
-    written_with,
-)
+from genret.decoding.grammar.regular.json_spelling import spell_any_text, spell_texts, written_with
 from genret.decoding.grammar.regular.ranges import Ranges
 from genret.decoding.grammar.regular.regex_compiler import compile_pattern
 from genret.decoding.grammar.vocabulary import Vocabulary

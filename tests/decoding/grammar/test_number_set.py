@@ -98,12 +98,6 @@ def test_what_is_no_number_is_refused(name: str) -> None:
                 assert not spelled.accepts(text.encode()), text
 
 
-def test_everything_is_the_grammar_of_json() -> None:
-    spelled = NumberSet.of().spelled()
-    assert all(spelled.accepts(text.encode()) for text, _ in SHORT_TEXTS)
-    assert spelled.num_states == 9
-
-
 def test_integers_are_read_as_plain_decimals() -> None:
     spelled = INTEGERS.spelled()
     for text in ["5", "-0", "5.0", "-0.0", "12345678901234567890"]:
@@ -239,6 +233,7 @@ def test_count(numbers: NumberSet, count: int | None) -> None:
 
 
 def test_equal_descriptions_are_equal() -> None:
+    assert NumberSet.of().spelled().num_states == 9
     assert number_set(integers=True, least="0") == INTEGERS & number_set(least="0.0")
     assert hash(number_set(most="1e2")) == hash(number_set(most="100"))
     assert number_set(multiple_of="1.0") == INTEGERS

@@ -18,8 +18,6 @@ from functools import cache
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -156,19 +154,6 @@ def test_prompts_whose_scores_are_materialised_in_pieces(
 ) -> None:
     monkeypatch.setattr("genret.decoding.model.tree_attention.ROWS_AT_ONCE", rows_at_once)
     assert error_of(name, torch.float64, shaped((18, 7), (3, 3), prefix)) < 1e-9
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["llama-gqa", "qwen2-mixed-windows", "gemma2", "gpt2", "bart", "t5"])
-def test_trees_equal_plain_passes_shrinking(name: str) -> None:
-    """The same, with failures cut down to the shortest script that fails."""
-
-    @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-    @given(st.randoms(use_true_random=False))
-    def holds(rng: random.Random) -> None:
-        assert error_of(name, torch.float64, random_script(rng, VOCAB)) < 1e-9
-
-    holds()
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
