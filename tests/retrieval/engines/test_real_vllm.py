@@ -5,22 +5,29 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from genret import RetrievalResult, Retriever
+from genret import RetrievalResult, Retriever, RetrieveRequest
 from genret.retrieval.defaults import small_model_dir
 from genret.retrieval.engines.vllm_engine import PROCESSOR
 from genret.retrieval.index.reader import Index
+from genret.service.client import RetrievalClient
+from genret.service.errors import CallError
 from tests.sample_index import build_sample_index
+from tests.service.server_process import ServerProcess
 
 pytestmark = [
     pytest.mark.slow,
@@ -50,27 +57,35 @@ def tap(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("tap")
 
 
-@pytest.fixture(scope="module")
-def address(index: Path, tap: Path) -> Iterator[str]:
+@contextmanager
+def vllm_server(index: Path, tap: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """A running vLLM with our processor, in a group of processes of its own."""
     setup = {"genret": {"indexes": {"sample": str(index)}, "reject_token": REJECT, "tap": str(tap)}}
     command = [
         *(sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(small_model_dir())),
-        *("--port", str(PORT), "--host", "127.0.0.1", "--logprobs-mode", "processed_logprobs", *SETTINGS),
+        *("--port", str(port), "--host", "127.0.0.1", "--logprobs-mode", "processed_logprobs", *SETTINGS),
         *("--logits-processors", PROCESSOR, "--additional-config", json.dumps(setup)),
     ]
-    server = subprocess.Popen(command, env={**os.environ, **ENVIRONMENT})
+    server = subprocess.Popen(command, env={**os.environ, **ENVIRONMENT}, start_new_session=True)
     try:
         while True:
             assert server.poll() is None, "the server ended before it was ready"
             try:
-                urllib.request.urlopen(f"http://127.0.0.1:{PORT}/health", timeout=5)
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5)
                 break
             except OSError:
                 time.sleep(1)
-        yield f"http://127.0.0.1:{PORT}/v1"
+        yield server
     finally:
-        server.terminate()
+        with suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGTERM)
         server.wait()
+
+
+@pytest.fixture(scope="module")
+def address(index: Path, tap: Path) -> Iterator[str]:
+    with vllm_server(index, tap, PORT):
+        yield f"http://127.0.0.1:{PORT}/v1"
 
 
 @pytest.fixture(scope="module")
@@ -151,6 +166,45 @@ def test_greedy_text_is_a_title_that_the_filter_allows(address: str, here: Retri
         rows = {tuple(opened.row_token_ids(row)): row for row in range(opened.num_rows)}
         row = rows[tuple(choice["token_ids"])]
         assert {opened.entity(e).metadata["kind"] for e in opened.entities_of(row)} & {"city"}
+
+
+NUM_CLIENTS, CALLS = 32, 4
+
+
+def test_clients_of_our_server_while_vllm_is_killed_and_comes_back(
+    index: Path, tap: Path, here: Retriever, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """32 clients at once, some of which give up: right answers, then UNAVAILABLE, then answers again."""
+    monkeypatch.setenv("GENRET_TAP", str(tap))
+    expected = {query: here.retrieve(query, k=5, method="beam")[0].candidates for query in QUERIES}
+    engine, model = f"http://127.0.0.1:{PORT + 1}/v1", str(small_model_dir())
+    with ExitStack() as first:
+        vllm = first.enter_context(vllm_server(index, tap, PORT + 1))
+        ours = ServerProcess(str(index), "--model", model, "--engine", engine, "--max-queue-size", "256")
+        with ours, RetrievalClient(ours.address()) as client, ThreadPoolExecutor(NUM_CLIENTS) as threads:
+
+            def ask(number: int) -> str:
+                """Ask, with a deadline that is too short now and then; return how it ended."""
+                query, is_short = QUERIES[number % len(QUERIES)], number % 8 == 7
+                try:
+                    request = RetrieveRequest(query, k=5, method="beam")
+                    found = client.retrieve(request, timeout_s=0.05 if is_short else 240).result
+                except CallError as error:
+                    return error.code
+                assert [one.entity_id for one in found.candidates] == [
+                    one.entity_id for one in expected[query]
+                ]
+                return "OK"
+
+            ended = Counter(threads.map(ask, range(NUM_CLIENTS * CALLS)))
+            assert ended["OK"] >= NUM_CLIENTS * CALLS * 7 // 8
+            assert set(ended) <= {"OK", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"}
+            os.killpg(vllm.pid, signal.SIGKILL)
+            assert set(threads.map(ask, range(4))) == {"UNAVAILABLE"}
+            vllm.wait()
+            with vllm_server(index, tap, PORT + 1):
+                assert set(threads.map(ask, range(4))) == {"OK"}
+    assert list(tap.iterdir()) == []  # what was left for calls that were given up as well
 
 
 def test_wrong_arguments_are_status_400(address: str) -> None:
