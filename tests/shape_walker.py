@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Hashable, Iterator
 from decimal import Decimal
+from itertools import permutations, product
 
 from genret.decoding.grammar.leaves.distinct_leaf import DistinctLeaf
 from genret.decoding.grammar.leaves.leaf import Leaf
@@ -27,6 +28,24 @@ def spelled(value: object) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
+def texts_of(value: object) -> list[bytes]:
+    """The JSON of a value with the members of its objects in every order, with blanks and without."""
+    return [text for blank in (b"", b" ") for text in _texts(value, blank)]
+
+
+def _texts(value: object, blank: bytes) -> list[bytes]:
+    if isinstance(value, list):
+        choices = product(*[_texts(item, blank) for item in value])
+        return [b"[" + (b"," + blank).join(items) + b"]" for items in choices]
+    if not isinstance(value, dict):
+        return [spelled(value)]
+    members = [
+        [spelled(key) + b":" + blank + text for text in _texts(inner, blank)] for key, inner in value.items()
+    ]
+    orders = [order for choice in product(*members) for order in permutations(choice)]
+    return [b"{" + (b"," + blank).join(order) + b"}" for order in orders]
+
+
 class ShapeWalker:
     """Checks values against nodes.
 
@@ -42,13 +61,19 @@ class ShapeWalker:
         return bool(self.labels(node, value))
 
     def labels(self, node: ValueNode, value: object) -> set[int]:
-        """Labels of the ways in which a node allows a value; 0 for containers."""
-        if isinstance(value, dict):
-            return {0} if any(self._object(shape, value) for shape in node.objects) else set()
-        if isinstance(value, list):
-            return {0} if any(self._array(shape, value) for shape in node.arrays) else set()
-        text = spelled(value)
-        return {label for leaf in node.leaves if (label := label_of(leaf, text)) >= 0}
+        """Labels of the ways in which a node allows a value; 0 for containers that it follows itself.
+
+        Where items must differ, containers are texts of leaves, with their members in any one order.
+        """
+        if isinstance(value, dict) and any(self._object(shape, value) for shape in node.objects):
+            return {0}
+        if isinstance(value, list) and any(self._array(shape, value) for shape in node.arrays):
+            return {0}
+        texts = [spelled(value)]
+        leaves = [leaf for leaf in node.leaves if leaf.step(0, texts[0][0]) >= 0]
+        if leaves and isinstance(value, dict | list):
+            texts = texts_of(value)
+        return {label for leaf in leaves for text in texts if (label := label_of(leaf, text)) >= 0}
 
     def _object(self, shape: ObjectShape, members: dict[str, object]) -> bool:
         reached: set[tuple[frozenset[str], Hashable]] = {(frozenset(), shape.start())}
@@ -185,12 +210,24 @@ class RandomWriter:
             assert options, "an array that cannot go on"
             option = self._rng.choice(options)
             if self._left <= 0:
-                sizes = [bool(written) + way.value.shortest + shape.shortest(way.progress) for way in options]
+                sizes = [bool(written) + size_of_rest(shape, way) for way in options]
                 assert min(sizes) == shape.shortest(progress), "not the fewest bytes"
                 option = options[sizes.index(min(sizes))]
             text, label = self.value(option.value)
             progress = shape.after_value(option.progress, label)
             written.append(text)
+
+
+def size_of_rest(shape: ArrayShape, option: Option) -> int:
+    """Fewest bytes of a value and of what then closes the array, which may depend on the value."""
+    sizes = [
+        len(text) + shape.shortest(shape.after_value(option.progress, label))
+        for leaf in option.value.leaves
+        for label, text in shortest_texts(leaf).items()
+    ]
+    if option.value.arrays or option.value.objects:
+        sizes.append(option.value.shortest + shape.shortest(option.progress))
+    return min(sizes)
 
 
 def shortest_texts(leaf: Leaf) -> dict[int, bytes]:

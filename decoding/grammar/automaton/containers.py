@@ -71,13 +71,13 @@ class ValueStarts:
 
     def _find(self, byte: int) -> Iterable[ThreadPosition]:
         kinds, value = self._kinds, self.value
-        if byte in (OPEN_ARRAY, OPEN_OBJECT):
-            shapes = value.arrays if byte == OPEN_ARRAY else value.objects
-            return [kinds.container(shape).node(OPENED, shape.start()) for shape in shapes]
         if byte not in _VALUE_STARTS:
             return []
         is_number = byte in NUMBER_STARTS
         found: dict[ThreadPosition, None] = {}
+        if byte in (OPEN_ARRAY, OPEN_OBJECT):
+            for shape in value.arrays if byte == OPEN_ARRAY else value.objects:
+                found[kinds.container(shape).node(OPENED, shape.start())] = None
         for leaf in value.leaves:
             state = leaf.step(0, byte)
             if state >= 0:

@@ -7,7 +7,7 @@ shortest completion the rest is again the shortest completion, which lets a budg
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Hashable
 from functools import reduce
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -31,6 +31,7 @@ from genret.decoding.grammar.automaton.nodes import ScalarKind, ThreadPosition
 from genret.decoding.grammar.automaton.parse_stacks import ByteCount, ParseStack, ParseStacks, StackSegment
 from genret.decoding.grammar.automaton.token_masks import Walk
 from genret.decoding.grammar.compile_options import check_time
+from genret.decoding.grammar.leaves.distinct_leaf import DistinctLeaf
 from genret.decoding.grammar.leaves.leaf import Leaf
 from genret.decoding.grammar.shapes import ArrayShape, ObjectShape, Option
 from genret.decoding.grammar.token_trie import fewest_tokens
@@ -101,7 +102,7 @@ class Budgets:
     def fitting(self, stack: ParseStack, tokens: NDArray[np.int64], left: int) -> NDArray[np.bool_]:
         """Whether `enough` is less than `left` behind each of some allowed tokens. Shape: (n,), bool."""
         end, bytes_of = self._vocabulary.end_token_id, self._vocabulary.bytes_of
-        known: dict[ParseStack, bool] = {}
+        known: dict[Hashable, bool] = {}
         fits = []
         for token in tokens.tolist():
             if token == end:
@@ -109,11 +110,22 @@ class Budgets:
                 continue
             after = self._stacks.after(stack, bytes_of(token) or b"")
             assert after is not None  # the token is allowed
-            found = known.get(after)
+            group = _alike(after)
+            found = known.get(group)
             if found is None:
-                found = known[after] = self.cheap_bound(after) < left or self.enough(after) < left
+                found = known[group] = self.cheap_bound(after) < left or self.enough(after) < left
             fits.append(found)
         return np.array(fits, dtype=np.bool_)
+
+
+def _alike(stack: ParseStack) -> Hashable:
+    """What stacks share behind which the same bytes are left: of items that differ, any but a few do."""
+    kind = stack.segment.leaf
+    if kind is not None and isinstance(kind.leaf, DistinctLeaf):
+        inner = kind.leaf.if_apart(stack.segment.entries[0][0].progress)  # type: ignore[arg-type]
+        if inner >= 0:
+            return stack.below, kind, inner
+    return stack
 
 
 _BLANK, _COMMA, _COLON, _QUOTE = b" ", b",", b":", b'"'
@@ -386,7 +398,8 @@ def _best_ending(
         state: State of the text so far.
         behind: Function from a label to the cost of what follows.
         floor: Least cost of what follows.
-        expected: Cost of what follows if the label makes no difference; None if it does.
+        expected: Cost of what follows if the label makes no difference, and at least as much if it does;
+            None for keys, of which this is not known.
         least: Least cost of the text with what follows.
 
     Returns:
@@ -397,8 +410,10 @@ def _best_ending(
     text = leaf.shortest(state)
     label = leaf.label(reduce(leaf.step, text, state))
     best = (len(text) + behind(label), text, label)
-    if expected is not None and best[0] <= len(text) + expected:
-        return best
+    if expected is not None:
+        if best[0] <= len(text) + expected:
+            return best
+        floor = expected
     labels = {label}
     reached: dict[int, bytes] = {state: b""}
     frontier = [state]
@@ -418,8 +433,15 @@ def _best_ending(
             edges = leaf.edges(place)
             for byte in range(256) if edges is None else sorted(edges):
                 after = leaf.step(place, byte)
-                if after >= 0 and after not in reached:
-                    reached[after] = text + bytes((byte,))
-                    following.append(after)
+                if after < 0 or after in reached:
+                    continue
+                begun = text + bytes((byte,))
+                if expected is not None:
+                    # Where items must differ, almost all texts cost as much: they need not be tried.
+                    cost = len(begun) + len(leaf.shortest(after)) + expected
+                    if (cost, begun) > (best[0], best[1][: len(begun)]):
+                        continue
+                reached[after] = begun
+                following.append(after)
         frontier = following
     return best

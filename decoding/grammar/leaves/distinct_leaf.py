@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Generic, TypeVar
 
@@ -118,6 +118,7 @@ class DistinctLeaf:
         self._ended: set[int] = set()
         self._on_the_way: dict[int, int] = {}
         self._dead: set[int] = set()
+        self._watched: set[int] = set()
         self._tokens = TokenCache(_KEPT_BYTES)
         for number in excluded:
             self._leave_out(self._texts.bytes_of(number))
@@ -196,6 +197,20 @@ class DistinctLeaf:
                 many.flags.writeable = False
         return self._tokens.put(key, LeafTokens(few, many, self._exits(found.exits, node, inner, place)))
 
+    def watch(self, numbers: Iterable[int]) -> None:
+        """Tell apart the states on the way to some texts, for `if_apart`."""
+        for number in numbers:
+            place = 0
+            self._watched.add(place)
+            for byte in self._texts.bytes_of(number):
+                place = self._texts.known(place, byte)
+                self._watched.add(place)
+
+    def if_apart(self, state: int) -> int:
+        """The state of the base, if no excluded or watched text begins with the text so far; else -1."""
+        inner, place = self.writings.pair(state)
+        return -1 if place in self._on_the_way or place in self._watched else inner
+
     def _leave_out(self, text: bytes) -> None:
         """Mark the places on the way to a text, if the base has it."""
         state, place = 0, 0
@@ -243,11 +258,16 @@ class DistinctLeaf:
             return b""
         listed = self._base.edges(inner)
         best: bytes | None = None
+        free: set[int] = set()  # states off the way to excluded texts: most bytes lead to one of few
         for byte in sorted(listed) if listed is not None else range(256):
             after = self._base.step(inner, byte)
             following = self._texts.known(place, byte)
             if after < 0 or following in self._dead:
                 continue
+            if following not in self._on_the_way:
+                if after in free:
+                    continue
+                free.add(after)
             if best is not None and 1 + len(self._base.shortest(after)) >= len(best):
                 continue
             candidate = bytes([byte]) + self._shortest(after, following)

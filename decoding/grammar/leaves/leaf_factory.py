@@ -32,7 +32,8 @@ from genret.decoding.grammar.regular.number_set import WRITTEN_INTEGERS, WRITTEN
 from genret.decoding.grammar.regular.text_set import TextSet
 from genret.decoding.grammar.vocabulary import Vocabulary
 
-_LITERALS = ((1, b"null"), (2, b"false"), (4, b"true"))
+LITERAL_TEXTS = ((1, b"null"), (2, b"false"), (4, b"true"))
+"""`null`, `false` and `true`, by the bits of `JsonType`."""
 # Bytes that every JSON container needs.
 _STRUCTURE = b'{}[]":,'
 # The leaves made last outlive their grammars while they are small together.
@@ -99,7 +100,7 @@ class Leaves:
 
         Raises ValueError for none of them, VocabularyError if the tokenizer cannot write one.
         """
-        texts = {text: 0 for bit, text in _LITERALS if bits & bit}
+        texts = {text: 0 for bit, text in LITERAL_TEXTS if bits & bit}
         return self._of(("literals", bits), lambda: self._sparse(texts, is_shared=True))
 
     def texts(self, texts: TextSet, canonical: bool = False) -> Leaf:
@@ -131,6 +132,12 @@ class Leaves:
         return self._of(
             ("numbers", numbers, canonical), lambda: self._automaton(numbers.spelled(canonical), is_shared)
         )
+
+    def spelled(self, automaton: ByteDfa) -> Leaf:
+        """The texts of an automaton that is not empty, with its labels; raises VocabularyError if none can be
+        written.
+        """
+        return self._of(("automaton", automaton.digest), lambda: self._automaton(automaton))
 
     def literal_keys(self, names: Iterable[tuple[str, int]]) -> Leaf:
         """Different strings with labels, quotes included. Raises VocabularyError for one that cannot be
@@ -240,7 +247,7 @@ class Leaves:
         key = ("all keys", automaton.digest)
         labelled = self._labelled.get(key)
         if labelled is None:
-            whole = self._of(("automaton", automaton.digest), lambda: self._automaton(automaton))
+            whole = self.spelled(automaton)
             if not isinstance(whole, DfaLeaf):
                 raise TypeError(f"expected the leaf of an automaton, got {type(whole).__name__}")
             labelled = LabelledKeys(whole)

@@ -282,6 +282,8 @@ class UniqueArrayShape(ArrayShape):
             if now.place != self._most:
                 kind = self._kind(now.place)
                 leaves = self._leaves(kind, now.used | self._kept_for_others(now))
+                for leaf in leaves:
+                    leaf.watch(self._wanted_behind(now))
             options = ()
             if leaves:
                 value = ValueNode(leaves, (), (), min(len(leaf.shortest(0)) for leaf in leaves))
@@ -323,17 +325,21 @@ class UniqueArrayShape(ArrayShape):
 
     def _kept_for_others(self, now: UniqueProgress) -> frozenset[int]:
         """Values that must be left to the places behind the next one."""
-        behind = range(now.place + 1, self._least)
-        if not behind or self._kind(now.place) == self._kind(behind[-1]):
+        if now.place + 1 >= self._least or self._kind(now.place) == self._kind(self._least - 1):
             return frozenset()
-        candidates = {
-            label for place in behind for _, label in self._cheapest(self._kind(place), now.used, len(behind))
-        }
         return frozenset(
             label
-            for label in candidates
+            for label in self._wanted_behind(now)
             if self.shortest(UniqueProgress(now.place + 1, now.used | {label})) >= ENDLESS
         )
+
+    def _wanted_behind(self, now: UniqueProgress) -> set[int]:
+        """The values of the shortest ways to fill the places behind the next one: using up another costs
+        nothing.
+        """
+        behind = range(now.place + 1, self._least)
+        kinds = {self._kind(place) for place in behind}
+        return {label for kind in kinds for _, label in self._cheapest(kind, now.used, len(behind))}
 
     def _leaves(self, kind: int, used: frozenset[int]) -> tuple[DistinctLeaf, ...]:
         """The leaves of a place without what has been written."""

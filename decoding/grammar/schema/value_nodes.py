@@ -55,6 +55,7 @@ from genret.decoding.grammar.schema.members import (
     spelled_classes,
 )
 from genret.decoding.grammar.schema.object_shapes import CountedObjectShape, RecordShape
+from genret.decoding.grammar.schema.value_texts import ObjectKeys, ValueTexts
 from genret.decoding.grammar.shapes import ENDLESS, ArrayShape, ObjectShape, ValueNode
 
 _INTEGERS = NumberSet.of(integers=True)
@@ -177,12 +178,12 @@ class _NodeBuilder:
             except VocabularyError:
                 for bit in (1, 2, 4):
                     if cases.literals & bit:
-                        self._add_writable(found, partial(leaves.literals, bit))
+                        self.add_writable(found, partial(leaves.literals, bit))
         if numbers is not None:
             plain = canonical or (self._root.plain_integers and (numbers - _INTEGERS).is_empty)
-            self._add_writable(found, lambda: leaves.numbers(numbers, plain))
+            self.add_writable(found, lambda: leaves.numbers(numbers, plain))
         if texts is not None:
-            self._add_writable(found, lambda: leaves.texts(texts, canonical))
+            self.add_writable(found, lambda: leaves.texts(texts, canonical))
         found.extend(leaf for leaf in map(self.hole, cases.holes) if not leaf.is_empty)
         return found
 
@@ -202,7 +203,8 @@ class _NodeBuilder:
         """Remember why something valid cannot be written, to say so where nothing else is left."""
         self._unwritable = self._unwritable or error
 
-    def _add_writable(self, found: list[Leaf], make: Callable[[], Leaf]) -> None:
+    def add_writable(self, found: list[Leaf], make: Callable[[], Leaf]) -> None:
+        """Add a leaf, or remember why the vocabulary cannot write any of its texts."""
         try:
             found.append(make())
         except VocabularyError as error:
@@ -426,18 +428,33 @@ def _unique(builder: _NodeBuilder, case: ArrayCase, place: Place) -> UniqueArray
         raise SchemaLimitError.at(place, f"more than {MAX_LEAST} items must be there and differ")
     places: list[tuple[Leaf, ...]] = []
     most = case.most
+    texts = ValueTexts(builder.expansion, builder.options, partial(_keys, builder), place)
     for n in range(max([len(rule.prefix) for rule in case.rules], default=0) + 1):
         if n == most:
             break
         cases = builder.expansion.cases(item_value(case, n))
+        leaves = builder.scalars(cases, canonical=True)
         if cases.arrays or cases.objects:
-            raise UnsupportedSchemaError.at(place, "items that may be arrays or objects cannot be compared")
-        scalars = builder.scalars(cases, canonical=True)
-        if not scalars:
+            try:
+                containers = texts.containers(cases)
+            except AutomatonLimitError as error:
+                raise SchemaLimitError.at(place, f"to compare its items, {error}") from None
+            if not containers.is_empty:
+                builder.add_writable(leaves, partial(builder.leaves.spelled, containers))
+        if not leaves:
             most = least_of(most, n)
             break
-        places.append(tuple(scalars))
+        places.append(tuple(leaves))
     return UniqueArrayShape(builder.leaves, places or [()], case.least, most)
+
+
+def _keys(builder: _NodeBuilder, case: ObjectCase) -> ObjectKeys:
+    names = [name for name in _names(case) if case.names is None or case.names.accepts(name)]
+    others = _key_classes(builder, case, names)
+    return ObjectKeys(
+        tuple(filter(builder.can_write, names)),
+        any(_supply(builder, keys, names)[0] != 0 for keys, _, _ in others),
+    )
 
 
 def _counted(builder: _NodeBuilder, case: ArrayCase) -> QuotaArrayShape:

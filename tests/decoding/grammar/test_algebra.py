@@ -19,6 +19,7 @@ from tests.grammar_oracle import array, record
 from tests.shape_walker import ShapeWalker, byte_leaves
 
 LEAVES = byte_leaves()
+ITSELF = {"type": "array", "items": {"$ref": "#"}}
 
 
 def compiled(schema: Any, options: GrammarOptions | None = None) -> ValueNode:
@@ -36,6 +37,7 @@ def allows(schema: Any, value: Any, options: GrammarOptions | None = None) -> bo
         ({"minimum": 2, "maximum": 1, "type": "number"}, UnsatisfiableSchemaError, None, None),
         (record(a={"$ref": "#"}), UnsatisfiableSchemaError, None, None),
         (array({"type": "object"}, uniqueItems=True), UnsupportedSchemaError, "uniqueItems", "#/uniqueItems"),
+        (array(ITSELF, uniqueItems=True), UnsupportedSchemaError, "uniqueItems", "#/uniqueItems"),
     ],
 )
 def test_refusals_name_their_place(

@@ -64,7 +64,17 @@ RECURSIVE: dict[str, tuple[Any, str]] = {
         '{"p":12345}',
     ),
 }
-ALL = {**SCHEMAS, **{name: schema for name, (schema, _) in RECURSIVE.items()}}
+PERSON = {**record(a=STRING, b={"enum": ["x", "yy"]}), "required": ["a"]}
+DIFFERENT = [
+    array(STRING, uniqueItems=True, minItems=2), array(PERSON, uniqueItems=True, minItems=2),
+    array({"anyOf": [STRING, array(INTEGER, maxItems=2)]}, uniqueItems=True, minItems=2),
+    {**array(STRING, uniqueItems=True, minItems=3), "prefixItems": [{"enum": ["", "a", "b"]}]},
+]  # fmt: skip
+ALL = {
+    **SCHEMAS,
+    **{name: schema for name, (schema, _) in RECURSIVE.items()},
+    "records that differ": DIFFERENT[1],
+}
 
 
 @cache
@@ -148,6 +158,20 @@ def test_what_is_needed_falls_by_one_with_some_token(name: str, how: str) -> Non
         assert all(
             grammar.can_finish(state, n) == (n >= needed) for n in (needed - 1, needed, 2 * needed + 9)
         )
+
+
+@pytest.mark.parametrize("schema", DIFFERENT, ids=json.dumps)
+def test_tokens_fit_if_what_they_lead_to_does(schema: dict[str, Any]) -> None:
+    """Where items must differ, states are alike as long as no text that matters begins like them."""
+    grammar = compile_schema(schema, leaves(), OPTIONS["writing"])
+    rng = random.Random(json.dumps(schema))
+    for state in walked_states(grammar, rng, 3, 10):
+        needed = grammar.tokens_to_finish(state)
+        tokens = grammar.tokens(state).tolist()
+        left = needed + rng.randrange(4)
+        fitting = set(grammar.fitting_tokens(state, left).tolist())
+        for token in rng.sample(tokens, min(60, len(tokens))):
+            assert (token in fitting) == (grammar.tokens_to_finish(grammar.advance(state, token)) < left)
 
 
 @pytest.mark.parametrize("name", sorted(SCHEMAS))
@@ -308,6 +332,11 @@ def declared(schema: Any, options: GrammarOptions = DECLARED) -> Grammar:
          ["[[1.5]]", "[[1],[true]]"]),
         (array({"enum": ["a", "ab", "b", 'q"']}, uniqueItems=True, minItems=2),
          ['["a","b"]', '["ab","q\\"","a"]'], ['["a"]', '["a","a"]', "[]"]),
+        (array({**record(a=STRING, b=BOOLEAN), "required": ["a"]}, uniqueItems=True, minItems=2),
+         ['[{"a":"x"},{"a":"x","b":true},{"a":"y"}]', '[{"a":"}"},{"a":"{"}]'],
+         ['[{"a":"x"},{"a":"x"}]', '[{"a":"x"}]', '[{"b":true},{"a":"x"}]', '[{"a":"x","b":1},{"a":""}]']),
+        (array({"anyOf": [INTEGER, array(INTEGER)]}, uniqueItems=True),
+         ["[1,[1],[],2,[1,1]]", "[]"], ["[[1],2,[1]]", "[1,1]", "[[],[]]"]),
         (array({"enum": ["ab", [1]]}), ['["ab",[1],"ab"]', "[[1]]"], ['["abbb"]']),
         ({"anyOf": [array(ITSELF), BOOLEAN]}, ["[[],true,[false]]"], ["[1]", "[true,]"]),
     ],

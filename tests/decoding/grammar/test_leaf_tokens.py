@@ -29,7 +29,7 @@ from genret.decoding.grammar.regular.number_set import NumberSet
 from genret.decoding.grammar.regular.regex_compiler import compile_pattern
 from genret.decoding.grammar.regular.text_set import TextSet
 from genret.decoding.grammar.vocabulary import Vocabulary
-from tests.grammar_oracle import INTEGER, STRING, array, brute_force, byte_vocabulary, unpacked
+from tests.grammar_oracle import INTEGER, STRING, array, brute_force, byte_vocabulary, record, unpacked
 from tests.leaf_oracle import (
     after,
     check_tokens,
@@ -395,6 +395,8 @@ ITEMS: list[dict[str, Any]] = [
     INTEGER, {"enum": ["a", "b", "ab", 1, 2]},
     {"anyOf": [INTEGER, {"type": "string", "pattern": "^a"}, {"const": "b"}]},
     {"type": ["string", "number", "null"]},
+    {**record(a=INTEGER, b={"enum": ["a", "b"]}), "required": ["a"]},
+    {"anyOf": [STRING, array({"enum": [1, "a"]}, maxItems=2)]},
 ]  # fmt: skip
 SCHEMAS = [
     *[array(items, **UNIQUE, maxItems=4) for items in ITEMS],
@@ -406,6 +408,7 @@ SCHEMAS = [
 _PIECES = r"""
 "," "], "] ", a","a a"," ","a ","a" a" "a "a" ab [[" [" 1,1 1, ,1 12 1," 1,"a "a",1 ," "],"a "a":[" ","b","
 ","a","a" null "]} b","ab" ","ab "]]
+{"a": {"a":1} ,"b":"a"} },{"a" "},{" 1},{ ],[ [1],[
 """
 ITEM_PIECES = [*_PIECES.split(), '", "', ', "', "\n", '",\n"']
 

@@ -19,7 +19,7 @@ from genret.decoding.grammar.schema.value_nodes import compile_value
 from genret.decoding.grammar.shapes import ValueNode
 from genret.retrieval.answers.validation import AnswerValidator, InvalidAnswerError
 from tests.formula_oracle import evaluates
-from tests.shape_walker import RandomWriter, ShapeWalker, byte_leaves
+from tests.shape_walker import RandomWriter, ShapeWalker, byte_leaves, random_value
 
 LEAVES = byte_leaves()
 ANY_ORDER = GrammarOptions()
@@ -183,6 +183,62 @@ def test_schemas_of_draft_4(data: st.DataObject) -> None:
     values = data.draw(st.lists(VALUES, min_size=1, max_size=12))
     # 1.0 is equal to 1 but no integer there: what is made of equalities and of integers at once is left out.
     check_formulas(schema, json.loads(json.dumps(values).replace("1.0", "1")))
+
+
+def plain(number: str) -> float:
+    return int(float(number)) if float(number).is_integer() else float(number)
+
+
+def items_of_bounded_depth() -> st.SearchStrategy[Any]:
+    """Schemas of arrays and objects that can be told apart by their texts."""
+    scalar = st.sampled_from([
+        *({"type": "boolean"}, {"type": "integer"}, {"type": "string", "maxLength": 1}),
+        *({"enum": [1, "a", [2]]}, {"const": {"a": 1, "b": [1]}}),
+    ])  # fmt: skip
+
+    def deeper(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+        counts = {"minItems": st.integers(0, 2), "maxItems": st.integers(0, 2), "items": inner}
+        lists = st.fixed_dictionaries(
+            {"type": st.just("array")},
+            optional={**counts, "prefixItems": st.lists(inner, min_size=1, max_size=2)},
+        ).filter(lambda made: "items" in made or "maxItems" in made)
+        records = st.fixed_dictionaries(
+            {
+                "type": st.just("object"),
+                "properties": st.dictionaries(NAMES, inner, min_size=1, max_size=3),
+                "additionalProperties": st.just(False),
+            },
+            optional={"required": NAME_LISTS},
+        )
+        return lists | records | st.builds(lambda *parts: {"anyOf": list(parts)}, inner, lists | records)
+
+    return st.recursive(scalar, deeper, max_leaves=5)
+
+
+@settings(budget, max_examples=150)
+@given(
+    items=items_of_bounded_depth(),
+    least=st.integers(0, 3),
+    draws=st.lists(st.integers(0, 1 << 30), min_size=2, max_size=5),
+    values=st.lists(VALUES, max_size=3),
+)
+def test_containers_that_must_differ(
+    items: dict[str, Any], least: int, draws: list[int], values: list[Any]
+) -> None:
+    """Arrays of random items that the items' schema allows: all that differ, in any order of members."""
+    schema = {"type": "array", "uniqueItems": True, "minItems": least, "items": items}
+    node, one = compiled(schema, ANY_ORDER), compiled(items, IN_ORDER)
+    validator = validators.validator_for(schema)(schema)
+    if one is not None:
+        values = values + [random_value(one, random.Random(seed), size=20) for seed in draws]
+    values = json.loads(json.dumps(values), parse_float=plain)  # items have one spelling each
+    rng = random.Random(draws[0])
+    for _ in range(6):
+        value = [reordered(rng.choice(values), rng) for _ in range(rng.randrange(5))] if values else []
+        allowed = node is not None and ShapeWalker(any_order=False).allows(node, value)
+        assert allowed == validator.is_valid(value), (schema, value)
+    for size in (0, 40) if node is not None else ():
+        assert validator.is_valid(random_value(node, rng, size))
 
 
 @pytest.mark.slow
