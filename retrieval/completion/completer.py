@@ -56,6 +56,15 @@ class Completer:
         )
 
     @property
+    def is_warm(self) -> bool:
+        """Whether the table is there, so that no call waits for it."""
+        return self._table is not None
+
+    def warm_up(self) -> None:
+        """Make the table now, not at the first call."""
+        self.table  # noqa: B018
+
+    @property
     def table(self) -> NameLists:
         """The names of the index; made on first use."""
         with self._lock:

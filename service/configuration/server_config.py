@@ -223,6 +223,7 @@ class ServerConfig:
     insecure: bool = False
     allowed_hosts: str | None = None
     one_process: bool = False
+    warm_completion: bool = False
     batch: BatchLimits = field(default_factory=BatchLimits)
     queue: QueueLimits = field(default_factory=QueueLimits)
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)

@@ -150,6 +150,11 @@ SETTINGS: tuple[Setting, ...] = (
         "server.one_process",
         "Read and refuse requests in the process that runs the models, not in one of its own; saves memory.",
     ),
+    _setting(
+        "server.warm_completion",
+        "Make the table of Complete before an index is served, not at its first call: four seconds per "
+        "million names.",
+    ),
     _setting("tls.certificate", "PEM file with the server's certificate chain.", unset="no encryption"),
     _setting("tls.key", "PEM file with its private key.", unset="none"),
     _setting(

@@ -58,10 +58,16 @@ class ServedModel:
     """
 
     def __init__(
-        self, spec: ModelSpec, filter_cache_bytes: int, grammar_cache_bytes: int, told: Told
+        self,
+        spec: ModelSpec,
+        filter_cache_bytes: int,
+        grammar_cache_bytes: int,
+        told: Told,
+        warms_completion: bool,
     ) -> None:
         self.spec = spec
         self._told = told
+        self._warms_completion = warms_completion
         self._filter_cache_bytes = filter_cache_bytes
         self._grammar_cache_bytes = grammar_cache_bytes
         self._loaded: Retriever | None = None  # of any index; further ones are opened from it
@@ -100,6 +106,11 @@ class ServedModel:
         try:
             answerer.engine.warm_up(indexes)
             answerer.compile_named(indexes)
+            replaced = self._published.get(spec.name)
+            if self._warms_completion or (
+                replaced is not None and self._retriever_of(replaced).index.completer.is_warm
+            ):
+                retriever.index.completer.warm_up()
         except BaseException as error:
             release = self.retire(served)
             if release is not None:
@@ -320,7 +331,10 @@ class IndexOpener:
 
     def __init__(self, config: ServerConfig, told: Told) -> None:
         filters, grammars = config.filter_cache_mib * 2**20, config.grammar_cache_mib * 2**20
-        self._models = {spec.name: ServedModel(spec, filters, grammars, told) for spec in config.models}
+        self._models = {
+            spec.name: ServedModel(spec, filters, grammars, told, config.warm_completion)
+            for spec in config.models
+        }
         self._schemas = config.schemas
         self._model_of: dict[str, ServedModel] = {}
 

@@ -84,6 +84,21 @@ def mapped(index: ChangingIndex) -> set[str]:
     return {line.split("/versions/")[1].split("/")[0] for line in lines}
 
 
+@pytest.mark.parametrize("is_asked", [False, True], ids=["at the first call", "at the start"])
+async def test_a_reload_takes_nobody_the_table_of_completion(a: ChangingIndex, is_asked: bool) -> None:
+    async with serving(a, warm_completion=is_asked) as api:
+        assert api.retriever("a").index.completer.is_warm == is_asked
+        a.add("Berlin")
+        await api.reload()
+        assert api.retriever("a").index.completer.is_warm == is_asked
+        assert (await api.retrieval.Complete(pb.CompleteRequest(prefix="berl"))).completions
+        a.add("Bern")
+        await api.reload()
+        assert api.retriever("a").index.completer.is_warm
+        found = await api.retrieval.Complete(pb.CompleteRequest(prefix="ber"))
+        assert [one.title for one in found.completions] == ["Bern", "Berlin"]
+
+
 async def test_a_new_version_is_found_by_titles_and_by_answers(a: ChangingIndex) -> None:
     async with serving(a) as api:
         assert "Berlin" not in await api.titles()
