@@ -7,7 +7,8 @@ Every schema of a random part of the real ones (of at most so many characters, w
 asked the same test queries of the sample, greedily and one at a time: by genret, and by `generate` of
 transformers with xgrammar on the same weights, prompt and budget. The two take turns, schema by schema;
 genret alone answers what is beyond `--peer-queries`, eight queries at a time.
-Then entities: a field that should name the entity of a query, with the schema shown and without, paired.
+Then entities: a field that should name the entity of a query, a riddle of the sample or a plain question, with
+the schema shown and without, paired.
 """
 
 from __future__ import annotations
@@ -66,7 +67,13 @@ def main(options: SimpleNamespace) -> dict[str, Any]:
         build_index(DATA / "catalogue.tsv", index, "--evidence", "none")
         with Retriever.open(index, device="cpu") as retriever:
             figures = {"real schemas": shown("real schemas", _contest(retriever, rows, options))}
-            figures["entities"] = shown("entities", _entities(retriever, rows[: options.num_entities]))
+            asked = {
+                "riddles": rows[: options.num_entities],
+                "questions": read_tsv(DATA / "plain-questions.tsv"),
+            }
+            figures["entities"] = shown(
+                "entities", {name: _entities(retriever, some) for name, some in asked.items()}
+            )
     return figures
 
 
