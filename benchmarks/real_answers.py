@@ -7,8 +7,8 @@ Every schema of a random part of the real ones (of at most so many characters, w
 asked the same test queries of the sample, greedily and one at a time: by genret, and by `generate` of
 transformers with xgrammar on the same weights, prompt and budget. The two take turns, schema by schema;
 genret alone answers what is beyond `--peer-queries`, eight queries at a time.
-Then entities: a field that should name the entity of a query, a riddle of the sample or a plain question, with
-the schema shown and without, paired.
+Then entities: a field that should name the entity of a riddle of the sample or of a plain question, with the
+schema shown and without, paired.
 """
 
 from __future__ import annotations
