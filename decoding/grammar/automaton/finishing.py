@@ -108,24 +108,33 @@ class Budgets:
             if token == end:
                 fits.append(left > 0)
                 continue
-            after = self._stacks.after(stack, bytes_of(token) or b"")
-            assert after is not None  # the token is allowed
-            group = _alike(after)
-            found = known.get(group)
+            text = bytes_of(token) or b""
+            group = _group(stack, text)
+            found = None if group is None else known.get(group)
             if found is None:
-                found = known[group] = self.cheap_bound(after) < left or self.enough(after) < left
+                after = self._stacks.after(stack, text)
+                assert after is not None  # the token is allowed
+                group = after if group is None else group
+                found = known.get(group)
+                if found is None:
+                    found = known[group] = self.cheap_bound(after) < left or self.enough(after) < left
             fits.append(found)
         return np.array(fits, dtype=np.bool_)
 
 
-def _alike(stack: ParseStack) -> Hashable:
-    """What stacks share behind which the same bytes are left: of items that differ, any but a few do."""
+def _group(stack: ParseStack, text: bytes) -> Hashable:
+    """What is alike behind some bytes within a leaf; None where the stack behind them alone can tell.
+
+    Items that must differ have a state for each text, but for any text that nothing else wants or has used
+    up, the same bytes are left.
+    """
     kind = stack.segment.leaf
     if kind is not None and isinstance(kind.leaf, DistinctLeaf):
-        inner = kind.leaf.if_apart(stack.segment.entries[0][0].progress)  # type: ignore[arg-type]
+        state: int = stack.segment.entries[0][0].progress  # type: ignore[assignment]
+        inner = kind.leaf.if_apart(state, text)
         if inner >= 0:
-            return stack.below, kind, inner
-    return stack
+            return inner
+    return None
 
 
 _BLANK, _COMMA, _COLON, _QUOTE = b" ", b",", b":", b'"'

@@ -206,9 +206,16 @@ class DistinctLeaf:
                 place = self._texts.known(place, byte)
                 self._watched.add(place)
 
-    def if_apart(self, state: int) -> int:
-        """The state of the base, if no excluded or watched text begins with the text so far; else -1."""
+    def if_apart(self, state: int, text: bytes) -> int:
+        """The state of the base behind some more bytes, if no excluded or watched text begins so; else -1.
+
+        Unlike `step` it remembers nothing.
+        """
         inner, place = self.writings.pair(state)
+        for byte in text:
+            inner, place = self._base.step(inner, byte), self._texts.known(place, byte)
+            if inner < 0:
+                return -1
         return -1 if place in self._on_the_way or place in self._watched else inner
 
     def _leave_out(self, text: bytes) -> None:
