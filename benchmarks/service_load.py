@@ -1,6 +1,6 @@
-"""A server under load: what it adds to the model's time, many clients, and four times more than it can do.
+"""A server under load: what it adds to the model's time, many clients, one among many, four times too much.
 
-    python benchmarks/service_load.py --index sample.index [--parts overhead,clients,turns,overload]
+    python benchmarks/service_load.py --index sample.index [--parts overhead,clients,turns,joins,overload]
 
 The server is a process of its own, asked by the project's client from this one. What is compared is measured
 in turn: a shared machine may be half as fast again a minute later.
@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
+import statistics
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import click
-from harness.load_generator import SHARES, Load, closed_loop, open_loop, probe_health
+from harness.load_generator import SHARES, Load, ask, closed_loop, open_loop, probe_health
 from harness.report import Spread, benchmark, percentiles, shown
 from harness.sample_data import sample_queries
 from harness.served_process import ServedProcess, serving
@@ -26,7 +29,7 @@ from genret.retrieval.retriever import Retriever
 from genret.retrieval.types import METHODS, RetrieveRequest
 from genret.service.client import AsyncRetrievalClient
 
-PARTS = ("overhead", "clients", "turns", "overload")
+PARTS = ("overhead", "clients", "turns", "joins", "overload")
 _CLIENTS = (1, 4, 16, 64)
 _TURNS = 5
 _ONE_S, _MANY_S = 5.0, 8.0
@@ -59,6 +62,27 @@ async def measure_clients(
     for num_clients in _CLIENTS:
         figures[str(num_clients)] = figures_of(await closed_loop(client, requests, num_clients, seconds))
     return figures
+
+
+async def measure_joins(
+    client: AsyncRetrievalClient, requests: Sequence[RetrieveRequest], seconds: float
+) -> dict[str, Any]:
+    """One call now and then, while 16 others decode: how long it waits for its first step, in forwards."""
+    others = asyncio.create_task(closed_loop(client, requests, 16, seconds))
+    rng, joined = random.Random(4), []
+    while not others.done():
+        await asyncio.sleep(rng.uniform(0.1, 0.5))
+        joined.append(await ask(client, rng.choice(requests), time.perf_counter()))
+    # The prompt is a forward as well.
+    forwards = [call.model_ms / (call.num_steps + 1) for call in (await others).with_code("OK")]
+    waited = [call.queue_ms for call in joined[:-1] if call.code == "OK"]
+    one = statistics.mean(forwards)
+    return {
+        "forward_ms": percentiles(forwards, *SHARES),
+        "waited_ms": percentiles(waited, *SHARES),
+        "waited_forwards": percentiles([ms / one for ms in waited], *SHARES),
+        "calls": len(waited),
+    }
 
 
 async def measure_overload(
@@ -156,6 +180,7 @@ def main(options: SimpleNamespace) -> dict[str, Any]:
             "overhead": lambda client: measure_overhead(client, requests),
             "clients": lambda client: measure_clients(client, requests, 15),
             "turns": lambda client: measure_turns(client, requests, options.index),
+            "joins": lambda client: measure_joins(client, requests, 30),
             "overload": lambda client: measure_overload(client, requests, seconds, served),
         }
 

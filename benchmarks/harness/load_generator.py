@@ -31,6 +31,7 @@ class Ended:
     seconds: float  # from when it was due to its end
     late_seconds: float = 0.0  # from when it was due until it was sent: the generator's own fault
     model_ms: float = 0.0  # of its batch on the device, searching vectors included
+    num_steps: int = 0  # decode steps, of which each is a forward
     queue_ms: float = 0.0  # until its batch began
     server_ms: float = 0.0  # from its arrival at the server to the reply
     retry_after_s: float | None = None  # None where the server did not say
@@ -76,6 +77,7 @@ async def ask(client: AsyncRetrievalClient, request: RetrieveRequest, due: float
         ended - due,
         sent - due,
         model_ms=timings.prefill_ms + timings.decode_ms + timings.shortlist_ms + timings.score_ms,
+        num_steps=reply.result.num_steps,
         queue_ms=reply.queue_ms,
         server_ms=reply.total_ms,
     )
