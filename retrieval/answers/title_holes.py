@@ -115,8 +115,9 @@ class IndexSet:
     def _known(self, name: str) -> NamedIndex:
         found = self._named(name)
         if found is None:
-            known = ", ".join(map(repr, self._indexes)) or "none"
-            raise TitleSlotError(f"there is no index {name!r}; there are: {known}")
+            known = ", ".join(map(repr, self._indexes))
+            told = f"{FIRST_INDEX!r}, for the one that is asked, and {known}" if known else "none"
+            raise TitleSlotError(f"there is no index {name!r}; there are: {told}")
         return found
 
 

@@ -102,7 +102,7 @@ class HaystackRetriever:
     def _asked(self, query: str, filters: dict[str, Any] | None, top_k: int | None) -> RetrieveRequest:
         wanted = self.top_k if top_k is None else top_k
         given = {"k": wanted, "method": self.method, **self.options}
-        return asked(query, given, haystack_filter(self.filters if filters is None else filters))
+        return asked(query, given, haystack_filter(self.filters if filters is None else filters), "top_k")
 
     def _documents(self, found: RetrievalResult) -> dict[str, list[Document]]:
         documents = [

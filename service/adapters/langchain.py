@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from genret.retrieval.errors import MissingExtraError
-from genret.retrieval.types import RetrievalResult, RetrieveRequest
+from genret.retrieval.errors import InputError, MissingExtraError
+from genret.retrieval.types import RequestOptions, RetrievalResult, RetrieveRequest
 from genret.service.adapters.entity_source import (
     DEFAULT_TEXT_COLUMN,
     EntitySource,
     asked,
+    check_names,
     metadata_of,
     text_of,
 )
@@ -18,7 +19,7 @@ try:
     from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
     from langchain_core.documents import Document
     from langchain_core.retrievers import BaseRetriever
-    from pydantic import Field, PrivateAttr
+    from pydantic import Field, PrivateAttr, model_validator
 except ModuleNotFoundError as error:
     raise MissingExtraError("langchain_core", "langchain") from error
 
@@ -41,6 +42,15 @@ class LangChainRetriever(BaseRetriever):
     options: dict[str, Any] = Field(default_factory=dict)
     text_column: str = DEFAULT_TEXT_COLUMN
     _source: EntitySource = PrivateAttr()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_fields(cls, given: Any) -> Any:
+        # pydantic would ignore what it does not know, and find what a filter should have kept out.
+        for name in given.keys() & RequestOptions.__annotations__.keys() if isinstance(given, dict) else ():
+            raise InputError(name, f"is no field of a retriever; it goes into options={{{name!r}: ...}}")
+        check_names(given, cls.model_fields, "field of a retriever")
+        return given
 
     def model_post_init(self, context: Any, /) -> None:
         """Check what was given."""

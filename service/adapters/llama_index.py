@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from genret.service.adapters.entity_source import (
     OWN_METADATA,
     EntitySource,
     asked,
+    check_names,
     metadata_of,
     text_of,
 )
@@ -62,10 +64,11 @@ class LlamaIndexRetriever(BaseRetriever):
         text_column: str = DEFAULT_TEXT_COLUMN,
         **base: Any,
     ) -> None:
+        check_names(base, _ARGUMENTS, "argument of the retriever")
         super().__init__(**base)
         self.source = EntitySource(index, model, address, connection)
         given = {"k": similarity_top_k, "method": method, **(options or {})}
-        self._request = asked("-", given, llama_index_filter(filters))
+        self._request = asked("-", given, llama_index_filter(filters), "similarity_top_k")
         self._text_column = text_column
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
@@ -93,3 +96,11 @@ class LlamaIndexRetriever(BaseRetriever):
             )
             for one in found.candidates
         ]
+
+
+_ARGUMENTS = {
+    name
+    for kind in (BaseRetriever, LlamaIndexRetriever)
+    for name, one in inspect.signature(kind.__init__).parameters.items()
+    if name != "self" and one.kind is not one.VAR_KEYWORD
+}

@@ -70,6 +70,8 @@ class SpacyLinker(Pipe):
             raise InputError("min_probability", f"must be in [0, 1], got {min_probability}")
         if context_chars < 0:
             raise InputError("context_chars", f"must be at least 0, got {context_chars}")
+        if isinstance(labels_discard, str):
+            raise InputError("labels_discard", f"must be a list of labels, got {labels_discard!r}")
         if "prompt" in options:
             raise InputError("prompt", "is the checkpoint's own for mentions, and cannot be chosen")
         self.source, self.name = EntitySource(index, model, address, connection), name

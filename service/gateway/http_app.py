@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from genret.retrieval.errors import nearest
 from genret.service.configuration.server_config import ServerConfig
 from genret.service.gateway.endpoints import (
     ENDPOINTS,
@@ -111,7 +112,11 @@ async def _refused(request: Request, error: Exception) -> Response:
         text = f"{request.method[:20]} is not what {path} takes"
         refusal = HttpError(405, StatusCode.UNIMPLEMENTED, text, error.headers)
     else:
-        refusal = HttpError(404, StatusCode.NOT_FOUND, f"there is nothing at {path}")
+        paths = [route.path for route in request.app.routes]
+        near = next((one for one in paths if one.endswith(path) or (path.endswith(one) and one != "/")), "")
+        near = near or nearest(path, paths, 0.8)
+        text = f"there is nothing at {path}" + (f", did you mean {near}?" if near else "")
+        refusal = HttpError(404, StatusCode.NOT_FOUND, text)
     request_id = begin_call(request, 1.0).request_id
     return finished(error_response(refusal, request_id)[0], request_id)
 

@@ -111,7 +111,7 @@ async def test_titles_are_those_of_the_index_that_is_asked(server: Any) -> None:
         (
             {"schema": {**TITLE, "x-genret-index": "nope"}},
             "schema_json",
-            "there is no index 'nope'; there are: 'tiny'",
+            "there is no index 'nope'; there are: 'titles', for the one that is asked, and 'tiny'",
         ),
         ({"schema": {**TITLE, "x-genret-filter": "kind ="}}, "schema_json", "filter: at character 7"),
         ({"max_tokens": 3}, "max_tokens", "the shortest answer to this schema takes"),

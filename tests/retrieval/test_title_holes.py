@@ -222,7 +222,10 @@ def test_filtered_titles_are_kept_within_bounds(index: Index) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        (TitleSlotName("other"), "^there is no index 'other'; there are: 'wiki'"),
+        (
+            TitleSlotName("other"),
+            "^there is no index 'other'; there are: 'titles', for the one that is asked, and 'wiki'",
+        ),
         (TitleSlotName("wiki", "kind ="), "^at character 7: expected a value"),
         (TitleSlotName("wiki", "kinds = 'x'"), "unknown column 'kinds', did you mean 'kind'"),
         (TitleSlotName("wiki", "kind = 3"), "column 'kind' is string, got a number"),
@@ -298,7 +301,7 @@ def test_a_set_with_one_index_more_leaves_the_first_one_as_it_is(index: Index, p
     for unknown in (lambda: first.index("films"), lambda: first(TitleSlotName("films"))):
         with pytest.raises(TitleSlotError, match="there is no index 'films'"):
             unknown()
-    with pytest.raises(TitleSlotError, match="there are: 'wiki', 'films'"):
+    with pytest.raises(TitleSlotError, match="and 'wiki', 'films'"):
         second(TitleSlotName("third"))
     assert ids(places, second(TitleSlotName("films")), "gh") == {"gh"}
     assert ids(index, second(TitleSlotName("titles")), "gh") == set()

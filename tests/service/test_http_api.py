@@ -121,6 +121,11 @@ async def test_bodies_above_the_limit_are_refused_however_they_are_sent() -> Non
 
 def test_what_no_route_takes_is_refused_in_the_same_form(client: httpx.Client) -> None:
     assert code_of(client.get("/v2/retrieve")) == (404, "NOT_FOUND")
+    for lost, near in (("/chat/completions", "/v1/chat/completions"), ("/v1/v2/rerank", "/v2/rerank")):
+        assert (
+            client.post(lost).json()["error"]["message"]
+            == f"there is nothing at {lost}, did you mean {near}?"
+        )
     assert code_of(client.get("/..%2f..%2fetc/passwd")) == (404, "NOT_FOUND")
     wrong = client.get("/v1/retrieve")
     assert code_of(wrong) == (405, "UNIMPLEMENTED")

@@ -62,5 +62,9 @@ def test_what_cannot_be_used_is_refused_when_made(retriever: Retriever) -> None:
         InputError, match=r"^filters.conditions\[0\]: operator must be one of .* got 'contains'"
     ):
         LlamaIndexRetriever(retriever, filters=contains)
-    with pytest.raises(InputError, match=r"^k: must be in \[1, 1000\], got 0"):
+    with pytest.raises(
+        InputError, match=r"^similarity_topk: is no argument.*, did you mean similarity_top_k\?"
+    ):
+        LlamaIndexRetriever(retriever, similarity_topk=2)
+    with pytest.raises(InputError, match=r"^similarity_top_k: must be in \[1, 1000\], got 0"):
         LlamaIndexRetriever(retriever, similarity_top_k=0)
