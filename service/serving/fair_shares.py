@@ -5,7 +5,9 @@ token, or without tokens its address; a call is one single query, one batch, one
 So a client's part does not grow with the number of its connections or calls, nor does a single query wait for
 all that the client's own streams have sent before it.
 
-Who was idle has saved up nothing: it begins where the least of those who are busy stand.
+Who was idle or is new has saved up nothing: it begins where one who had its fair part all the time would be
+(the virtual time of weighted fair queueing), at least where the least of those who are busy stand. Were it
+the least alone, endless short calls, each as new as the last, would keep long ones from their second forward.
 """
 
 from __future__ import annotations
@@ -86,8 +88,14 @@ class CallShare(TimeShare, Generic[J]):
 
 @dataclass(slots=True, eq=False)
 class ClientShare(TimeShare, Generic[J]):
-    """One client's share, and its calls that have something to do."""
+    """One client's share, and its calls that have something to do.
 
+    Its `virtual_s`, and that of all clients together, is the time that each of those that are busy would have
+    had, were time divided without end.
+    """
+
+    everybody: FairShares[J] | None = None
+    virtual_s: float = 0.0  # of its calls
     calls: dict[str, CallShare[J]] = field(default_factory=dict)
     num_waiting: int = 0
     num_running: int = 0
@@ -102,8 +110,16 @@ class ClientShare(TimeShare, Generic[J]):
         """Return a call's share, a new one if it has nothing to do yet."""
         found = self.calls.get(name)
         if found is None:
-            found = self.calls[name] = CallShare(had=_least(self.calls.values()))
+            had = max(_least(self.calls.values()), self.virtual_s)
+            found = self.calls[name] = CallShare(had=had)
         return found
+
+    def charge(self, seconds: float) -> None:
+        """Count time that one of its calls has taken."""
+        TimeShare.charge(self, seconds)
+        self.virtual_s += seconds / max(1, len(self.calls))
+        if self.everybody is not None:
+            self.everybody.advance(seconds)
 
 
 class FairShares(Generic[J]):
@@ -112,13 +128,19 @@ class FairShares(Generic[J]):
     def __init__(self) -> None:
         self._busy: dict[str, ClientShare[J]] = {}
         self._idle: dict[str, ClientShare[J]] = {}
+        self._virtual_s = 0.0
+
+    def advance(self, seconds: float) -> None:
+        """Count time that some client has taken."""
+        weights = sum(client.weight for client in list(self._busy.values()))
+        self._virtual_s += seconds / (weights or 1.0)
 
     def client(self, name: str, weight: float = 1.0) -> ClientShare[J]:
-        """Return a client's share; one that was idle begins where the least of the busy ones stand."""
+        """Return a client's share; one that was idle begins at the virtual time."""
         found = self._busy.get(name)
         if found is None:
-            found = self._idle.pop(name, None) or ClientShare(weight)
-            found.had = max(found.had, _least(self._busy.values()))
+            found = self._idle.pop(name, None) or ClientShare(weight, everybody=self)
+            found.had = max(found.had, _least(self._busy.values()), self._virtual_s)
             found.claimed = 0.0
             self._busy[name] = found
         return found

@@ -464,6 +464,34 @@ async def test_bulk_calls_give_way_and_do_not_starve() -> None:
     assert all("bulk" not in pair or pair != pair[::-1] for pair in pairwise(order))
 
 
+@pytest.mark.parametrize("are_clients", [False, True], ids=["calls", "clients"])
+def test_what_takes_long_has_its_part_beside_endless_short_ones(are_clients: bool) -> None:
+    """One call of 500 turns, and four at a time that take one each and are followed by new ones."""
+    shares: FairShares[str] = FairShares()
+
+    def begin(name: str) -> tuple[ClientShare[str], CallShare[str]]:
+        client = shares.client(name if are_clients else "all of them")
+        call = client.call(name)
+        shares.add(client, call, name)
+        return client, call
+
+    long = begin("long")
+    busy, names = [long, *(begin(f"short {n}") for n in range(4))], iter(range(4, 1000))
+    turns = []
+    for _ in range(500):
+        now = client, call = min(busy, key=lambda pair: (pair[0].had, pair[1].had))
+        turns.append(call is long[1])
+        client.charge(0.1)
+        call.charge(0.1)
+        if now is not long:
+            busy.remove(now)
+            shares.remove(client, call, call.waiting[0])
+            shares.tidy()
+            busy.append(begin(f"short {next(names)}"))
+    assert 95 <= sum(turns) <= 105
+    assert all(any(turns[at : at + 10]) for at in range(490))
+
+
 def least(shares: list[tuple[ClientShare[int], CallShare[int]]]) -> tuple[ClientShare[int], CallShare[int]]:
     """The call that is next, by a look at all of them."""
     return min(shares, key=lambda pair: (pair[0].reach, pair[1].reach))
