@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from genret.retrieval.errors import InputError
+from genret.retrieval.errors import InputError, nearest
 from genret.retrieval.filters.predicate import (
     And,
     Column,
@@ -106,7 +106,9 @@ def _test(field: object, operator: object, value: Any, place: str, negated: bool
         found = Comparison(column, _COMPARISONS[operator], _literal(value, place))
     else:
         known = ", ".join([*_COMPARISONS, "in", *_OPPOSITES])
-        raise InputError(place, f"operator must be one of {known}; got {operator!r}")
+        near = nearest(operator, [*_COMPARISONS, "in", *_OPPOSITES]) if isinstance(operator, str) else ""
+        hint = f", did you mean {near!r}?" if near else ""
+        raise InputError(place, f"operator must be one of {known}; got {operator!r}{hint}")
     return Or((Not(found), IsNull(column))) if negated else found
 
 

@@ -21,7 +21,7 @@ import click
 from click.core import ParameterSource
 
 from genret.retrieval.command_options import GroupedCommand, grouped, shown_option, together
-from genret.retrieval.errors import InputError
+from genret.retrieval.errors import IndexNotFoundError, InputError
 from genret.service.commands import usage_error
 from genret.service.configuration.kinds import OneOf
 from genret.service.configuration.resolve import ConfigurationError, resolve
@@ -155,6 +155,9 @@ def _serve(config: ServerConfig) -> None:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     say = partial(announce, config.log)
     say(f"opening {', '.join(f'index {spec.name!r}' for spec in config.indexes)}")
+    for spec in config.indexes:  # told before ports are taken and a model is loaded
+        if not spec.path.exists():
+            raise IndexNotFoundError(f"{spec.path}: no such directory")
     gc.disable()  # imports make a million objects that stay; `Server.load` freezes them and turns it on again
     with _signals_before_the_server(say) as stop_if_asked, _worker(config) as worker:
         from genret.service.observability.metrics import CallMetrics

@@ -6,6 +6,7 @@ Its listeners are gRPC, JSON over HTTP, and a monitoring port. `serve_until_sign
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import signal
 from collections.abc import Awaitable, Callable, Sequence
@@ -249,6 +250,8 @@ def _bind_failure(host: str, port: int) -> str:
             probe.close()
     except OSError as error:
         reason = error.strerror or str(error)
+        if error.errno == errno.EADDRINUSE:
+            reason += "; --port takes another one"
     return f"cannot listen on {join_address(host, port)}: {reason}"
 
 

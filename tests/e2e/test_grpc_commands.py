@@ -110,7 +110,8 @@ def test_a_port_in_use_is_one_line(server: str, files: tuple[str, ...]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:  # of a server, and of something else
         for port in (server.rsplit(":", 1)[1], other.getsockname()[1]):
             said = refused_to_serve(*files, "--port", str(port))
-            assert said == f"Error: cannot listen on 127.0.0.1:{port}: Address already in use"
+            begin = f"Error: cannot listen on 127.0.0.1:{port}: "
+            assert said == begin + "Address already in use; --port takes another one"
 
 
 def test_an_index_that_is_not_there_is_one_line(checkpoint: Path, tmp_path: Path) -> None:
