@@ -128,12 +128,12 @@ class FairShares(Generic[J]):
     def __init__(self) -> None:
         self._busy: dict[str, ClientShare[J]] = {}
         self._idle: dict[str, ClientShare[J]] = {}
+        self._weights = 0.0  # of the busy ones, for every forward is charged
         self._virtual_s = 0.0
 
     def advance(self, seconds: float) -> None:
         """Count time that some client has taken."""
-        weights = sum(client.weight for client in list(self._busy.values()))
-        self._virtual_s += seconds / (weights or 1.0)
+        self._virtual_s += seconds / (self._weights or 1.0)
 
     def client(self, name: str, weight: float = 1.0) -> ClientShare[J]:
         """Return a client's share; one that was idle begins at the virtual time."""
@@ -143,6 +143,7 @@ class FairShares(Generic[J]):
             found.had = max(found.had, _least(self._busy.values()), self._virtual_s)
             found.claimed = 0.0
             self._busy[name] = found
+            self._weigh()
         return found
 
     @property
@@ -191,12 +192,16 @@ class FairShares(Generic[J]):
                 now = client.reach, call.reach
             heappush(order, (*now, number))
 
+    def _weigh(self) -> None:
+        self._weights = sum(client.weight for client in self._busy.values())
+
     def tidy(self) -> None:
         """Forget calls that are over, and set clients without work aside."""
         for name, client in list(self._busy.items()):
             client.calls = {key: call for key, call in client.calls.items() if not call.is_idle}
             if client.is_idle:
                 self._idle[name] = self._busy.pop(name)
+                self._weigh()
         while len(self._idle) > _MOST_IDLE:
             self._idle.pop(next(iter(self._idle)))
 

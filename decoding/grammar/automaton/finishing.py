@@ -123,7 +123,7 @@ class Budgets:
 
 
 def _group(stack: ParseStack, text: bytes) -> Hashable:
-    """What is alike behind some bytes within a leaf; None where the stack behind them alone can tell.
+    """A key that tokens share if the same is left behind them; None where only the stack behind can tell.
 
     Items that must differ have a state for each text, but for any text that nothing else wants or has used
     up, the same bytes are left.

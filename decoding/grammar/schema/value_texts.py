@@ -22,7 +22,7 @@ _MAX_COUNTED = 64
 
 
 class ObjectKeys(NamedTuple):
-    """What is known of the keys of an object case: those with a name, and whether there may be others."""
+    """The keys of an object case: those with a name, and whether there may be others."""
 
     names: tuple[str, ...]
     has_others: bool

@@ -162,7 +162,7 @@ def test_what_is_needed_falls_by_one_with_some_token(name: str, how: str) -> Non
 
 @pytest.mark.parametrize("schema", DIFFERENT, ids=json.dumps)
 def test_tokens_fit_if_what_they_lead_to_does(schema: dict[str, Any]) -> None:
-    """Where items must differ, states are alike as long as no text that matters begins like them."""
+    """States of items that must differ count as alike until a text that matters begins like them."""
     grammar = compile_schema(schema, leaves(), OPTIONS["writing"])
     rng = random.Random(json.dumps(schema))
     for state in walked_states(grammar, rng, 3, 10):
