@@ -6,6 +6,7 @@ The table of options is the command's: values go through it as they do on the co
 from __future__ import annotations
 
 import copy
+import inspect
 import os
 import sys
 import warnings
@@ -78,7 +79,8 @@ def _sources(source: Any) -> list[str | Path | MemoryRows]:
 
 
 def _warn(text: str) -> None:
-    warnings.warn(text.removeprefix("warning: "), stacklevel=3)
+    callers = [frame.function for frame in inspect.stack(0)]
+    warnings.warn(text.removeprefix("warning: "), stacklevel=callers.index("build_index") + 2)  # its caller's line
 
 
 def _option(option: click.Option) -> click.Option:

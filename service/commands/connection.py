@@ -204,7 +204,9 @@ def hint(error: CallError) -> str:
         return "; --tls-ca names the authorities to trust, --tls-server-name what the server is called there"
     if said.endswith("socket closed"):
         return "; a server that encrypts is asked with --tls"
-    return "; start one with: genret serve INDEX"
+    if "http1.x" in said:
+        return "; a port of HTTP was named, and the port of gRPC is wanted"
+    return "; start one with: genret serve INDEX, and take its address of gRPC, not that of HTTP"
 
 
 def call_error(error: CallError) -> click.ClickException:

@@ -20,7 +20,7 @@ from click.testing import Result
 from jsonschema import Draft202012Validator
 
 from genret import Mention, Retriever
-from genret.retrieval import doctor_command as doctor_cli
+from genret.retrieval import progress
 from genret.retrieval.answers.answer_types import AnswerRequest
 from genret.retrieval.checkpoints import find_checkpoint
 from genret.retrieval.defaults import sample_catalogue
@@ -170,7 +170,7 @@ def test_json_answers_have_titles_and_their_prompt_shows_the_schema(retriever: R
     assert answer.value["kind"] in ENTITY["properties"]["kind"]["enum"]
     assert [entity.title for found in answer.entities for entity in found.entities] == [answer.value["title"]]
     narrowed = retriever.answer(query, ENTITY, max_tokens=60, shortlist=1)
-    assert narrowed.value["title"] == retriever.retrieve(query, k=1, method="beam")[0].candidates[0].title
+    assert narrowed.value["title"] == retriever.retrieve(query, k=1)[0].candidates[0].title
 
 
 def test_an_index_for_another_prompt_is_refused_with_both_sides(model: Path, folder: Path) -> None:
@@ -227,14 +227,11 @@ def test_a_run_of_training_says_its_plan_before_the_first_step(
         *("--max-prompt-tokens", 256, "--out", tmp_path / "tuned"),
     )
     lines = learnt.stderr.splitlines()
-    (plan,) = (number for number, line in enumerate(lines) if line.startswith("plan: "))
-    steps = [number for number, line in enumerate(lines) if line.startswith("step ")]
-    assert plan < steps[0]
-    assert any(re.fullmatch(r"measuring the finished model: \d+ queries", line) for line in lines)
-    assert "2 steps of 2 examples" in lines[plan]
-    left = [re.search(r" left (.*)$", lines[number]) for number in steps]
-    units = re.compile(r"\d+ s|\d+ min \d\d s|\d+ h \d\d min|[\d,.]+ days")
-    assert all(found is not None and units.fullmatch(found[1]) for found in left)
+    plan, begun = lines.index("plan"), lines.index("training …")
+    planned = "\n".join(lines[plan:begun])
+    assert "  run        2 steps of 2 examples: " in planned
+    assert re.search(r"  time       (\d+ s|\d+ min \d\d s) on this machine \(", planned)
+    assert begun < lines.index("evaluating …")
     config = CheckpointConfig.load(tmp_path / "tuned")
     assert config.default_prompt == "few-shot"
     assert find_checkpoint(tmp_path / "tuned").weights == find_checkpoint(smollm2).weights
@@ -243,7 +240,7 @@ def test_a_run_of_training_says_its_plan_before_the_first_step(
 def test_the_doctor_says_how_far_it_is_and_how_to_use_the_model(
     smollm2: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor_cli, "_SILENT_S", 0.0)
+    monkeypatch.setattr(progress, "_LINE_SECONDS", 0.0)
     examined = done("doctor", smollm2, "--trees", 1, "--depth", 2, "--prompt-tokens", 16)
     for check in ("plain passes: 1 of ", "token trees: 1 of 7", "queries: 0 of "):
         assert check in examined.stderr

@@ -187,8 +187,11 @@ def test_files_are_told_by_lines_and_rows_by_number(tokenizer: Path, tmp_path: P
         build_index([{"title": "a"}, {"title": None}], tmp_path / "it.index", tokenizer=tokenizer)
     frame = pd.DataFrame({"title": ["a", "b", ""]})
     told = r"the given DataFrame: 1 bad row.*\n  row 3: no title: ''\nleft out; all"
-    with pytest.warns(UserWarning, match=told):
+    with pytest.warns(UserWarning, match=told) as warned:
         built = build_index(frame, tmp_path / "it.index", tokenizer=tokenizer, max_bad_rows=1)
+    with pytest.warns(UserWarning, match="neither a special token") as deeper:
+        build_index([{"title": "a"}], tmp_path / "end.index", tokenizer=tokenizer, end_token="b")
+    assert {one.filename for one in (*warned, *deeper)} == {__file__}  # the line that is to be changed
     assert built.rejected == {"no title": 1}
     twice = [{"entity_id": "Q1", "title": "a"}, {"entity_id": "Q1", "title": "b"}]
     with pytest.raises(SourceError, match="'Q1', first on row 1 with other fields"):
