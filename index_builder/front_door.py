@@ -80,7 +80,8 @@ def _sources(source: Any) -> list[str | Path | MemoryRows]:
 
 def _warn(text: str) -> None:
     callers = [frame.function for frame in inspect.stack(0)]
-    warnings.warn(text.removeprefix("warning: "), stacklevel=callers.index("build_index") + 2)  # its caller's line
+    of_its_caller = callers.index("build_index") + 2
+    warnings.warn(text.removeprefix("warning: "), stacklevel=of_its_caller)
 
 
 def _option(option: click.Option) -> click.Option:

