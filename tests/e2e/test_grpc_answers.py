@@ -17,8 +17,8 @@ from genret.service.configuration.server_config import IndexSpec, SchemaSpec
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 from genret.service.serving.served import ServedIndex
 from tests.checkpoints import make_index as make_other_index
-from tests.e2e.conftest import model_of
-from tests.service.running_server import Running, failure, open_all, opener_of, retriever_of, running
+from tests.e2e.conftest import opened
+from tests.service.running_server import Running, failure, running
 
 TITLE = {"type": "string", "x-genret-index": "titles"}
 SCHEMA = {
@@ -35,12 +35,10 @@ def tables(
     folder = tmp_path_factory.mktemp("answers")
     schema = folder / "entity.json"
     schema.write_text(json.dumps(SCHEMA), encoding="utf-8")
-    opener = opener_of(model_of(checkpoint), schemas=(SchemaSpec("entity", schema),))
     films = make_other_index(folder / "films", checkpoint, "title\tentity_id\nAlien\tF1\nVertigo\tF2\n")
-    served = open_all(opener, IndexSpec("tiny", tiny_index), IndexSpec("films", films))
-    yield served
-    for index in served.values():
-        retriever_of(index).close()
+    specs = (IndexSpec("tiny", tiny_index), IndexSpec("films", films))
+    with opened(checkpoint, *specs, schemas=(SchemaSpec("entity", schema),)) as served:
+        yield served
 
 
 @pytest.fixture

@@ -75,18 +75,6 @@ async def test_a_batch_has_a_status_per_item() -> None:
         assert details["BadRequest"].field_violations[0].field == "requests"
 
 
-async def test_health_answers_while_the_model_works() -> None:
-    fake = FakeRetriever(held=True)
-    async with running(fake) as api:
-        busy = api.retrieve()
-        await until(fake.running.is_set)
-        for _ in range(50):
-            assert await health(api.channel) == SERVING
-        assert not busy.done(), "on the model's thread no check would have returned"
-        fake.hold.set()
-        await busy
-
-
 async def test_request_ids_are_returned_or_made() -> None:
     async with running(FakeRetriever()) as api:
         for sent, expected in (("mine-7", "mine-7"), ("no good !", None), ("x" * 200, None)):

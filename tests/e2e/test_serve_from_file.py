@@ -19,6 +19,7 @@ from genret.service.client import RetrievalClient
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 from genret.service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
 from tests.service.fake_retriever import wait_until
+from tests.service.secured_server import tokens_in
 from tests.service.server_process import ServerProcess
 from tests.service.tiny_assets import make_checkpoint, make_index
 
@@ -81,9 +82,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     for name in ("one", "two"):
         make_index(folder / f"{name}-index", make_checkpoint(folder / name))
     (folder / "server.toml").write_text(SETTINGS, encoding="utf-8")
-    tokens = folder / "tokens"
-    tokens.write_text(f"read {TOKEN}\n", encoding="utf-8")
-    tokens.chmod(0o600)
+    tokens_in(folder, f"read {TOKEN}")
     # The folder is not where the file lies.
     with ServerProcess("--config", str(folder / "server.toml"), cwd=folder / "one") as process:
         ready = READY.search(process.said("ready on "))

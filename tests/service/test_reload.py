@@ -19,7 +19,6 @@ from genret.retrieval.errors import (
     IndexNotFoundError,
     ModelError,
 )
-from genret.service.errors import UnservableIndexError
 from genret.service.pb.genret.v1 import index_service_pb2 as pb
 from genret.service.pb.genret.v1 import index_service_pb2_grpc as pb_grpc
 from genret.service.serving.served import IndexTable, ServedIndex
@@ -168,8 +167,6 @@ async def test_reloads_of_different_indexes_follow_each_other() -> None:
     [
         (IndexChecksumError("trie.arrow", "digest"), StatusCode.DATA_LOSS, "trie.arrow"),
         (IndexMismatchError("another tokenizer"), StatusCode.FAILED_PRECONDITION, "another tokenizer"),
-        (UnservableIndexError("the index is empty"), StatusCode.FAILED_PRECONDITION, "empty"),
-        (IndexNotFoundError("/a/path"), StatusCode.FAILED_PRECONDITION, "not there"),
         (IndexFormatError("/a/path: damaged"), StatusCode.FAILED_PRECONDITION, "cannot be read"),
     ],
 )
