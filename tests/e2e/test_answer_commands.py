@@ -187,14 +187,9 @@ def test_a_schema_is_explained_without_a_server(schema: str) -> None:
 
 
 def test_interrupted_it_stops_in_silence(server: Server) -> None:
-    process = subprocess.Popen(
-        [*GENRET, "answer", "--address", server.address, "--schema-name", "entity", "-"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=ENVIRONMENT,
-    )
+    command = [*GENRET, "answer", "--address", server.address, "--schema-name", "entity", "-"]
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=ENVIRONMENT)
     process.stdin.write("first\n" * 64)
     process.stdin.flush()
     json.loads(process.stdout.readline())
