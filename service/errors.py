@@ -6,11 +6,11 @@ All are a `ServiceError`, which is a `GenretError`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 from genret.retrieval.errors import GenretError, IndexNotFoundError
 
-_OVERLOADS = frozenset({"QUEUE_FULL", "MEMORY_FULL"})
+OverloadReason = Literal["QUEUE_FULL", "MEMORY_FULL"]
 MESSAGE_TOO_LARGE = "MESSAGE_TOO_LARGE"
 
 
@@ -31,11 +31,9 @@ class UnknownIndexError(ServiceError, IndexNotFoundError):
 class OverloadedError(ServiceError):
     """The server holds as much work as it may; try again after `retry_after_s` seconds."""
 
-    def __init__(
-        self, reason: Literal["QUEUE_FULL", "MEMORY_FULL"], message: str, retry_after_s: float
-    ) -> None:
+    def __init__(self, reason: OverloadReason, message: str, retry_after_s: float) -> None:
         super().__init__(message)
-        self.reason: Literal["QUEUE_FULL", "MEMORY_FULL"] = reason
+        self.reason: OverloadReason = reason
         self.retry_after_s = retry_after_s
 
 
@@ -99,7 +97,7 @@ class CallError(ServiceError):
     @property
     def is_overload(self) -> bool:
         """Whether the server is overloaded; RESOURCE_EXHAUSTED alone also means too large a message."""
-        return self.reason in _OVERLOADS
+        return self.reason in get_args(OverloadReason)
 
 
 class UnauthenticatedError(ServiceError):

@@ -1,7 +1,4 @@
-"""`genret answer`: JSON answers of a running server, and what a schema's keywords will do.
-
-An answer is shown with its entities for people, as a line in a pipe, as JSON Lines to programs.
-"""
+"""`genret answer`: JSON answers of a running server, and what a schema's keywords will do."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`genret complete`: entities that typed prefixes may go on to, of an index opened here.
-
-A table on the terminal with the matched letters in bold, lines in a pipe, JSON Lines with `--json`.
-"""
+"""`genret complete`: entities that typed prefixes may go on to, of an index opened here."""
 
 from __future__ import annotations
 
@@ -11,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from genret.retrieval.arguments import read_ids
 from genret.retrieval.command_options import (
     GroupedCommand,
     grouped,
@@ -23,7 +19,7 @@ from genret.retrieval.errors import InputError, SourceError
 from genret.retrieval.index.reader import Index
 from genret.service.commands import usage_error
 from genret.service.commands.connection import json_option
-from genret.service.commands.query import batches
+from genret.service.commands.query import batches, read_lists
 from genret.service.commands.render import FOLDED, RIGHT, WHITESPACE, show, table
 
 if TYPE_CHECKING:
@@ -63,10 +59,7 @@ def complete_command(
     if not prefixes:
         raise click.UsageError('what was typed? genret complete INDEX "new yo"')
     try:
-        for name in ("allow_ids", "deny_ids"):
-            file = options.pop(name)
-            if file is not None:
-                options[name] = read_ids(file)
+        read_lists(options)
         for prefix in prefixes:  # a wrong one must not wait for an index
             CompleteRequest(prefix, **options)
     except SourceError as error:

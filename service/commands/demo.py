@@ -1,8 +1,4 @@
-"""`genret demo`: the whole way once, with the commands a user would type.
-
-Builds the sample catalogue's index with past queries, starts a server on a free port, asks it real questions
-in the default way, by DISC and for JSON over gRPC, prints the answers and stops the server.
-"""
+"""`genret demo`: the whole way once, with the commands a user would type."""
 
 from __future__ import annotations
 

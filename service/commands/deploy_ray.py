@@ -76,7 +76,7 @@ def deploy_ray_command(
     from genret.service.ray_serve.app import run_deployment
 
     try:
-        run_deployment(plan, address, detach, None, partial(announce, plan.config.log))
+        run_deployment(plan, address, detach, partial(announce, plan.config.log))
     except InputError as error:
         # The cluster's address has another flag where it stands beside that of a server.
         field = "address" if error.field == "ray_address" else error.field

@@ -1,8 +1,4 @@
-"""`genret query` and `genret ask`: candidates of a running server, or of an index opened here.
-
-Both take queries from arguments or standard input, and print answers alike: a table on the terminal, lines in
-a pipe, JSON Lines with `--json`.
-"""
+"""`genret query` and `genret ask`: candidates of a running server, or of an index opened here."""
 
 from __future__ import annotations
 
@@ -102,6 +98,14 @@ def decoded(lines: Iterable[bytes], number: int = 0, source: str = "standard inp
     yield texts
 
 
+def read_lists(options: dict[str, Any]) -> None:
+    """Put the ids of the files of --allow-ids and --deny-ids in their places; raises SourceError."""
+    for name in ("allow_ids", "deny_ids"):
+        file = options.pop(name)
+        if file is not None:
+            options[name] = read_ids(file)
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
     """The queries of a command line ("-" stands for the lines of standard input) and their options."""
@@ -138,10 +142,7 @@ def question_options(example: str) -> Callable[[_F], _F]:
             if not queries:
                 raise click.UsageError(f"what is the query? {example}")
             try:
-                for name in ("allow_ids", "deny_ids"):
-                    file = options.pop(name)
-                    if file is not None:
-                        options[name] = read_ids(file)
+                read_lists(options)
                 question = Question(queries, json, options)
                 # A wrong option must not wait for a server or a model, nor for the first line of stdin.
                 question.request("probe")

@@ -1,7 +1,4 @@
-"""`genret score`: probability of given titles (arguments or a file), by the model of a running server.
-
-Scores are a table for people, tab-separated lines in a pipe, and JSON Lines to programs.
-"""
+"""`genret score`: probability of given titles (arguments or a file), by the model of a running server."""
 
 from __future__ import annotations
 

@@ -115,13 +115,9 @@ class EngineMetrics(_Registry):
             "method",
             "finish_reason",
         )
-        self._add_queues()
-        self._add_batches()
         self.reloads = self._counter(
             "reloads", "Attempts to replace an index by its newest version.", "index", "outcome"
         )
-
-    def _add_queues(self) -> None:
         self.rejected = self._counter("rejected", "Requests refused for lack of room.", "reason")
         self.cancelled = self._counter(
             "cancelled", "Requests whose client went away, by where they were then.", "stage"
@@ -134,6 +130,7 @@ class EngineMetrics(_Registry):
         self.queue_wait_seconds = self._histogram(
             "queue_wait_seconds", "Time a request waited for its batch, seconds.", _SECONDS
         )
+        self._add_batches()
 
     def _add_batches(self) -> None:
         self.batch_size = self._histogram("batch_size", "Requests in a batch.", _REQUESTS)
@@ -341,12 +338,10 @@ def monitoring_app(
         return PlainTextResponse("the event loop turns\n", headers=_FRESH)
 
     async def say_ready(request: Request) -> Response:
-        state = readiness.state
-        if state is State.READY:
-            return PlainTextResponse(f"{state.value}\n", headers=_FRESH)
-        return PlainTextResponse(
-            f"{state.value}\n", status_code=503, headers={"retry-after": _RETRY_AFTER_S, **_FRESH}
-        )
+        text = f"{readiness.state.value}\n"
+        if readiness.state is State.READY:
+            return PlainTextResponse(text, headers=_FRESH)
+        return PlainTextResponse(text, 503, {"retry-after": _RETRY_AFTER_S, **_FRESH})
 
     app = Starlette(
         routes=[

@@ -58,13 +58,7 @@ def configuration_of(args: Mapping[str, Any]) -> ServerConfig:
 _CPUS_OF_PROXY_AND_CONTROLLER = 1
 
 
-def run_deployment(
-    plan: ServePlan,
-    address: str | None,
-    detach: bool,
-    runtime_env: Mapping[str, Any] | None,
-    say: Callable[[str], None],
-) -> None:
+def run_deployment(plan: ServePlan, address: str | None, detach: bool, say: Callable[[str], None]) -> None:
     """Deploy and, unless told to detach, wait for SIGTERM or Ctrl-C, then remove the application.
 
     Without an address the cluster is that of RAY_ADDRESS, else one is started on this machine.
@@ -78,7 +72,7 @@ def run_deployment(
     if detach and is_local(address):
         raise InputError("detach", "needs a cluster that runs already: name it with --address")
     num_cpus = plan.num_replicas * plan.num_cpus + _CPUS_OF_PROXY_AND_CONTROLLER
-    with connected(ray, address, num_cpus, runtime_env) as own:
+    with connected(ray, address, num_cpus, runtime_env=None) as own:
         check_paths(ray, plan.paths())
         start_proxies(ray, serve, plan)
         deploy(serve, plan, say)

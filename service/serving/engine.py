@@ -27,11 +27,9 @@ Changed = Callable[[bool], Awaitable[None]]
 
 
 class EngineDoor(Protocol):
-    """An engine: `Engine` in this process, or another process with one."""
+    """An engine: `Engine` in this process, or another process with one. `answers` has the API's methods."""
 
-    @property
-    def answers(self) -> Answering:
-        """What answers the methods of the API."""
+    answers: Answering
 
     async def load(self, changed: Changed) -> None:
         """Open and warm every index, and tell later changes; raises GenretError."""
@@ -43,16 +41,18 @@ class EngineDoor(Protocol):
         """Serve the live versions of all changed indexes; errors are only logged."""
 
     async def other_metrics(self) -> bytes:
-        """Return the metrics of other processes."""
+        """Return the metrics of other processes: there are none."""
+        return b""
 
     def processes(self) -> Sequence[int]:
-        """Return the numbers of other processes."""
+        """Return the numbers of other processes: there are none."""
+        return ()
 
     async def close(self) -> None:
         """Fail what waits, stop what runs, and close everything. Idempotent."""
 
 
-class Engine:
+class Engine(EngineDoor):
     """Answers the methods of the API from its indexes. Lives on one event loop."""
 
     def __init__(self, config: ServerConfig, opener: Opener, metrics: EngineMetrics) -> None:
@@ -74,7 +74,7 @@ class Engine:
             metrics.count_reload,
         )
         metrics.registry.register(EngineState(self.lanes, self.indexes, self.compiler))
-        self.answers: Answering = Answers(self.indexes, self.lanes, self.reloader, config, self.compiler)
+        self.answers = Answers(self.indexes, self.lanes, self.reloader, config, self.compiler)
 
     async def load(self, changed: Changed) -> None:
         """Open and warm every index; raises GenretError."""
@@ -103,14 +103,6 @@ class Engine:
     async def reload_all(self) -> None:
         """Serve the live versions of all changed indexes; errors are only logged."""
         await self.reloader.reload_all()
-
-    async def other_metrics(self) -> bytes:
-        """Return the metrics of other processes: there are none."""
-        return b""
-
-    def processes(self) -> Sequence[int]:
-        """Return the numbers of other processes: there are none."""
-        return ()
 
     async def close(self) -> None:
         """Fail what waits, stop what runs, and close everything. Idempotent."""

@@ -13,9 +13,9 @@ import struct
 import subprocess
 import sys
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from genret.service.call import Attribute, CallScope, Priority
+from genret.service.call import Attribute, Call, CallScope, Priority
 
 _MODULE = "genret.service.serving.engine_worker"
 _LENGTH = struct.Struct("=I")
@@ -59,17 +59,14 @@ class Worker:
         self._process.wait()
 
 
-@dataclass(frozen=True, slots=True)
-class CallHeading:
-    """What an engine must know of a call beside its message; times are those of `time.monotonic()`, seconds.
+class CallHeading(NamedTuple):
+    """What an engine must know of a call beside its message.
 
     `token`, `most_urgent`, `peer` and `priority` say who asks, see `service.call`; `is_traced` tells whether
     the stages of the answer are wanted.
     """
 
-    request_id: str
-    arrived: float
-    deadline: float
+    call: Call
     token: str
     most_urgent: Priority
     peer: str
@@ -77,8 +74,7 @@ class CallHeading:
     is_traced: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
+class Stage(NamedTuple):
     """A stage of an answer, for its trace."""
 
     name: str
@@ -107,7 +103,7 @@ class Notes:
         scope.answered = self.answered or scope.answered
         for stage in self.stages:
             if scope.span is not None:
-                scope.span.stage(stage.name, stage.begin_s, stage.end_s, stage.attributes)
+                scope.span.stage(*stage)
 
 
 class Frames:

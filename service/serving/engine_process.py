@@ -24,7 +24,7 @@ from genret.service.client.reply import IndexInfo
 from genret.service.configuration.server_config import ServerConfig
 from genret.service.errors import NotReadyError, ServiceError
 from genret.service.methods import Method, caller_of
-from genret.service.serving.engine import Changed
+from genret.service.serving.engine import Changed, EngineDoor
 from genret.service.serving.engine_link import CallHeading, Frames, Notes, Worker
 from genret.service.status import FailedInEngineError, Failure
 
@@ -40,10 +40,11 @@ _STOP_S = 30.0
 _RETRY_S = 2.0
 
 
-class EngineProcess:
+class EngineProcess(EngineDoor):
     """An engine in another process, `worker` if it was started already. Lives on one event loop."""
 
     def __init__(self, config: ServerConfig, worker: Worker | None = None) -> None:
+        self.answers = self
         self._config = config
         self._numbers = itertools.count()
         self._pending: dict[int, asyncio.Future[tuple[Any, Notes]]] = {}
@@ -62,11 +63,6 @@ class EngineProcess:
         self._tasks.append(asyncio.create_task(self._watch(frames, changed), name="genret-engine"))
         self._tasks.append(asyncio.create_task(self._feel_pulse(), name="genret-engine-pulse"))
 
-    @property
-    def answers(self) -> EngineProcess:
-        """What answers the methods of the API: this object."""
-        return self
-
     async def answer(self, method: Method, message: Any, call: Call) -> Any:
         """Have the engine answer one message.
 
@@ -78,16 +74,8 @@ class EngineProcess:
         if method.needs_room:
             self._room.check(client)
         counted = self._room.asking(client) if method.needs_room else nullcontext()
-        heading = CallHeading(
-            call.request_id,
-            call.arrived,
-            call.deadline,
-            TOKEN.get(),
-            MOST_URGENT.get(),
-            client_address(),
-            "" if scope is None else scope.priority,
-            scope is not None and scope.span is not None,
-        )
+        priority, is_traced = ("", False) if scope is None else (scope.priority, scope.span is not None)
+        heading = CallHeading(call, TOKEN.get(), MOST_URGENT.get(), client_address(), priority, is_traced)
         with counted:
             result, notes = await self._ask("call", method.name, message.SerializeToString(), heading)
         if scope is not None:

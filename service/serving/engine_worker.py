@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from genret.retrieval.errors import GenretError
-from genret.service.call import MOST_URGENT, TOKEN, Attribute, Call, CallScope, enter
+from genret.service.call import MOST_URGENT, TOKEN, Attribute, CallScope, enter
 from genret.service.configuration.server_config import ServerConfig
 from genret.service.errors import NoRoomError
 from genret.service.methods import METHODS
@@ -81,13 +81,12 @@ class EngineWorker:
             task.result()
 
     async def _answer(self, number: int, name: str, raw: bytes, heading: CallHeading) -> None:
-        stages, method = _Stages(), METHODS[name]
-        scope = CallScope(heading.request_id, name, heading.peer, heading.priority)
+        stages, method, call = _Stages(), METHODS[name], heading.call
+        scope = CallScope(call.request_id, name, heading.peer, heading.priority)
         scope.span = stages if heading.is_traced else None
         enter(scope)
         TOKEN.set(heading.token)
         MOST_URGENT.set(heading.most_urgent)
-        call = Call(heading.request_id, heading.arrived, heading.deadline)
         num_held: int | None = None
         result: bytes | Failure
         try:
@@ -95,7 +94,7 @@ class EngineWorker:
             result = reply.SerializeToString()
         except Exception as error:
             num_held = error.num_held if isinstance(error, NoRoomError) else None
-            result = logged_failure(error, heading.request_id)
+            result = logged_failure(error, call.request_id)
         notes = Notes(scope.prompt_tokens, scope.num_answers, scope.answered, tuple(stages), num_held)
         self._frames.send("ended", number, result, notes)
 

@@ -57,19 +57,10 @@ class ServedModel:
     index is replaced, the others get new retrievers that know the new version; running requests keep theirs.
     """
 
-    def __init__(
-        self,
-        spec: ModelSpec,
-        filter_cache_bytes: int,
-        grammar_cache_bytes: int,
-        told: Told,
-        warms_completion: bool,
-    ) -> None:
+    def __init__(self, spec: ModelSpec, config: ServerConfig, told: Told) -> None:
         self.spec = spec
+        self._config = config
         self._told = told
-        self._warms_completion = warms_completion
-        self._filter_cache_bytes = filter_cache_bytes
-        self._grammar_cache_bytes = grammar_cache_bytes
         self._loaded: Retriever | None = None  # of any index; further ones are opened from it
         self._published: dict[str, ServedIndex] = {}
         self._alive: dict[ServedIndex, IndexSet] = {}
@@ -107,7 +98,7 @@ class ServedModel:
             answerer.engine.warm_up(indexes)
             answerer.compile_named(indexes)
             replaced = self._published.get(spec.name)
-            if self._warms_completion or (
+            if self._config.warm_completion or (
                 replaced is not None and self._retriever_of(replaced).index.completer.is_warm
             ):
                 retriever.index.completer.warm_up()
@@ -173,8 +164,8 @@ class ServedModel:
             num_threads=model.num_threads,
             prompt=model.prompt,
             trust_remote_code=model.trust_remote_code,
-            filter_cache_bytes=self._filter_cache_bytes,
-            grammar_cache_bytes=self._grammar_cache_bytes,
+            filter_cache_bytes=self._config.filter_cache_mib * 2**20,
+            grammar_cache_bytes=self._config.grammar_cache_mib * 2**20,
             draft_model=model.draft,
             name=spec.name,
             is_named=False,
@@ -248,12 +239,9 @@ _TRIAL_QUERY = "capital of france"
 
 
 class PinnedRetriever:
-    """A retriever with the versions of indexes that schemas of its requests may name (a `ServedRetriever`).
+    """A retriever with the versions of indexes that schemas of requests may name (a `ServedRetriever`)."""
 
-    Without `indexes` they may name those known when a request comes.
-    """
-
-    def __init__(self, retriever: Retriever, indexes: IndexSet | None = None) -> None:
+    def __init__(self, retriever: Retriever, indexes: IndexSet) -> None:
         self.retriever = retriever
         self._indexes = indexes
         self.retrieve_batch = retriever.retrieve_batch
@@ -286,9 +274,8 @@ class PinnedRetriever:
 
     def _schemas(self) -> tuple[SchemaStore, IndexSet, str]:
         """Return the schemas of the model, the indexes that they may name, and the one called "titles"."""
-        engine = self.retriever.answerer.engine
-        indexes = engine.indexes if self._indexes is None else self._indexes
-        return engine.schemas, indexes, self.retriever.name or indexes.first_name
+        schemas, indexes = self.retriever.answerer.engine.schemas, self._indexes
+        return schemas, indexes, self.retriever.name or indexes.first_name
 
     def answer_batch(
         self, requests: Sequence[AnswerRequest], cancel: Sequence[CancelToken | None] | None = None
@@ -330,11 +317,7 @@ class IndexOpener:
     """
 
     def __init__(self, config: ServerConfig, told: Told) -> None:
-        filters, grammars = config.filter_cache_mib * 2**20, config.grammar_cache_mib * 2**20
-        self._models = {
-            spec.name: ServedModel(spec, filters, grammars, told, config.warm_completion)
-            for spec in config.models
-        }
+        self._models = {spec.name: ServedModel(spec, config, told) for spec in config.models}
         self._schemas = config.schemas
         self._model_of: dict[str, ServedModel] = {}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeVar, get_args, get_type_hints
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -140,17 +140,17 @@ def _metadata_from_proto(message: pb.MetadataValue) -> MetadataValue:
     return value
 
 
-def _answered(
-    result: RetrievalResult | AnswerResult | ScoreResult | CompleteResult,
-    kind: Any,
-    index: IndexInfo,
-    queue_ms: float,
-    total_ms: float,
-    **more: Any,
-) -> Any:
-    """Return the reply of a result, with what replies of all kinds have: times and index."""
+def _answered(kind: Any, result: Any, index: IndexInfo, queue_ms: float, total_ms: float) -> Any:
+    """Return the reply of a result, with what replies of all kinds have: times, milliseconds, and index."""
     timings = to_proto(result.timings, pb.Timings, queue_ms=queue_ms, total_ms=total_ms)
-    return to_proto(result, kind, timings=timings, index=index, **more)
+    return to_proto(result, kind, timings=timings, index=index)
+
+
+# The wire's forms of JSON answers and of completions, which have nothing of their own.
+answer_to_proto: Callable[[AnswerResult, IndexInfo, float, float], pb.AnswerResponse]
+answer_to_proto = partial(_answered, pb.AnswerResponse)
+complete_reply_to_proto: Callable[[CompleteResult, IndexInfo, float, float], pb.CompleteResponse]
+complete_reply_to_proto = partial(_answered, pb.CompleteResponse)
 
 
 def _reply(
@@ -174,7 +174,7 @@ def reply_to_proto(
     result: RetrievalResult, index: IndexInfo, queue_ms: float, total_ms: float
 ) -> pb.RetrieveResponse:
     """Return the wire's form of an answer; times are milliseconds."""
-    message: pb.RetrieveResponse = _answered(result, pb.RetrieveResponse, index, queue_ms, total_ms)
+    message: pb.RetrieveResponse = _answered(pb.RetrieveResponse, result, index, queue_ms, total_ms)
     message.finish_reason = pb.FINISH_REASON_NO_MATCH if result.no_match else pb.FINISH_REASON_OK
     for rank, candidate in enumerate(message.candidates, start=1):
         candidate.rank = rank
@@ -217,14 +217,6 @@ def batch_reply_from_proto(
     ]
 
 
-def answer_to_proto(
-    result: AnswerResult, index: IndexInfo, queue_ms: float, total_ms: float
-) -> pb.AnswerResponse:
-    """Return the wire's form of a JSON answer; times are milliseconds."""
-    message: pb.AnswerResponse = _answered(result, pb.AnswerResponse, index, queue_ms, total_ms)
-    return message
-
-
 def answer_from_proto(query: str, message: pb.AnswerResponse) -> AnswerReply:
     """Return the library's form of a JSON answer to `query`."""
     method = words_of(pb.AnswerMethod.DESCRIPTOR).get(message.method, "greedy")
@@ -235,7 +227,7 @@ def score_reply_to_proto(
     result: ScoreResult, index: IndexInfo, queue_ms: float, total_ms: float
 ) -> pb.ScoreResponse:
     """Return the wire's form of scores; times are milliseconds."""
-    message: pb.ScoreResponse = _answered(result, pb.ScoreResponse, index, queue_ms, total_ms)
+    message: pb.ScoreResponse = _answered(pb.ScoreResponse, result, index, queue_ms, total_ms)
     for score in message.scores:
         if not score.HasField("logprob"):
             score.ClearField("probability")
@@ -246,14 +238,6 @@ def score_reply_from_proto(query: str, message: pb.ScoreResponse) -> ScoreReply:
     """Return the library's form of scores of titles for `query`."""
     scores = tuple(from_proto(one, TitleScore, probability=one.probability) for one in message.scores)
     return _reply(ScoreReply, query, message, ScoreResult, scores=scores)
-
-
-def complete_reply_to_proto(
-    result: CompleteResult, index: IndexInfo, queue_ms: float, total_ms: float
-) -> pb.CompleteResponse:
-    """Return the wire's form of completions; times are milliseconds."""
-    message: pb.CompleteResponse = _answered(result, pb.CompleteResponse, index, queue_ms, total_ms)
-    return message
 
 
 def complete_reply_from_proto(prefix: str, message: pb.CompleteResponse) -> CompleteReply:

@@ -109,14 +109,13 @@ def error_on_wire(error: InputError, request: Any) -> InputError:
 
 def request_from_proto(message: pb.RetrieveRequest) -> RetrieveRequest:
     """Return the library's form of a request; raises InputError for a field out of range."""
-    options = options_from_proto(message, RetrieveRequest)
-    return _checked(message, RetrieveRequest, options)
+    return _checked(message.query, RetrieveRequest, options_from_proto(message, RetrieveRequest))
 
 
-def _checked(message: Any, request: Callable[..., T], options: Mapping[str, Any]) -> T:
-    """Return a request of a message's query; its errors have the message's names of fields."""
+def _checked(text: str, request: Callable[..., T], options: Mapping[str, Any]) -> T:
+    """Return a request about a text; its errors have the message's names of fields."""
     try:
-        return request(message.query, **options)
+        return request(text, **options)
     except InputError as error:
         raise error_on_wire(error, request) from None
 
@@ -183,7 +182,7 @@ def answer_request_from_proto(message: pb.AnswerRequest) -> AnswerRequest:
     source = message.WhichOneof("schema")
     if source is not None:
         options["schema" if source == "schema_json" else source] = getattr(message, source)
-    return _checked(message, AnswerRequest, options)
+    return _checked(message.query, AnswerRequest, options)
 
 
 def answer_request_to_proto(request: AnswerRequest, index: str = "") -> pb.AnswerRequest:
@@ -240,10 +239,7 @@ def score_request_to_proto(
 
 def complete_request_from_proto(message: pb.CompleteRequest) -> CompleteRequest:
     """Return the library's form of a prefix; raises InputError for a field out of range."""
-    try:
-        return CompleteRequest(message.prefix, **options_from_proto(message, CompleteRequest))
-    except InputError as error:
-        raise error_on_wire(error, CompleteRequest) from None
+    return _checked(message.prefix, CompleteRequest, options_from_proto(message, CompleteRequest))
 
 
 MAX_ID_BYTES = 256

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,17 @@ def odd_checkpoint(folder: Path) -> Path:
     document["model"]["merges"].pop()
     file.write_text(json.dumps(document), encoding="utf-8")
     return folder
+
+
+@contextmanager
+def opened(checkpoint: Path, *specs: IndexSpec, **options: Any) -> Iterator[dict[str, ServedIndex]]:
+    """Open indexes with a model as a server does, and close them in the end."""
+    served = open_all(opener_of(model_of(checkpoint), **options), *specs)
+    try:
+        yield served
+    finally:
+        for index in served.values():
+            retriever_of(index).close()
 
 
 @asynccontextmanager
@@ -62,6 +73,5 @@ def tiny_index(checkpoint: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def tiny(checkpoint: Path, tiny_index: Path) -> Iterator[ServedIndex]:
-    served = open_all(opener_of(model_of(checkpoint)), IndexSpec("tiny", tiny_index))["tiny"]
-    yield served
-    retriever_of(served).close()
+    with opened(checkpoint, IndexSpec("tiny", tiny_index)) as served:
+        yield served["tiny"]

@@ -90,12 +90,16 @@ def test_json_has_the_answer_its_entities_and_figures(server: Server, method: st
     said = json.loads(done.stdout)
     assert said["query"] == "who wrote hamlet"
     assert said["answer"] == json.loads(said["text"])
+    jsonschema.validate(said["answer"], SCHEMA)
     assert said["method"] == method
     (found,) = said["entities"]
-    assert found["pointer"] == "/title"
-    assert found["entities"][0]["title"] == said["answer"]["title"]
+    assert (found["pointer"], found["index"], found["title"]) == ("/title", "tiny", said["answer"]["title"])
+    assert {entity["title"] for entity in found["entities"]} == {found["title"]}
     tokens = said["tokens"]
-    assert tokens["total"] >= tokens["forced"] + 1
+    assert tokens["total"] > tokens["forced"] >= 0
+    assert tokens["forwards"] > 0
+    assert said["logprob"] < 0
+    assert said["timings_ms"]["total"] >= said["timings_ms"]["decode"] > 0
     assert (tokens["drafted"] > 0) == (method in ("greedy", "sample"))
     assert tokens["accepted"] <= tokens["drafted"]
     assert (said["mass"] is not None) == (method == "disc")
@@ -183,14 +187,9 @@ def test_a_schema_is_explained_without_a_server(schema: str) -> None:
 
 
 def test_interrupted_it_stops_in_silence(server: Server) -> None:
-    process = subprocess.Popen(
-        [*GENRET, "answer", "--address", server.address, "--schema-name", "entity", "-"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=ENVIRONMENT,
-    )
+    command = [*GENRET, "answer", "--address", server.address, "--schema-name", "entity", "-"]
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=ENVIRONMENT)
     process.stdin.write("first\n" * 64)
     process.stdin.flush()
     json.loads(process.stdout.readline())

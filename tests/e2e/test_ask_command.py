@@ -91,6 +91,9 @@ def test_filters_ids_and_k_are_honoured(index: Path, tmp_path: Path) -> None:
     assert titles(denied)[0] == second["title"]
     allowed = genret(*asked, "--allow-ids", str(ids))
     assert titles(allowed) == [first["title"]]
+    lost = genret(*asked, "--allow-ids", "nowhere.txt")
+    assert lost.exit_code == 1
+    assert "nowhere.txt: cannot be read: No such file or directory" in lost.stderr
 
 
 def test_queries_come_from_standard_input(index: Path) -> None:

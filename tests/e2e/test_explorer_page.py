@@ -19,6 +19,7 @@ from genret.service.serving.served import ServedIndex
 from tests.e2e.explorer_answers import ATTACK, CannedRetrieval, canned_server
 from tests.e2e.headless_browser import Page, headless_page
 from tests.service.http_gateway import serving_in_a_thread
+from tests.service.secured_server import tokens_in
 
 
 @pytest.fixture(scope="module")
@@ -466,10 +467,8 @@ def test_the_page_may_not_run_what_stands_in_it(page: Page) -> None:
 def test_a_server_with_tokens_is_asked_with_the_one_that_was_typed(
     browser: Page, tmp_path: Path, retrieval: CannedRetrieval
 ) -> None:
-    token, file = new_token(), tmp_path / "tokens"
-    file.touch(mode=0o600)
-    file.write_text(f"read {token}\n", encoding="utf-8")
-    with canned_server(retrieval, Authority(AuthConfig(file))) as url:
+    token = new_token()
+    with canned_server(retrieval, Authority(AuthConfig(tokens_in(tmp_path, f"read {token}")))) as url:
         browser.open(url)
         browser.wait_text("#failure", "UNAUTHENTICATED")
         assert browser.focused("id") == "token"

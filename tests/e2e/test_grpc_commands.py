@@ -90,12 +90,6 @@ def test_no_server_is_said_with_what_to_do() -> None:
     assert "genret serve" in genret("query", "x", "--address", "127.0.0.1:1").stderr
 
 
-def test_health_is_an_exit_code(server: str) -> None:
-    for options in ((), ("--live",)):
-        done = genret("health", *options, "--address", server)
-        assert (done.returncode, done.stdout.strip()) == (0, "SERVING")
-
-
 def refused_to_serve(*arguments: str) -> str:
     """Return the one line that is said behind the one that tells what is opened."""
     done = genret("serve", *arguments)

@@ -70,21 +70,6 @@ async def test_a_batch_has_a_status_per_item() -> None:
         assert "PreconditionFailure" in unpack(reply.results[3].error)
         assert fake.batches == [["a", "torn"], ["c"]], "good items of one kind share one batch"
         assert not (await api.batch()).results
-        error, details = await failure(api.batch(*[pb.RetrieveRequest(query="a")] * 257))
-        assert error.code() is StatusCode.INVALID_ARGUMENT
-        assert details["BadRequest"].field_violations[0].field == "requests"
-
-
-async def test_health_answers_while_the_model_works() -> None:
-    fake = FakeRetriever(held=True)
-    async with running(fake) as api:
-        busy = api.retrieve()
-        await until(fake.running.is_set)
-        for _ in range(50):
-            assert await health(api.channel) == SERVING
-        assert not busy.done(), "on the model's thread no check would have returned"
-        fake.hold.set()
-        await busy
 
 
 async def test_request_ids_are_returned_or_made() -> None:

@@ -150,21 +150,6 @@ async def test_streams_leave_room_for_single_calls() -> None:
         assert any("single" in batch for batch in fake.batches[:3]), "beside what was streamed before it"
 
 
-async def test_cancelling_a_stream_frees_the_queue_and_stops_decoding() -> None:
-    fake = FakeRetriever(held=True)
-    options = {"queue": QueueLimits(max_requests=8), "batch": BatchLimits(max_size=2)}
-    async with running(fake, **options) as api:
-        call = api.stub.RetrieveStream(iter([item(str(i)) for i in range(40)]), timeout=60)
-        lane = api.server.engine.lanes.of("cpu")
-        await until(lambda: fake.running.is_set() and lane.batcher.num_waiting > 0)
-        call.cancel()
-        await until(lambda: lane.batcher.num_waiting == 0)
-        await until(lambda: bool(fake.stopped_by))  # decoding noticed
-        assert api.waiting == 0
-        fake.hold.set()
-        assert (await api.retrieve()).candidates
-
-
 async def test_the_limit_on_time_is_that_of_a_query(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = TurnedClock(monkeypatch)
     fake = FakeRetriever()

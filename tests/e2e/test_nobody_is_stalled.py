@@ -18,9 +18,10 @@ from genret.retrieval.defaults import small_model_dir
 from genret.service.configuration.server_config import AuthConfig, IndexSpec, QueueLimits
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 from genret.service.serving.served import ServedIndex
-from tests.e2e.conftest import model_of
+from tests.e2e.conftest import opened
 from tests.sample_index import build_sample_index
-from tests.service.running_server import Running, open_all, opener_of, retriever_of, running, until
+from tests.service.running_server import Running, running, until
+from tests.service.secured_server import tokens_in
 
 _BEAM = pb.RETRIEVAL_METHOD_BEAM
 SMALL = pb.RetrieveRequest(query="famous gas", k=1, method=_BEAM)
@@ -50,17 +51,13 @@ LARGE: dict[str, Callable[[Any, Any], Any]] = {
 @pytest.fixture(scope="module")
 def sample(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedIndex]:
     out = build_sample_index(tmp_path_factory.mktemp("sample") / "sample.index")
-    model = small_model_dir()
-    served = open_all(opener_of(model_of(model)), IndexSpec("sample", out))["sample"]
-    yield served
-    retriever_of(served).close()
+    with opened(small_model_dir(), IndexSpec("sample", out)) as served:
+        yield served["sample"]
 
 
 @asynccontextmanager
 async def serving(sample: ServedIndex, folder: Path) -> AsyncIterator[Running]:
-    tokens = folder / "tokens"
-    tokens.write_text("".join(f"read {token}\n" for token in TOKENS.values()))
-    tokens.chmod(0o600)
+    tokens = tokens_in(folder, *(f"read {token}" for token in TOKENS.values()))
     patient = QueueLimits(max_wait_seconds=600.0)
     async with running(indexes={"sample": sample}, auth=AuthConfig(token_file=tokens), queue=patient) as api:
         yield api

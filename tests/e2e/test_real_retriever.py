@@ -259,22 +259,6 @@ def test_the_command_shows_the_tree_beside_lines_and_within_json(query: Callable
     assert "the model was not asked: the filter allows no entity" in none.stderr
 
 
-def test_the_command_sends_filters_and_lists(query: Callable[..., Result], tmp_path: Path) -> None:
-    lost = CliRunner().invoke(cli, ["query", "x", "--allow-ids", "nowhere.txt", "--address", "127.0.0.1:1"])
-    assert lost.exit_code == 1
-    assert "nowhere.txt: cannot be read: No such file or directory" in lost.stderr
-    allow, deny = tmp_path / "allow.txt", tmp_path / "deny.txt"
-    allow.write_text("Q4\nQ5\nQ1\n", encoding="utf-8")
-    deny.write_text("Q5\n", encoding="utf-8")
-    lists = ("--allow-ids", str(allow), "--deny-ids", str(deny))
-    found = query("x", "y", "--filter", "kind = 'city'", *lists)
-    rows = [line.split("\t")[:3] for line in found.stdout.splitlines()]
-    assert rows == [["x", "1", "Q4"], ["y", "1", "Q4"]]
-    unknown = query("x", "--filter", "year = 3")
-    assert unknown.exit_code == 1
-    assert "filter: at character 1: unknown column 'year'" in unknown.stderr
-
-
 DOCUMENT: dict[str, Any] = json.loads(OPENAPI_FILE.read_text(encoding="utf-8"))
 TITLE = {
     "type": "object",

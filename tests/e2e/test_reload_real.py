@@ -26,7 +26,7 @@ from genret.service.pb.genret.v1 import index_service_pb2_grpc as index_grpc
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 from genret.service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
 from genret.service.serving.server import Server
-from tests.e2e.conftest import model_of, odd_checkpoint, real_server
+from tests.e2e.conftest import model_of, real_server
 from tests.service.changing_index import ChangingIndex
 from tests.service.running_server import failure, opener_of, retriever_of
 from tests.service.tiny_assets import make_checkpoint
@@ -204,28 +204,6 @@ async def test_a_damaged_version_is_refused_and_the_old_one_answers(a: ChangingI
         assert mapped(a) == {a.versions[0]}
         listed = await api.indexes.GetIndex(index_pb.GetIndexRequest())
         assert listed.index.version == a.versions[0]
-
-
-@pytest.mark.fault
-async def test_an_index_that_is_gone_or_of_another_tokenizer_is_refused(
-    a: ChangingIndex, tmp_path: Path
-) -> None:
-    async with serving(a) as api:
-        other = odd_checkpoint(tmp_path / "other")
-        moved = a.path.rename(a.folder / "moved")
-        error, _ = await failure(api.reload())
-        assert (error.code(), error.details()) == (StatusCode.FAILED_PRECONDITION, "the index is not there")
-        shutil.copytree(ChangingIndex(tmp_path / "mismatched", other).path, a.path)
-        error, details = await failure(api.reload())
-        assert error.code() is StatusCode.FAILED_PRECONDITION
-        assert details["PreconditionFailure"].violations[0].type == "INDEX_MISMATCH"
-        assert await api.titles() == set(a.titles)
-        assert json.loads((await api.answer(NAMES_A)).json) in a.titles
-        shutil.rmtree(a.path)
-        moved.rename(a.path)
-        a.add("Berlin")
-        assert (await api.reload()).reloaded
-        assert "Berlin" in await api.titles()
 
 
 async def test_a_version_that_a_named_schema_does_not_fit_is_refused(

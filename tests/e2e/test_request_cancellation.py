@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,11 +35,10 @@ from genret.service.gateway.endpoints import ENDPOINTS, NDJSON_TYPE
 from genret.service.methods import Answers, Query
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 from genret.service.serving.served import ServedIndex
-from tests.e2e.conftest import model_of
+from tests.e2e.conftest import opened
 from tests.service.fuzzed_server import held_for_requests, statuses
-from tests.service.held_model import HeldModel, watch_sessions
 from tests.service.http_gateway import connected
-from tests.service.running_server import Running, open_all, opener_of, retriever_of, until
+from tests.service.running_server import Running, retriever_of, until
 from tests.service.tiny_assets import make_index
 from tests.service.turned_clock import TurnedClock
 
@@ -84,9 +83,64 @@ CODE_NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
 def tiny(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Iterator[ServedIndex]:
     wish = VectorBuildOptions(VectorMethod("encoder", str(checkpoint))) if HAS_FAISS else None
     index = make_index(tmp_path_factory.mktemp("tiny"), checkpoint, wish)
-    served = open_all(opener_of(model_of(checkpoint)), IndexSpec("tiny", index))["tiny"]
-    yield served
-    retriever_of(served).close()
+    with opened(checkpoint, IndexSpec("tiny", index)) as served:
+        yield served["tiny"]
+
+
+class HeldModel:
+    """Counts the passes of a model since the last `watch`, and stops before one of them.
+
+    `reached` is set when the model stands before that pass.
+    """
+
+    def __init__(self, served: ServedIndex) -> None:
+        self._module: Any = retriever_of(served).model._model  # type: ignore[attr-defined]
+        self.passes = 0
+        self.reached = threading.Event()
+        self._stop_at: int | None = None
+        self._go = threading.Event()
+
+    def watch(self, stop_at: int | None = None) -> None:
+        """Count from 0, and hold the model at one pass: the first is that of the prompts."""
+        self.passes = 0
+        self._stop_at = stop_at
+        self.reached.clear()
+        self._go.clear()
+
+    def release(self) -> None:
+        """Let the model go on, to the end."""
+        self._stop_at = None
+        self._go.set()
+
+    @contextmanager
+    def attached(self) -> Iterator[HeldModel]:
+        """Watch for as long as the body runs."""
+        handle = self._module.register_forward_pre_hook(self._begin)
+        try:
+            yield self
+        finally:
+            self.release()
+            handle.remove()
+
+    def _begin(self, module: Any, arguments: Any) -> None:
+        number, self.passes = self.passes, self.passes + 1
+        if number == self._stop_at:
+            self.reached.set()
+            if not self._go.wait(60):
+                raise TimeoutError("nobody let the model go on")
+
+
+def watch_sessions(monkeypatch: pytest.MonkeyPatch) -> WeakSet[TreeSession]:
+    """Return the sessions that are alive of those opened from now on: each holds keys and values."""
+    alive: WeakSet[TreeSession] = WeakSet()
+    begin = TreeSession.__init__
+
+    def note(session: TreeSession, *arguments: Any, **options: Any) -> None:
+        begin(session, *arguments, **options)
+        alive.add(session)
+
+    monkeypatch.setattr(TreeSession, "__init__", note)
+    return alive
 
 
 @dataclass(frozen=True)

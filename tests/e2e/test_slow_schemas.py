@@ -16,8 +16,8 @@ import pytest
 from genret.service.configuration.server_config import IndexSpec, SchemaSpec
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 from genret.service.serving import models
-from tests.e2e.conftest import model_of
-from tests.service.running_server import Running, failure, open_all, opener_of, retriever_of, running, until
+from tests.e2e.conftest import opened
+from tests.service.running_server import Running, failure, retriever_of, running, until
 
 KNOWN = json.dumps({"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]})
 OTHER = json.dumps({"type": "object", "properties": {"b": {"type": "null"}}, "required": ["b"]})
@@ -34,13 +34,10 @@ async def server(checkpoint: Path, index: Path, folder: Path, **options: Any) ->
     """Serve an index that knows one schema by name."""
     file = folder / "known.json"
     file.write_text(KNOWN, encoding="utf-8")
-    opener = opener_of(model_of(checkpoint), schemas=(SchemaSpec("known", file),), **options)
-    served = open_all(opener, IndexSpec("tiny", index))
-    try:
+    schemas = (SchemaSpec("known", file),)
+    with opened(checkpoint, IndexSpec("tiny", index), schemas=schemas, **options) as served:
         async with running(indexes=served) as up:
             yield up
-    finally:
-        retriever_of(served["tiny"]).close()
 
 
 async def seconds(up: Running, **schema: str) -> float:

@@ -34,11 +34,13 @@ def shell(command: str, folder: Path, address: str = "") -> str:
     environment = os.environ | {"PATH": path}
     if address:
         environment |= {"GENRET_QUERY_ADDRESS": address, "GENRET_RELOAD_ADDRESS": address}
-    done = subprocess.run(
-        ["bash", "-c", f"set -eo pipefail\n{command}"],
-        cwd=folder, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    return _printed(f"set -eo pipefail\n{command}", folder, environment)
+
+
+def _printed(command: str, folder: Path, environment: dict[str, str]) -> str:
+    line = ["bash", "-c", command]
+    done = subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, (command, done.stderr)
     return done.stdout
 
 
@@ -73,17 +75,8 @@ def test_half_a_million_names_of_ones_own_are_asked_by_four_commands_from_a_clon
     assert len(commands) <= 4
     if not (ROOT / ".git").exists() or shutil.which("git") is None:
         pytest.skip("there is no repository to clone, or no git")
-    probe = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--quiet",
-        "--no-deps",
-        "--dest",
-        tmp_path / "probe",
-        "click",
-    ]
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+    probe = [*pip, "--dest", tmp_path / "probe", "click"]
     if subprocess.run(probe, capture_output=True, check=False).returncode:
         pytest.skip("no package index is reachable")
     titles = pq.read_table(shared_file("titles", "wikipedia_en.parquet"), columns=["title"])["title"]
@@ -101,17 +94,9 @@ def test_half_a_million_names_of_ones_own_are_asked_by_four_commands_from_a_clon
         for word, ours in own.items():
             command = command.replace(word, ours)
         began = time.monotonic()
-        done = subprocess.run(
-            ["bash", "-c", command],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, (command, done.stderr)
+        printed = _printed(command, tmp_path, environment)
         print(f"{time.monotonic() - began:6.1f} s  {command}")
-    found = [candidate["title"] for candidate in json.loads(done.stdout)["candidates"]]
+    found = [candidate["title"] for candidate in json.loads(printed)["candidates"]]
     assert asked in found[:3]
 
 

@@ -131,17 +131,6 @@ async def test_a_damaged_ranking_is_told_and_another_used(
         assert result.candidates[0].title == "Hamlet"
 
 
-async def test_every_entity_is_scored_where_there_are_few(plain: ChangingIndex) -> None:
-    async with served(plain) as (_, client):
-        for method in ("auto", "shortlist"):
-            result = (await client.retrieve(RetrieveRequest("hamlett", method=method))).result
-            assert (result.method, result.certified) == (method, True)
-            assert (result.num_scored, result.shortlist_size) == (len(TITLES), len(TITLES))
-            few = RetrieveRequest("hamlett", method=method, shortlist_size=2, allow_ids=("Nile", "Paris"))
-            allowed = (await client.retrieve(few)).result
-            assert {c.title for c in allowed.candidates} == {"Nile", "Paris"}
-
-
 async def test_without_evidence_a_shortlist_is_refused_and_auto_decodes(plain: ChangingIndex) -> None:
     async with served(plain) as (_, client):
         request = RetrieveRequest("hamlett", method="shortlist", **SHORT)

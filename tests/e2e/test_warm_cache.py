@@ -11,22 +11,14 @@ import pytest
 from click.testing import CliRunner
 
 from genret.service.main import cli
-from tests.service.server_process import ENVIRONMENT, GENRET, ServerProcess
+from tests.service.server_process import ENVIRONMENT, GENRET, ServerProcess, genret
 from tests.trie_oracles import needs_numba
 
 FOLDER, GENERIC = "NUMBA_CACHE_DIR", {"NUMBA_CPU_NAME": "generic"}
 
 
 def warm(folder: Path, *flags: str) -> subprocess.CompletedProcess[str]:
-    environment = {**ENVIRONMENT, **GENERIC, FOLDER: str(folder)}
-    return subprocess.run(
-        [*GENRET, "warm-cache", *flags],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=environment,
-        check=False,
-    )
+    return genret("warm-cache", *flags, **GENERIC, **{FOLDER: str(folder)})
 
 
 def stamps(folder: Path) -> dict[Path, int]:

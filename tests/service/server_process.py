@@ -17,11 +17,11 @@ ENVIRONMENT = {**os.environ, **_OURS}
 _SECONDS = 300
 
 
-def genret(*arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end."""
-    command = [*GENRET, *arguments]
+def genret(*arguments: str, stdin: str | None = None, **changed: str) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, with `changed` variables of the environment."""
+    command, environment = [*GENRET, *arguments], ENVIRONMENT | changed
     return subprocess.run(
-        command, input=stdin, capture_output=True, text=True, timeout=_SECONDS, env=ENVIRONMENT
+        command, input=stdin, capture_output=True, text=True, timeout=_SECONDS, env=environment
     )
 
 

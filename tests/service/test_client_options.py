@@ -36,18 +36,6 @@ def test_the_package_exports_what_it_names() -> None:
         genret.service.client.nothing  # noqa: B018
 
 
-def test_both_clients_have_the_same_methods_with_the_same_arguments() -> None:
-    for name, method in vars(RetrievalClient).items():
-        if name.startswith("_"):
-            continue
-        other = vars(AsyncRetrievalClient)[name]
-        ours, theirs = (dict(m.__annotations__) for m in (method, other))
-        for differing in ("return", "requests"):
-            ours.pop(differing, None)
-            theirs.pop(differing, None)
-        assert ours == theirs, name
-
-
 @pytest.mark.parametrize("client", [RetrievalClient, AsyncRetrievalClient])
 def test_every_call_of_a_client_says_what_it_takes_and_returns(client: Any) -> None:
     listed = "list[Reply | CallError]"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -120,22 +119,6 @@ def test_the_page_says_what_every_command_prints_as_json() -> None:
     assert list(told) == names
     for name, reason in NO_JSON.items():
         assert told[name] == f"none: it {reason.replace('--print-config', '`--print-config`')}"
-
-
-def test_tokens_are_told_as_json(tmp_path: Path) -> None:
-    made = CliRunner().invoke(cli, ["token", "new", "--scope", "admin", "--json"])
-    document = json.loads(made.stdout)
-    assert document.keys() == {"token", "line"}
-    file = tmp_path / "tokens"
-    file.write_text(document["line"] + "\n", encoding="utf-8")
-    file.chmod(0o600)
-    checked = CliRunner().invoke(cli, ["token", "check", str(file), "--json"])
-    (line,) = checked.stdout.splitlines()
-    told = json.loads(line)
-    assert (told["scope"], told["priority"]) == ("admin", "interactive")
-    plain = CliRunner().invoke(cli, ["token", "check", str(file)]).stdout
-    assert plain == f"admin {told['fingerprint']}\n"
-    assert document["token"] not in line
 
 
 def completed(program: str, **variables: str) -> subprocess.CompletedProcess[str]:

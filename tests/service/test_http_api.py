@@ -16,8 +16,6 @@ from starlette.requests import Request
 
 from genret.service.configuration.server_config import AuthConfig, HttpConfig
 from genret.service.gateway import endpoints
-from genret.service.observability.metrics import Metrics, monitoring_app
-from genret.service.serving.readiness import Readiness
 from genret.service.wire.json import message_from_json
 from tests.service.fake_retriever import FakeRetriever, version
 from tests.service.http_gateway import client_in_a_thread, connected, http_client, raw_connection
@@ -228,14 +226,6 @@ def test_a_slash_too_many_is_not_redirected_to_where_the_host_header_says(client
         assert code_of(reply) == (404, "NOT_FOUND")
         assert "location" not in reply.headers
         assert reply.headers["x-request-id"]
-
-
-async def test_the_port_of_those_who_watch_redirects_nobody_either() -> None:
-    app = monitoring_app(Metrics(), Readiness(()))
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://any.example") as client:
-        for path in ("/metrics/", "/livez/", "/readyz/"):
-            assert (await client.get(path)).status_code == 404
-        assert (await client.get("/livez")).status_code == 200
 
 
 HEADERS = {"content-type": "application/x-ndjson"}

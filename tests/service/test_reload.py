@@ -19,7 +19,6 @@ from genret.retrieval.errors import (
     IndexNotFoundError,
     ModelError,
 )
-from genret.service.errors import UnservableIndexError
 from genret.service.pb.genret.v1 import index_service_pb2 as pb
 from genret.service.pb.genret.v1 import index_service_pb2_grpc as pb_grpc
 from genret.service.serving.served import IndexTable, ServedIndex
@@ -168,9 +167,8 @@ async def test_reloads_of_different_indexes_follow_each_other() -> None:
     [
         (IndexChecksumError("trie.arrow", "digest"), StatusCode.DATA_LOSS, "trie.arrow"),
         (IndexMismatchError("another tokenizer"), StatusCode.FAILED_PRECONDITION, "another tokenizer"),
-        (UnservableIndexError("the index is empty"), StatusCode.FAILED_PRECONDITION, "empty"),
-        (IndexNotFoundError("/a/path"), StatusCode.FAILED_PRECONDITION, "not there"),
         (IndexFormatError("/a/path: damaged"), StatusCode.FAILED_PRECONDITION, "cannot be read"),
+        (IndexNotFoundError("/a/path: gone"), StatusCode.FAILED_PRECONDITION, "the index is not there"),
     ],
 )
 async def test_a_version_that_cannot_be_served_changes_nothing(
@@ -185,6 +183,8 @@ async def test_a_version_that_cannot_be_served_changes_nothing(
         assert "/a/path" not in refused.details()
         if code is StatusCode.DATA_LOSS:
             assert details["ErrorInfo"].metadata["file"] == "trie.arrow"
+        if isinstance(error, IndexMismatchError):
+            assert details["PreconditionFailure"].violations[0].type == "INDEX_MISMATCH"
         assert await served_version(api) == "v1"
         assert api.opener.retired == []
         api.opener.table["fake"] = version(2)

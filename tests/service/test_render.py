@@ -83,51 +83,21 @@ def test_the_table_shows_titles_shares_metadata_and_the_models_word() -> None:
     assert "None" not in shown
 
 
+def estimated(mass: float, stderr: float | None, num_draws: int = 128) -> Reply:
+    return reply(mass=mass, mass_stderr=stderr, num_draws=num_draws)
+
+
+def bounded(lower: float | None, upper: float | None, **fields: float) -> Reply:
+    return reply(mass_lower=lower, mass_upper=upper, **fields)
+
+
 # Of 64 draws none, or all, were accepted: the standard error is that of half a draw.
 HALF_A_DRAW = ((0.5 / 65) * (1 - 0.5 / 65) / 64) ** 0.5
-
-
-@pytest.mark.parametrize(
-    ("mass", "stderr", "num_draws", "said"),
-    [
-        (0.0, HALF_A_DRAW, 128, "below 0.05;"),  # 0.95 ** 64 is 4 %
-        (1.0, HALF_A_DRAW, 128, "above 0.95;"),
-        (0.0, 0.0, 1000, "below 0.003;"),
-        (0.0, 0.35, 2, "0 ± 0.35;"),
-        (0.0, None, 1, "0;"),
-        (0.011, 0.01, 64, "0.011 ± 0.01;"),
-        (1e-6, 1e-6, 64, "1e-06 ± 1e-06;"),
-        (0.9876, 0.0123, 64, "0.988 ± 0.012;"),
-    ],
-)
-def test_a_probability_at_an_end_is_a_bound(
-    mass: float, stderr: float | None, num_draws: int, said: str
-) -> None:
-    shown = table(reply(mass=mass, mass_stderr=stderr, num_draws=num_draws), width=160)
-    assert f"in the catalogue with probability {said}" in shown
 
 
 def test_the_table_says_when_nothing_matched_and_fits_narrow_terminals() -> None:
     assert "nothing in the catalogue matched" in table(reply(()))
     assert max(len(line) for line in table(reply(), width=50).splitlines()) <= 50
-
-
-@pytest.mark.parametrize(
-    ("lower", "upper", "said"),
-    [
-        (None, None, ";"),
-        (0.0, 1.0, ";"),
-        (0.12345, 1.0, ", certainly at least 0.123;"),
-        (0.12345, 0.98761, ", certainly between 0.123 and 0.988;"),
-        (0.0, 0.98761, ", certainly between 0 and 0.988;"),
-        (0.4999, 0.99999, ", certainly at least 0.499;"),
-        (1.239e-7, 0.00012341, ", certainly between 1.23e-07 and 0.000124;"),
-    ],
-)
-def test_bounds_are_rounded_so_that_they_stay_true(
-    lower: float | None, upper: float | None, said: str
-) -> None:
-    assert f"0.5 ± 0.1{said}" in table(reply(mass_lower=lower, mass_upper=upper), width=160)
 
 
 @pytest.mark.parametrize(
@@ -155,17 +125,9 @@ def test_an_answer_that_was_withheld_says_why(mass: float, min_mass: float | Non
     assert abstention(reply(()), min_mass) == ""
 
 
-def test_an_estimate_outside_its_bounds_is_not_told_as_the_probability() -> None:
-    shown = table(
-        reply(mass=0.000553, mass_stderr=0.00055, mass_lower=0.000127, mass_upper=0.000259), width=160
-    )
-    told = "in the catalogue with probability 0.000259; estimated 0.000553 ± 0.00055, certainly between"
-    assert f"{told} 0.000127 and 0.000259; seed 7" in shown
-
-
 @pytest.mark.parametrize("known", [0.0, 0.26])
 def test_a_probability_that_is_known_has_no_error(known: float) -> None:
-    shown = table(reply(mass=0.24, mass_stderr=0.02, mass_lower=known, mass_upper=known), width=160)
+    shown = table(bounded(known, known, mass=0.24, mass_stderr=0.02), width=160)
     assert f"in the catalogue with probability {known:g}; seed 7" in shown
     withheld = reply((), mass=0.24, mass_lower=known, mass_upper=known, abstained=True)
     said = f"no match: in the catalogue with probability {known:g}, below --min-mass 0.5; seed 7"
@@ -249,37 +211,56 @@ def test_a_scored_shortlist_shows_probabilities() -> None:
     assert (document["timings_ms"]["shortlist"], document["timings_ms"]["score"]) == (3.0, 4.0)
 
 
+KV = "MB of keys and values"
+BOTH = KvShare(412_345, 5_123_456)
+
+
 @pytest.mark.parametrize(
-    ("peak", "per_branch", "shown", "all_shown"),
+    ("answered", "said"),
     [
-        (412_345, 5_123_456, "0.41", "5.1"),
-        (9_940_000, 123_456_789, "9.9", "123"),
-        (61_400_000, 2_023_000_000, "61", "2,023"),
-        (812, 9_400, "0.00081", "0.0094"),
+        (estimated(0.0, HALF_A_DRAW), "probability below 0.05;"),  # 0.95 ** 64 is 4 %
+        (estimated(1.0, HALF_A_DRAW), "probability above 0.95;"),
+        (estimated(0.0, 0.0, 1000), "probability below 0.003;"),
+        (estimated(0.0, 0.35, 2), "probability 0 ± 0.35;"),
+        (estimated(0.0, None, 1), "probability 0;"),
+        (estimated(0.011, 0.01), "probability 0.011 ± 0.01;"),
+        (estimated(1e-6, 1e-6), "probability 1e-06 ± 1e-06;"),
+        (estimated(0.9876, 0.0123), "probability 0.988 ± 0.012;"),
+        # Bounds are rounded so that they stay true, and no estimate outside them is the probability.
+        (bounded(None, None), "0.5 ± 0.1;"),
+        (bounded(0.0, 1.0), "0.5 ± 0.1;"),
+        (bounded(0.12345, 1.0), "0.5 ± 0.1, certainly at least 0.123;"),
+        (bounded(0.12345, 0.98761), "0.5 ± 0.1, certainly between 0.123 and 0.988;"),
+        (bounded(0.0, 0.98761), "0.5 ± 0.1, certainly between 0 and 0.988;"),
+        (bounded(0.4999, 0.99999), "0.5 ± 0.1, certainly at least 0.499;"),
+        (bounded(1.239e-7, 0.00012341, mass=1e-5), "certainly between 1.23e-07 and 0.000124;"),
+        (
+            bounded(0.000127, 0.000259, mass=0.000553, mass_stderr=0.00055),
+            "probability 0.000259; estimated 0.000553 ± 0.00055, certainly between 0.000127 and 0.000259;",
+        ),
+        # Memory, and what it would have been with a cache for every beam or draw.
+        (listed(kv=BOTH), f"index sample; 0.41 {KV} (5.1 MB with a cache per beam)"),
+        (reply(kv=BOTH), f"index sample; 0.41 {KV} (5.1 MB with a cache per draw)"),
+        (listed(kv=KvShare(9_940_000, 123_456_789)), f" 9.9 {KV} (123 MB with"),
+        (listed(kv=KvShare(61_400_000, 2_023_000_000)), f" 61 {KV} (2,023 MB with"),
+        (listed(kv=KvShare(812, 9_400)), f" 0.00081 {KV} (0.0094 MB with"),
+        (
+            listed(kv=replace(BOTH, shared_prefix_bytes=900_000)),
+            f" 0.41 {KV} and 0.9 MB shared with other requests (5.1 MB with a cache per beam)",
+        ),
+        # What the proof took.
+        (listed(num_exact_nodes=1234), "proven exact top-k after 1,234 more tokens; 4 ms"),
+        (listed(num_exact_nodes=1234, certified=False), "not proven exact after 1,234 more tokens; 4 ms"),
     ],
 )
-def test_the_table_tells_the_memory_and_what_it_would_have_been(
-    peak: int, per_branch: int, shown: str, all_shown: str
-) -> None:
-    kv = KvShare(peak, per_branch)
-    for answered, branch in ((listed(kv=kv), "beam"), (reply(kv=kv), "draw")):
-        said = f"index sample; {shown} MB of keys and values ({all_shown} MB with a cache per {branch})"
-        assert said in table(answered, width=200)
+def test_the_table_tells_probabilities_memory_and_the_proof(answered: Reply, said: str) -> None:
+    assert said in table(answered, width=200)
 
 
-def test_the_table_tells_what_is_shared_with_other_requests() -> None:
-    kv = KvShare(412_345, 5_123_456, shared_prefix_bytes=900_000)
-    said = "0.41 MB of keys and values and 0.9 MB shared with other requests (5.1 MB with a cache per beam)"
-    assert said in table(listed(kv=kv), width=200)
-    assert "keys and values" not in table(listed())
-
-
-def test_the_table_tells_what_the_proof_took() -> None:
-    proven = listed(num_exact_nodes=1234)
-    assert "proven exact top-k after 1,234 more tokens; 4 ms" in table(proven, width=200)
-    unproven = listed(num_exact_nodes=1234, certified=False)
-    assert "not proven exact after 1,234 more tokens; 4 ms" in table(unproven, width=200)
-    assert "more tokens" not in table(listed())
+def test_the_table_tells_neither_memory_nor_a_proof_that_there_was_not() -> None:
+    shown = table(listed())
+    for text in ("keys and values", "more tokens"):
+        assert text not in shown
 
 
 def test_json_tells_the_memory_and_what_the_proof_took() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import cohere
@@ -16,7 +15,7 @@ from genret.retrieval.score_types import MAX_SCORED_TITLES
 from genret.service.configuration.server_config import AuthConfig
 from genret.service.errors import OverloadedError
 from tests.service.fake_retriever import FakeRetriever
-from tests.service.http_gateway import connected, serving_in_a_thread
+from tests.service.http_gateway import serving_in_a_thread
 from tests.service.secured_server import tokens_in
 
 SECRET = "s3cret-" + "x" * 40
@@ -61,13 +60,6 @@ def test_the_second_client_of_cohere_gets_as_many_as_it_asks_for(address: str) -
     assert not hasattr(reply.results[0], "document")
     assert reply.meta.api_version.version == "2"
     assert len(whole.results) == len(NAMES)
-
-
-async def test_the_asynchronous_client_of_cohere_is_answered(address: str) -> None:
-    async with httpx.AsyncClient(timeout=60) as over:
-        client = cohere.AsyncClientV2(SECRET, base_url=address, httpx_client=over)
-        reply = await client.rerank(query="capital", documents=NAMES, model="fake")
-    assert [found.index for found in reply.results] == [1, 0, 2, 3]
 
 
 def test_failures_are_those_that_the_client_of_cohere_knows(address: str) -> None:
@@ -133,18 +125,3 @@ def test_requests_of_jina_are_answered(address: str) -> None:
     assert found["relevance_score"] == pytest.approx(math.exp(-4))
     assert reply.json()["usage"] == {"total_tokens": 18}
     assert reply.json()["model"] == "fake"
-
-
-async def test_a_rerank_is_a_score_in_metrics_and_stops_when_its_client_leaves(tmp_path: Path) -> None:
-    fake = FakeRetriever(held=True)
-    async with connected(fake) as (_, _, client):
-        with pytest.raises(httpx.ReadTimeout):
-            await client.post("/v1/rerank", json={"query": "x", "documents": ["a"]}, timeout=0.3)
-        while not fake.stopped_by:
-            fake.running.wait(0.01)
-            await client.get("/livez")
-        fake.hold.set()
-        assert (await client.post("/v1/rerank", json={"query": "x", "documents": ["a"]})).status_code == 200
-        counts = (await client.get("/metrics")).text
-    assert 'genret_requests_total{code="OK",method="Score"} 1.0' in counts
-    assert 'genret_requests_total{code="CANCELLED",method="Score"} 1.0' in counts

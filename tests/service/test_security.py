@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import json
 import os
 import re
 from collections.abc import Callable
@@ -280,35 +281,18 @@ def test_unreadable_files_are_refused(tmp_path: Path) -> None:
             read_token_file(path)
 
 
-@pytest.mark.parametrize(("mode", "exposed"), [(0o400, False), (0o640, False), (0o604, True), (0o660, True)])
-def test_a_file_that_others_may_use_is_warned_of(
-    token_file: Path, caplog: pytest.LogCaptureFixture, mode: int, exposed: bool
+@pytest.mark.parametrize("mode", [0o400, 0o600, 0o640, 0o604, 0o620, 0o660])
+def test_a_secret_that_others_may_use_is_warned_of(
+    tmp_path: Path, token_file: Path, caplog: pytest.LogCaptureFixture, mode: int
 ) -> None:
-    token_file.chmod(mode)
+    files = CertificateAuthority(tmp_path).issue("good")
+    for path in (token_file, files.key):
+        path.chmod(mode)
     read_token_file(token_file)
-    assert len(caplog.records) == exposed
-
-
-def test_a_changed_file_is_read_again_and_a_broken_one_is_logged_once(
-    token_file: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    watched = WatchedFiles("the tokens", (token_file,), lambda: read_token_file(token_file), 0.0)
-    assert scope_of(watched.current(), A) is Scope.READ
-    token_file.write_text(f"admin {B}\n")
-    assert scope_of(watched.current(), B) is Scope.ADMIN
-    assert scope_of(watched.current(), A) is None
-    token_file.write_text("admin short\n")
-    for _ in range(3):
-        assert scope_of(watched.current(), B) is Scope.ADMIN
-    token_file.unlink()
-    for _ in range(3):
-        assert scope_of(watched.current(), B) is Scope.ADMIN
-    errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    assert len(errors) == 2
-    assert "line 1" in errors[0]
-    assert "No such file" in errors[1]
-    token_file.write_text(f"read {C}\n")
-    assert scope_of(watched.current(), C) is Scope.READ
+    server_credentials(TlsConfig(files.certificate, files.key))
+    exposed = mode in (0o604, 0o620, 0o660)
+    warned = [record.getMessage().partition(":")[0] for record in caplog.records]
+    assert warned == ["auth.token_file", "tls.key"] * exposed
 
 
 def test_files_are_not_looked_at_more_often_than_asked(token_file: Path) -> None:
@@ -521,28 +505,28 @@ def test_a_good_certificate_is_not_warned_of(
     assert caplog.records == []
 
 
-@pytest.mark.parametrize(("mode", "exposed"), [(0o600, False), (0o640, False), (0o644, True), (0o620, True)])
-def test_a_key_that_others_may_use_is_warned_of(
-    ca: CertificateAuthority, caplog: pytest.LogCaptureFixture, mode: int, exposed: bool
-) -> None:
-    files = ca.issue("good")
-    files.key.chmod(mode)
-    server_credentials(TlsConfig(files.certificate, files.key))
-    assert ["tls.key" in record.getMessage() for record in caplog.records] == [True] * exposed
-
-
-@pytest.mark.parametrize(("options", "scope"), [([], Scope.READ), (["--scope", "admin"], Scope.ADMIN)])
-def test_a_new_token_works_with_the_line_below_it(tmp_path: Path, options: list[str], scope: Scope) -> None:
-    result = CliRunner().invoke(cli, ["token", "new", *options])
-    assert result.exit_code == 0
-    token, line = result.stdout.splitlines()
+@pytest.mark.parametrize("scope", Scope)
+@pytest.mark.parametrize("priority", Priority)
+def test_a_new_token_works_with_the_line_below_it(tmp_path: Path, scope: Scope, priority: Priority) -> None:
+    run, new = CliRunner().invoke, ["token", "new", "--scope", scope.value, "--priority", priority.value]
+    token, line = run(cli, new).stdout.splitlines()
     assert token not in line
     path = tokens_in(tmp_path, line)
     found = read_token_file(path).find(token)
-    assert found.scope is scope
-    checked = CliRunner().invoke(cli, ["token", "check", str(path)])
-    assert checked.exit_code == 0
-    assert checked.stdout == f"{scope.value} {found.fingerprint}\n"
+    assert found is not None
+    assert (found.scope, found.priority) == (scope, priority)
+    shown = {"scope": scope.value, "priority": priority.value, "fingerprint": found.fingerprint}
+    check = ["token", "check", str(path)]
+    assert json.loads(run(cli, [*check, "--json"]).stdout) == shown
+    bulk = "bulk " if priority is Priority.BULK else ""
+    assert run(cli, check).stdout == f"{scope.value} {bulk}{found.fingerprint}\n"
+    document = json.loads(run(cli, [*new, "--json"]).stdout)
+    assert parse(document["line"]).find(document["token"]) is not None
+
+
+def test_a_new_token_may_read_and_is_urgent_unless_told_otherwise() -> None:
+    token, line = CliRunner().invoke(cli, ["token", "new"]).stdout.splitlines()
+    assert line == line_of(Scope.READ, token)
 
 
 def test_a_bad_file_is_told_by_line_and_without_its_tokens(tmp_path: Path) -> None:
@@ -552,17 +536,6 @@ def test_a_bad_file_is_told_by_line_and_without_its_tokens(tmp_path: Path) -> No
     assert "tokens, line 2: a token must have 16 to 512 characters" in result.stderr
     assert "a-token-that" not in result.output
     assert "tooshort" not in result.output
-
-
-def test_a_token_of_bulk_calls_is_made_read_and_told(tmp_path: Path) -> None:
-    made = CliRunner().invoke(cli, ["token", "new", "--priority", "bulk"]).stdout
-    token, line = made.splitlines()
-    assert line.startswith("read bulk sha256:")
-    found = parse(line).find(token)
-    assert found is not None
-    assert found.priority is Priority.BULK
-    checked = CliRunner().invoke(cli, ["token", "check", str(tokens_in(tmp_path, line))])
-    assert checked.stdout == f"read bulk {found.fingerprint}\n"
 
 
 async def test_a_call_has_the_priority_it_asks_for_and_with_a_bulk_token_never_a_better_one() -> None:
