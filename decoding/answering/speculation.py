@@ -358,7 +358,5 @@ class FedSession:
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:
     """Return the length of the common beginning of two texts."""
-    for place, (left, right) in enumerate(zip(one, other, strict=False)):
-        if left != right:
-            return place
-    return min(len(one), len(other))
+    differing = (place for place, (left, right) in enumerate(zip(one, other, strict=False)) if left != right)
+    return next(differing, min(len(one), len(other)))

@@ -282,7 +282,7 @@ def test_masks_are_the_grammars_whatever_is_kept(max_bytes: int) -> None:
         assert mask.dtype == np.uint32
         assert mask.shape == grammar.mask(state).shape
         assert not mask.flags.writeable
-        assert masks.num_bytes <= max_bytes
+        assert masks.size <= max_bytes
     looks = sum(grammar.looks for grammar in grammars)
     # Three grammars, four states and four numbers of tokens.
     assert looks == (1500 if max_bytes == 0 else 48 if max_bytes == 1 << 20 else looks)

@@ -86,7 +86,7 @@ def test_masks_are_packed_in_words() -> None:
     mask = vocabulary.packed([0, 31, 32, 288])
     assert mask.dtype == np.uint32
     assert mask.tolist() == [1 | 1 << 31, 1, 0, 0, 0, 0, 0, 0, 0, 1]
-    assert vocabulary.empty_mask().tolist() == [0] * 10
+    assert vocabulary.nothing.tolist() == [0] * 10
 
 
 def test_the_fingerprint_tells_vocabularies_apart() -> None:
