@@ -98,7 +98,7 @@ def evaluates(formula: Formula, table: FormulaTable, instance: Any) -> bool:
 def _is_number_in(formula: NumberIn, table: FormulaTable, number: Any) -> bool:
     if table.plain_integers and not isinstance(number, int) and (formula.numbers - _INTEGERS).is_empty:
         return False
-    return formula.numbers.contains(number)
+    return formula.numbers.has(identity(number)[1])
 
 
 _Holds = Callable[[Formula, Any], bool]

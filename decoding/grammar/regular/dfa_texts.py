@@ -63,14 +63,6 @@ def automaton_of(texts: Sequence[Sequence[int]], labels: Sequence[int]) -> tuple
 
 # One state of 256 checks the clock: a state may have hundreds of edges.
 _CHECKED_BITS = 255
-# A row and its place, and an edge with the numbers in it, measured with tracemalloc.
-_STATE_BYTES = 90
-_EDGE_BYTES = 140
-
-
-def rows_bytes(rows: Sequence[Row]) -> int:
-    """Approximate memory of an automaton."""
-    return _STATE_BYTES * len(rows) + _EDGE_BYTES * sum(map(len, rows))
 
 
 def bottom_up(rows: Sequence[Row]) -> list[int] | None:
