@@ -93,16 +93,9 @@ class ArrayShape(Shape):
 
 @dataclass(slots=True, eq=False)
 class ValueNode:
-    """The values allowed at one place. Equal only to itself; filled once, then never changed.
+    """The alternatives allowed at one place. Equal only to itself; filled once, then never changed."""
 
-    Attributes:
-        leaves: Scalar alternatives: literals, numbers, strings.
-        arrays: Array alternatives.
-        objects: Object alternatives.
-        shortest: Fewest bytes of compact JSON that any value here takes.
-    """
-
-    leaves: tuple[Leaf, ...] = ()
+    leaves: tuple[Leaf, ...] = ()  # Literals, numbers, strings
     arrays: tuple[ArrayShape, ...] = ()
     objects: tuple[ObjectShape, ...] = ()
-    shortest: int = 0
+    shortest: int = 0  # Fewest bytes of compact JSON that any value here takes

@@ -54,23 +54,14 @@ MAX_CASES = 2000
 
 @dataclass(slots=True, eq=False)
 class MemberRule:
-    """The conditions of one `Properties` on the members of an object. Equal only to itself.
+    """The conditions of one `Properties` on the members of an object. Equal only to itself."""
 
-    Attributes:
-        named: Values by key, in the schema's order.
-        patterns: Values by set of keys.
-        additional: Value of all other keys.
-        declares: Whether it comes from the schema as written, so that its keys count as declared; rules that
-            a negation makes do not declare anything.
-        says_additional: Whether the schema says something of other keys.
-        place: For messages.
-    """
-
-    named: Mapping[str, Conjunction]
-    patterns: tuple[tuple[Dfa, Conjunction], ...]
-    additional: Conjunction
+    named: Mapping[str, Conjunction]  # Values by key, in the schema's order
+    patterns: tuple[tuple[Dfa, Conjunction], ...]  # Values by set of keys
+    additional: Conjunction  # Value of all other keys
+    # Whether it comes from the schema as written, so that its keys count as declared; not from a negation.
     declares: bool
-    says_additional: bool
+    says_additional: bool  # Whether the schema says something of other keys
     place: Place
 
 
@@ -127,23 +118,14 @@ ANY_OBJECT = ObjectCase()
 
 
 class Cases(NamedTuple):
-    """A set of JSON values; None and () stand for no value of a type.
+    """A set of JSON values; None and () stand for no value of a type."""
 
-    Attributes:
-        literals: Bits of `JsonType` NULL, FALSE and TRUE.
-        numbers: Numbers.
-        texts: Strings.
-        holes: Strings from sets outside the schema, besides `texts`.
-        arrays: Alternatives.
-        objects: Alternatives.
-    """
-
-    literals: int = 0
+    literals: int = 0  # Bits of `JsonType` NULL, FALSE and TRUE
     numbers: NumberSet | None = None
     texts: TextSet | None = None
-    holes: tuple[TextFromSlot, ...] = ()
-    arrays: tuple[ArrayCase, ...] = ()
-    objects: tuple[ObjectCase, ...] = ()
+    holes: tuple[TextFromSlot, ...] = ()  # Strings from sets outside the schema, besides `texts`
+    arrays: tuple[ArrayCase, ...] = ()  # Alternatives
+    objects: tuple[ObjectCase, ...] = ()  # Alternatives
 
 
 NO_CASES = Cases()

@@ -93,19 +93,12 @@ class RecordShape(ObjectShape):
 
 
 class ObjectProgress(NamedTuple):
-    """The members of an object so far.
+    """The members of an object so far."""
 
-    Attributes:
-        seen: Bits of named members; see `RecordShape`.
-        written: Members so far; counted no further than it matters, but at least to one.
-        pending: Quotas, a bit each, that no member has satisfied yet.
-        used: Numbers of the free keys that have been written, where that matters.
-    """
-
-    seen: int
-    written: int
-    pending: int
-    used: frozenset[int] = frozenset()
+    seen: int  # Bits of named members; see `RecordShape`
+    written: int  # Members so far; counted no further than it matters, but at least to one
+    pending: int  # Quotas, a bit each, that no member has satisfied yet
+    used: frozenset[int] = frozenset()  # Numbers of the free keys that have been written, where that matters
 
 
 class CountedObjectShape(RecordShape):
