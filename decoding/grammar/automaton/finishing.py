@@ -43,14 +43,7 @@ _LONGEST_WRITTEN = 1 << 16
 
 
 class Budgets:
-    """Bounds on the tokens that end texts; kept by stack.
-
-    Args:
-        vocabulary: The vocabulary.
-        kinds: Value kinds of the grammar.
-        stacks: Parse stacks of the grammar.
-        memory: Count of bytes.
-    """
+    """Bounds on the tokens that end the texts of one grammar; kept by stack."""
 
     def __init__(
         self, vocabulary: Vocabulary, kinds: ValueKinds, stacks: ParseStacks, memory: ByteCount

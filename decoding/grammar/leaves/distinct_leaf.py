@@ -33,12 +33,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 class _Numbers(Generic[_Key]):
-    """Numbers keys in the order they are met. Safe to use from several threads.
-
-    Attributes:
-        known: The numbers, by key.
-        keys: The keys, by number.
-    """
+    """Numbers keys in the order they are met. Safe to use from several threads."""
 
     __slots__ = ("_lock", "keys", "known")
 
@@ -67,8 +62,8 @@ class Writings:
         base: The leaf.
         texts: Texts written here and in other leaves whose texts are compared.
         vocabulary: The vocabulary.
-        alike: Splitter of exits, for a leaf with endlessly many texts where only repetition matters; None:
-            every text is told apart.
+        alike: Splits exits where only repetition matters and texts are endlessly many; None: every text is
+            told apart.
     """
 
     def __init__(
@@ -133,7 +128,7 @@ class DistinctLeaf:
     @property
     def num_bytes(self) -> int:
         """Approximate memory beyond the base; the leaf without exclusions also counts the texts."""
-        own = _LEAF_BYTES + 100 * len(self._on_the_way) + self._tokens.num_bytes
+        own = _LEAF_BYTES + 100 * len(self._on_the_way) + self._tokens.size
         return own if self.excluded else own + self.writings.num_bytes
 
     def step(self, state: int, byte: int) -> int:

@@ -121,13 +121,13 @@ def test_the_cache_keeps_to_its_bound() -> None:
     cache = TokenCache(max_bytes=10_000)
     for number in range(100):
         cache.put(number, LeafTokens(tuple(range(20)), None, ()))
-        assert cache.num_bytes <= 10_000
+        assert cache.size <= 10_000
     assert cache.get(0) is None
     assert cache.get(99) is not None
     large = LeafTokens((), np.zeros(100_000, dtype=np.uint32), ())
     assert cache.put("large", large) is large
     assert cache.put("large", LeafTokens((), None, ())) is large
-    assert cache.num_bytes > 400_000  # an entry that is in use stays, also alone
+    assert cache.size > 400_000  # an entry that is in use stays, also alone
 
 
 @pytest.mark.shared_data
