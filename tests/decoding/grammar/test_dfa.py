@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from genret.decoding.grammar.compile_options import AutomatonLimitError, CompileLimits, compile_budget
 from genret.decoding.grammar.errors import CompileTimeoutError
+from genret.decoding.grammar.regular.automaton import Automaton
 from genret.decoding.grammar.regular.byte_dfa import ByteDfa
 from genret.decoding.grammar.regular.dfa import ENDLESS, Dfa
 from genret.decoding.grammar.regular.dfa_texts import bottom_up
@@ -187,17 +188,6 @@ def random_automaton(rng: random.Random, states: int) -> tuple[list[list[Edge]],
     return rows, [rng.choice((-1, -1, 0, 1)) for _ in range(states)]
 
 
-def label_of(rows: list[list[Edge]] | list[tuple[Edge, ...]], labels: list[int], text: list[int]) -> int:
-    """Label of a text."""
-    state = 0
-    for symbol in text:
-        behind = [target for first, last, target in rows[state] if first <= symbol <= last]
-        if not behind:
-            return -1
-        (state,) = behind
-    return labels[state]
-
-
 def moore_size(rows: list[list[Edge]], labels: list[int]) -> int:
     """States of the smallest complete automaton, without its dead state."""
     states = len(rows) + 1
@@ -244,7 +234,7 @@ def test_smallest_and_the_same_language(made: Any, symbols: int, seed: int, stat
     assert len(small) == max(1, moore_size(rows, labels))
     for _ in range(60):
         text = [rng.randrange(symbols) for _ in range(rng.randint(0, 10))]
-        assert label_of(small, small_labels, text) == label_of(rows, labels, text)
+        assert Automaton(small, small_labels).label_of(text) == Automaton(rows, labels).label_of(text)  # type: ignore[arg-type]
     assert canonical(small, small_labels) == (small, small_labels)
 
 
