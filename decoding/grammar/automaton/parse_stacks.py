@@ -53,31 +53,23 @@ class Push:
 
 @final
 class StackSegment:
-    """Positions with the indexes of their parents in the segment below. Equal only to itself.
-
-    Attributes:
-        entries: Positions with their parents, ascending.
-        steps: Known effects of bytes.
-        is_done: Whether the document has ended.
-        leaf: Kind of the only position, if it is in a leaf; None otherwise.
-        ended: Values that end here without another byte; () for none.
-    """
+    """Positions with the indexes of their parents in the segment below. Equal only to itself."""
 
     __slots__ = ("_completions", "_out", "_segments", "ended", "entries", "is_done", "leaf", "steps")
 
     def __init__(self, entries: tuple[Entry, ...], segments: StackSegments) -> None:
-        self.entries = entries
-        self.steps: dict[int, StackSegment | Push | Pop | None] = {}
+        self.entries = entries  # Ascending
+        self.steps: dict[int, StackSegment | Push | Pop | None] = {}  # Known effects of bytes
         self._completions: dict[Survivors, StackSegment] = {}
         self._segments = segments
         self._out: object = UNREAD
         node, parents = entries[0]
         kind = node.kind
-        self.ended: Survivors = ()
-        self.leaf: ScalarKind | None = None
+        self.ended: Survivors = ()  # Values that end here without another byte
+        self.leaf: ScalarKind | None = None  # Kind of the only position, if it is in a leaf
         if type(kind) is not ScalarKind:
             # Only the document's position is in nothing.
-            self.is_done = not parents and node.phase == DONE
+            self.is_done = not parents and node.phase == DONE  # Whether the document has ended
             return
         self.is_done = False
         if len(entries) == 1:
