@@ -173,12 +173,8 @@ def _closing_tokens(vocabulary: Vocabulary) -> NDArray[np.int64]:
 class Answer:
     """State of one query's answer; its counts so far are those of `AnswerCounts`.
 
-    Args:
-        grammar: The grammar.
-        params: Parameters of the query.
-        budget: Most tokens, end token included; enough for the shortest answer.
-        speller: Spells forced bytes; None: none are forced.
-        draft_cost: Pass of the draft model in passes of the model.
+    The budget counts the end token and suffices for the shortest answer. Without a speller no bytes are
+    forced. `draft_cost` is that of a pass of the draft model in passes of the model.
     """
 
     def __init__(

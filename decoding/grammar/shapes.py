@@ -51,11 +51,9 @@ class Shape:
         raise NotImplementedError
 
     def after_value(self, progress: Progress, label: int) -> Progress:
-        """Progress once the value of an `Option` is written.
+        """Progress once the value of an `Option`, with the option's progress, is written.
 
-        Args:
-            progress: The option's.
-            label: The label of the leaf that the value was, 0 for containers.
+        `label` is that of the leaf that the value was, 0 for containers.
         """
         return progress
 

@@ -149,13 +149,10 @@ class Vocabulary:
         return mask
 
     def rest(self, positions: Iterable[int]) -> TokenNode:
-        """The places of the trie right behind texts that have ended, laid over each other.
+        """The places of the trie right behind texts that have ended, at least one, laid over each other.
 
         Tokens that end at these places themselves do not count. The same node for the same places, as long
         as somebody holds it.
-
-        Args:
-            positions: At least one place of the flat trie.
         """
         key = tuple(sorted(set(positions)))
         node = self._rests.get(key)

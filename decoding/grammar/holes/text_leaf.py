@@ -184,11 +184,8 @@ class TextSearcher:
     def require(self, texts: TextBatches, spelled: Callable[[bytes], bytes]) -> None:
         """Check that the vocabulary can write every text, by one pass over their bytes.
 
-        A vocabulary that has all bytes of UTF-8 is not compared with the texts.
-
-        Args:
-            texts: Any texts.
-            spelled: Function that spells a byte, or a character, of a text.
+        A vocabulary that has all bytes of UTF-8 is not compared with the texts. `spelled` spells a byte, or a
+        character, of a text.
 
         Raises VocabularyError, which names the first text that cannot be written, and what is missing.
         """

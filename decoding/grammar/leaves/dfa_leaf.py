@@ -40,8 +40,6 @@ class DfaLeaf:
 
     Args:
         automaton: Automaton of a language that is not empty.
-        walker: Walker of the vocabulary.
-        is_shared: Whether the leaf belongs to no single grammar.
         strings: Leaf of all strings, spelled in one way, and its state between two characters, whose tokens
             are used for states with the same texts.
     """
@@ -356,15 +354,12 @@ _MOST_REMOVED = 4000
 
 
 class LabelledKeys:
-    """An automaton over all keys of an object, with the labels that each state can still reach.
-
-    Attributes:
-        reachable: By state, a set of labels, bit n for label n.
-    """
+    """An automaton over all keys of an object, with the labels that each state can still reach."""
 
     def __init__(self, leaf: DfaLeaf) -> None:
         self.leaf = leaf
         rows, ends = leaf.automaton.rows, leaf.automaton.ends
+        # By state, a set of labels, bit n for label n.
         self.reachable = reachable = [1 << label if label >= 0 else 0 for label in ends]
         # States are numbered by distance from the start, so few rounds settle everything.
         backwards = range(len(rows) - 1, -1, -1)

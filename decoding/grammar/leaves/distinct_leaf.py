@@ -56,22 +56,13 @@ class _Numbers(Generic[_Key]):
 
 
 class Writings:
-    """States of a leaf together with the text written on the way to them.
+    """States of a leaf together with the text written on the way to them."""
 
-    Args:
-        base: The leaf.
-        texts: Texts written here and in other leaves whose texts are compared.
-        vocabulary: The vocabulary.
-        alike: Splits exits where only repetition matters and texts are endlessly many; None: every text is
-            told apart.
-    """
-
-    def __init__(
-        self, base: Leaf, texts: Texts, vocabulary: Vocabulary, alike: AlikeExits | None = None
-    ) -> None:
+    def __init__(self, base: Leaf, texts: Texts, vocabulary: Vocabulary, alike: AlikeExits | None) -> None:
+        # Splits exits where only repetition matters and texts are endlessly many; None: all are told apart.
         self.alike = alike
         self.base = base
-        self.texts = texts
+        self.texts = texts  # Written here and in other leaves whose texts are compared
         self.vocabulary = vocabulary
         self.is_title_slot = isinstance(base, TitleSlotLeaf)
         self._pairs = _Numbers((0, 0))

@@ -156,11 +156,7 @@ class TableWalker:
     ) -> tuple[Ints, Ints, Ints]:
         """List the positions below some that pass, the state at each, and a count, with NumPy.
 
-        Args:
-            table: The automaton.
-            state: State at each of the positions.
-            positions: Positions to begin at.
-            counted: Whether steps out of a state are counted, except by a quote. Shape: (S,), bool.
+        Steps out of states that are `counted` count, except by a quote. Shape: (S,), bool.
         """
         trie, next_state = self.vocabulary.trie, table.written()
         child_begin, child = trie.children

@@ -33,11 +33,9 @@ class Automaton:
 
     @classmethod
     def from_rows(cls, rows: Sequence[Sequence[Edge]], labels: Sequence[int]) -> Self:
-        """Any deterministic automaton, start 0.
+        """Any deterministic automaton, start 0, edges sorted and disjoint, without surrogates.
 
-        Args:
-            rows: For every state its edges (first, last, next), sorted and disjoint, without surrogates.
-            labels: For every state the label of a text that ends there, -1 where none does.
+        The label of a state is that of a text that ends there, -1 where none does.
         """
         return cls(*canonical(rows, labels))
 

@@ -118,11 +118,8 @@ _LENGTHS = (
 def byte_edges(row: Sequence[Edge], make_state: MakeState) -> list[Edge]:
     """Edges over the first byte of characters, with states for the bytes behind it.
 
-    Overlong sequences and surrogates are left out.
-
-    Args:
-        row: Edges over code points (first, last, next), sorted and disjoint, without surrogates.
-        make_state: Function that interns a state behind some bytes of a character.
+    Overlong sequences and surrogates are left out. `make_state` interns a state behind some bytes of a
+    character.
     """
     out: list[Edge] = []
     for length, low, high, mark in _LENGTHS:

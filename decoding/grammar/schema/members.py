@@ -48,13 +48,8 @@ class Member:
 class KeyLeaves:
     """The key leaves of one shape, one object for each choice of labels.
 
-    Args:
-        leaves: The vocabulary's leaves.
-        names: Keys given by name; a key's label is its place.
-        classes: Disjoint sets of other keys, labelled behind the names; names may be in them.
-
-    Raises:
-        AutomatonLimitError: the automaton of the classes is too large.
+    A key given by name has its place as label; behind these come the labels of the disjoint sets of other
+    keys, `classes`, which names may be in. Raises AutomatonLimitError if their automaton is too large.
     """
 
     def __init__(self, leaves: Leaves, names: Sequence[str], classes: tuple[Dfa, ...]) -> None:
@@ -191,11 +186,8 @@ spelled_classes = Remembered(_spell, _size)
 def spelled_keys(names: Sequence[bytes], classes: ByteDfa) -> ByteDfa:
     """The automaton of keys given by name, labelled by their number, and of others, labelled above those.
 
-    Nothing has to be minimised: every prefix of a name leads to a label of its own.
-
-    Args:
-        names: Spelled keys, all different.
-        classes: From `spelled_classes`; names that are in it keep the label of the name.
+    Nothing has to be minimised: every prefix of a name leads to a label of its own. Names are spelled and
+    different; those that are in `classes`, from `spelled_classes`, keep the label of the name.
     """
     if not names:
         return classes

@@ -19,11 +19,7 @@ class RecordShape(ObjectShape):
     """Objects whose members say nothing of each other.
 
     Progress is a bit for "not the start", and above it one for every named member that has been written or,
-    in the schema's order, passed over.
-
-    Args:
-        members: The members.
-        ordered: Whether named members come in the schema's order and before all others.
+    in the schema's order, passed over. If `ordered`, named members come in that order and before all others.
     """
 
     __slots__ = ("_keys", "_members", "_ordered")
@@ -109,10 +105,8 @@ class CountedObjectShape(RecordShape):
 
     Args:
         members: The members; their values by the quotas they satisfy.
-        least: Fewest members.
-        most: Most members; None is no bound.
+        least, most: Fewest and most members; None is no bound.
         quotas: Number of quotas.
-        ordered: Whether named members come in the schema's order and before all others.
         memory: Remembers free keys; None where writing one twice could not make an invalid object valid.
     """
 

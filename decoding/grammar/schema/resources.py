@@ -153,17 +153,10 @@ class SchemaIndex:
             self._ambiguous.add(full)
 
     def locate(self, reference: str, resource: Resource, keyword: str, pointer: str) -> Spot:
-        """Find the schema that a reference means.
+        """Find the schema that a reference, as it is written in a resource, means.
 
-        Args:
-            reference: As it is written.
-            resource: The resource it stands in.
-            keyword: The keyword it is the value of, for errors.
-            pointer: Pointer to that keyword, for errors.
-
-        Raises:
-            InvalidSchemaError: there is nothing, or no schema.
-            UnsupportedSchemaError: it is in another document.
+        Raises InvalidSchemaError if there is nothing, or no schema, and UnsupportedSchemaError if it is in
+        another document; both name the keyword and the pointer.
         """
         key = (resource.uri, reference)
         spot = self._found.get(key)

@@ -63,11 +63,7 @@ _UNESCAPED = "!$&'()*+,;=:@?"
 
 
 def parse_document(schema: str | bytes | Mapping[str, Any] | bool, limits: CompileLimits) -> Json:
-    """Read a schema.
-
-    Args:
-        schema: Its text (bytes are UTF-8), or an already parsed object or boolean.
-        limits: Bounds on bytes and nesting.
+    """Read a schema: its text (bytes are UTF-8), or an already parsed object or boolean.
 
     Returns:
         Any JSON value, so whether it is a schema has yet to be looked at.

@@ -73,9 +73,8 @@ def explain_schema(
 class _Explanation:
     """Goes through a document in its order.
 
-    Args:
-        translation: Asked what each keyword means, apart from the compilation that may be under way.
-        reached: Pointers that references lead to; None if that is not known.
+    The translation is apart from the compilation that may be under way. `reached` are the pointers that
+    references lead to; None if these are not known.
     """
 
     def __init__(self, translation: Translation, reached: frozenset[str] | None) -> None:
