@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from genret.decoding.grammar.compile_options import GrammarOptions
 from genret.decoding.grammar.constraint import GrammarConstraint
@@ -137,67 +136,19 @@ def unpacked(grammar: Grammar, state: int) -> set[int]:
 
 
 def brute_force(grammar: Grammar, state: int) -> set[int]:
-    """The tokens that can be followed byte by byte."""
+    """The tokens that can be followed byte by byte, and the end token where the text is complete."""
     vocabulary = grammar.vocabulary
-    texts = [(t, vocabulary.bytes_of(t)) for t in range(vocabulary.vocab_size)]
-    allowed = {t for t, text in texts if text is not None and grammar.advance_bytes(state, text) >= 0}
-    return allowed | ({vocabulary.end_token_id} if grammar.is_complete(state) else set())
-
-
-class ByteTrie:
-    """The tokens of a vocabulary by their bytes; made without the vocabulary's own trie."""
-
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        self._vocabulary = vocabulary
-        self._children: list[dict[int, int]] = [{}]
-        self._tokens: list[list[int]] = [[]]
-        for token in range(vocabulary.vocab_size):
-            text = vocabulary.bytes_of(token)
-            if text:
-                self._tokens[self._node(text)].append(token)
-
-    def _node(self, text: bytes) -> int:
-        node = 0
-        for byte in text:
-            children = self._children[node]
-            if byte not in children:
-                children[byte] = len(self._children)
-                self._children.append({})
-                self._tokens.append([])
-            node = children[byte]
-        return node
-
-    def allowed(self, grammar: Grammar, state: int, moves: dict[tuple[int, int], int]) -> set[int]:
-        """The tokens all of whose bytes can be followed, and the end token where the text is complete.
-
-        Args:
-            grammar: Of the vocabulary.
-            state: One of its states.
-            moves: What single bytes led to, by state and byte: of the same grammar. Added to.
-        """
-        found: set[int] = set()
-        if grammar.is_complete(state):
-            found.add(self._vocabulary.end_token_id)
-        waiting = [(0, state)]
-        while waiting:
-            node, here = waiting.pop()
-            for byte, child in self._children[node].items():
-                key = here, byte
-                there = moves.get(key)
-                if there is None:
-                    there = moves[key] = grammar.advance_bytes(here, bytes((byte,)))
-                if there >= 0:
-                    found.update(self._tokens[child])
-                    waiting.append((child, there))
-        return found
-
-
-def mask_of(vocabulary: Vocabulary, tokens: set[int]) -> NDArray[np.uint32]:
-    """A packed mask of some tokens, bit by bit."""
-    mask = np.zeros(-(-vocabulary.vocab_size // 32), dtype=np.uint32)
-    for token in tokens:
-        mask[token // 32] |= np.uint32(1 << token % 32)
-    return mask
+    allowed = {vocabulary.end_token_id} if grammar.is_complete(state) else set()
+    states = {b"": state}  # by what was followed, also in vain
+    for token in range(vocabulary.vocab_size):
+        text = vocabulary.bytes_of(token) or b""
+        for end in range(1, len(text) + 1):
+            if text[:end] not in states:
+                before = states[text[: end - 1]]
+                states[text[:end]] = grammar.advance_bytes(before, text[end - 1 : end])
+        if text and states[text] >= 0:
+            allowed.add(token)
+    return allowed
 
 
 def walked_states(grammar: Grammar, rng: random.Random, walks: int, steps: int) -> list[int]:

@@ -120,6 +120,7 @@ def tokens_of(found: LeafTokens) -> Found:
     assert list(found.few) == sorted(inside)
     assert not (found.few and found.many is not None)
     if found.many is not None:
+        assert not found.many.flags.writeable
         inside = set(tokens_in(found.many))
     labels = [exit.label for exit in found.exits]
     assert labels == sorted(set(labels))

@@ -21,16 +21,13 @@ class Pieces:
     def __init__(self, pieces: Sequence[bytes], vocab_size: int | None = None) -> None:
         self.pieces = [None, *pieces]
         self.vocab_size = vocab_size or len(self.pieces)
+        self.num_words = -(-self.vocab_size // 32)
         self.longest_token = max(map(len, pieces))
 
     def bytes_of(self, token: int) -> bytes | None:
         return self.pieces[token] if token < len(self.pieces) else None
 
-    def packed(self, tokens: Iterable[int]) -> NDArray[np.uint32]:
-        mask = np.zeros(-(-self.vocab_size // 32), dtype=np.uint32)
-        for token in tokens:
-            mask[token // 32] |= np.uint32(1 << token % 32)
-        return mask
+    packed = Vocabulary.packed
 
 
 class TextGrammar:

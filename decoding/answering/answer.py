@@ -118,7 +118,7 @@ _ENTRY_BYTES = 400
 _Key = tuple[ref[TokenGrammar], int, int]
 
 
-class AffordableMasks:
+class AffordableMasks(BoundedCache[_Key, PackedMask]):
     """Masks of the tokens that a budget still allows, by grammar, state and tokens left. Thread-safe.
 
     Budgets run out alike: answers that are too long are closed with the fewest tokens, so answers of a batch
@@ -127,27 +127,17 @@ class AffordableMasks:
 
     def __init__(self, max_bytes: int) -> None:
         # The reference of a deleted grammar equals no other; its masks are dropped like any others.
-        self._kept: BoundedCache[_Key, PackedMask] = BoundedCache(
-            max_bytes, lambda key, mask: mask.nbytes + _ENTRY_BYTES
-        )
-
-    @property
-    def num_bytes(self) -> int:
-        """Memory of all masks kept."""
-        return self._kept.size
+        super().__init__(max_bytes, lambda key, mask: mask.nbytes + _ENTRY_BYTES)
 
     def mask(self, grammar: TokenGrammar, state: int, left: int) -> PackedMask:
         """Return the allowed tokens after which fewer than `left` tokens can finish; read-only.
 
         `left` counts the tokens that may be written from `state` on, this one included.
         """
-
-        def make() -> PackedMask:  # looks at every allowed token
-            made = grammar.vocabulary.packed(grammar.fitting_tokens(state, left))
-            made.flags.writeable = False
-            return made
-
-        return self._kept.get_or_make((ref(grammar), state, left), make)
+        return self.get_or_make(
+            (ref(grammar), state, left),
+            lambda: grammar.vocabulary.packed(grammar.fitting_tokens(state, left)),  # looks at every token
+        )
 
 
 # Tokens, each with the state behind it.
@@ -181,23 +171,10 @@ def _closing_tokens(vocabulary: Vocabulary) -> NDArray[np.int64]:
 
 
 class Answer:
-    """State of one query's answer.
+    """State of one query's answer; its counts so far are those of `AnswerCounts`.
 
-    Args:
-        grammar: The grammar.
-        params: Parameters of the query.
-        budget: Most tokens, end token included; enough for the shortest answer.
-        speller: Spells forced bytes; None: none are forced.
-        draft_cost: Pass of the draft model in passes of the model.
-
-    Attributes:
-        forwards: Passes of the model.
-        draft_forwards: Passes of the draft model.
-        drafted: Tokens proposed by the draft model.
-        accepted: Accepted ones of these.
-        guessed: Accepted tokens that were proposed without a draft model.
-        num_forced: Tokens that were not chosen.
-        drafts: Cost model of the draft model's proposals.
+    The budget counts the end token and suffices for the shortest answer. Without a speller no bytes are
+    forced. `draft_cost` is that of a pass of the draft model in passes of the model.
     """
 
     def __init__(
@@ -214,8 +191,8 @@ class Answer:
         self.state = grammar.start  # The grammar's state behind them
         self.scored = 0  # Number of tokens whose log-probabilities are known
         self.forwards = self.draft_forwards = self.drafted = self.accepted = self.guessed = 0
-        self.drafts = DraftCostModel(params.draft_tokens, draft_cost)
-        self.guesses = DraftCostModel(1, 0.0)  # Cost model of the others
+        self.drafts = DraftCostModel(params.draft_tokens, draft_cost)  # Of the draft model's proposals
+        self.guesses = DraftCostModel(1, 0.0)  # Of those made without a draft model
         self._budget = budget
         self._speller = speller if params.forced_spans else None
         self.num_forced = 0
@@ -264,9 +241,9 @@ class Answer:
             return steps
         written = list(tokens)
         while state != self.grammar.finished:
-            span = self._span(written, state) or self._only(state)
+            span = self._speller.span(self.grammar, state, written) if self._speller is not None else ()
             followed = len(steps)
-            for token in span:
+            for token in span or self._only(state):
                 following = self.follow(state, token, len(written))
                 if following is None:
                     return steps
@@ -290,11 +267,6 @@ class Answer:
             state = following
             steps.append((token, state))
         return steps
-
-    def _span(self, written: Sequence[int], state: int) -> tuple[int, ...]:
-        if self._speller is None:
-            return ()
-        return self._speller.span(self.grammar, state, written)
 
     def _only(self, state: int) -> tuple[int, ...]:
         """The single allowed token, if there is just one. The end token is always chosen."""
@@ -428,22 +400,14 @@ class AnswerCounts:
 
 @dataclass(frozen=True, slots=True)
 class AnswerText:
-    """One answer.
+    """One answer."""
 
-    Attributes:
-        token_ids: Written tokens, the end token included.
-        text: Their bytes.
-        logprob: log P_L(tokens | prompt) under the model alone, forced tokens included; natural logarithm,
-            temperature 1.
-        constraint_logprob: The same for the chosen tokens only, each step renormalised over the tokens that
-            the grammar allows; tokens that the budget rules out stay in the normaliser.
-        counts: Cost of the answer.
-        token_logprobs: The terms of `logprob`, one for each token.
-    """
-
-    token_ids: tuple[int, ...]
-    text: bytes
+    token_ids: tuple[int, ...]  # Written tokens, the end token included
+    text: bytes  # Their bytes
+    # log P_L(tokens | prompt) under the model alone, forced tokens included; natural logarithm.
     logprob: float
+    # The same for the chosen tokens only, each step renormalised over the tokens that the grammar allows;
+    # tokens that the budget rules out stay in the normaliser.
     constraint_logprob: float
     counts: AnswerCounts
-    token_logprobs: tuple[float, ...] = ()
+    token_logprobs: tuple[float, ...] = ()  # The terms of `logprob`, one for each token

@@ -69,12 +69,7 @@ class SpanProposer(Protocol):
     """Proposes tokens that may follow the answers of a batch."""
 
     def propose(self, answers: Sequence[Answer], wanted: Sequence[bool]) -> list[ProposedSpan]:
-        """Propose the next tokens; nothing for answers that are over.
-
-        Args:
-            answers: Answers of all queries.
-            wanted: Whether to propose anything, by query. Length Q.
-        """
+        """Propose the next tokens, by query; nothing where none are wanted, or for answers that are over."""
 
     def select(self, queries: Sequence[int]) -> SpanProposer:
         """Return a proposer for some of the queries, in that order."""
@@ -358,7 +353,5 @@ class FedSession:
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:
     """Return the length of the common beginning of two texts."""
-    for place, (left, right) in enumerate(zip(one, other, strict=False)):
-        if left != right:
-            return place
-    return min(len(one), len(other))
+    differing = (place for place, (left, right) in enumerate(zip(one, other, strict=False)) if left != right)
+    return next(differing, min(len(one), len(other)))

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from genret.decoding.counter_rng import uniforms
+from genret.decoding.grammar.vocabulary import tokens_of
 
 # Spare tokens per place, in case the budget rules out the first.
 SPARE = 7
@@ -94,13 +95,6 @@ def _decide_group(logits: Tensor, normalisers: Tensor, group: PointGroup) -> Ten
     return torch.cat([accepted.double(), mass.double(), tokens.double(), logprobs.double()], dim=1)
 
 
-def draw(probabilities: Tensor, group: PointGroup) -> Tensor:
-    """Draw one token at every point; returns its place. Shapes: (n, M) to (n, 1)."""
-    numbers = torch.arange(_FIRST, _FIRST + 1, device=probabilities.device)
-    drawn = uniforms(group.seed, group.step, group.stream, numbers)
-    return _inverse(probabilities.cumsum(dim=1, dtype=torch.float64), drawn)
-
-
 def _greedy(scores: Tensor, group: PointGroup) -> tuple[Tensor, Tensor]:
     """Places of the likeliest token and of the likeliest in order, (n, 1 + SPARE); agreement, (n, 1)."""
     best = scores.argmax(dim=1, keepdim=True)
@@ -156,7 +150,6 @@ def _choice(point: ChoicePoint, numbers: Sequence[float]) -> Choice:
 
 # Most allowed tokens that are listed: then only their logits are gathered, not the whole vocabulary.
 MAX_LISTED = 512
-_WORD_BITS = 32
 
 PackedMask = NDArray[np.uint32]
 
@@ -191,10 +184,7 @@ class ChoicePoint:
         """Return the allowed tokens of a mask, ascending, if there are few."""
         if int(np.bitwise_count(mask).sum()) > MAX_LISTED:
             return None
-        words = np.flatnonzero(mask)
-        bits = np.unpackbits(mask[words].astype("<u4").view(np.uint8), bitorder="little")
-        places: NDArray[np.int64] = np.flatnonzero(bits)
-        return words[places // _WORD_BITS] * _WORD_BITS + places % _WORD_BITS
+        return tokens_of(mask)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -309,7 +299,9 @@ def suggest(logits: Tensor, points: Sequence[ChoicePoint]) -> list[Suggestion]:
         scores = group.scores(logits)
         if group.points[0].temperature > 0:
             probabilities = torch.softmax(scores / group.temperature.to(scores.dtype), dim=-1)
-            places = draw(probabilities.nan_to_num(), group)
+            number = torch.arange(_FIRST, _FIRST + 1, device=scores.device)
+            drawn = uniforms(group.seed, group.step, group.stream, number)
+            places = _inverse(probabilities.nan_to_num().cumsum(dim=1, dtype=torch.float64), drawn)
             values = scores.amax(dim=1, keepdim=True)  # NaN if any is
             rows += probabilities
         else:

@@ -154,13 +154,12 @@ def _run_trees(
     total, done = len(trees) * len(SCENARIOS), 0
     try:
         wrapped = HFLanguageModel(model, checked=False)
-        for scenario in SCENARIOS:
-            at = scenario.name
+        for at, scenario in SCENARIOS.items():
             for tree, wanted in zip(trees, expected, strict=True):
                 progress("token trees", done, total)
                 driver = Driver(wrapped, tree, reader, generator)
-                before = findings.get(scenario.name, Outcome(Difference(), ()))
-                findings[scenario.name] = before + replay(driver, scenario, wanted)
+                before = findings.get(at, Outcome(Difference(), ()))
+                findings[at] = before + replay(driver, scenario, wanted)
                 done += 1
         progress("token trees", done, total)
     except Exception as error:
@@ -327,9 +326,9 @@ class ExamineOptions:
     prompt_tokens: int | None = None
 
     def __post_init__(self) -> None:
-        for name, least in (("trees", 1), ("depth", 1), ("beams", 1)):
-            if getattr(self, name) < least:
-                raise PlanError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        for name in ("trees", "depth", "beams"):
+            if getattr(self, name) < 1:
+                raise PlanError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.prompt_tokens is not None and self.prompt_tokens < LEAST_PROMPT_TOKENS:
             raise PlanError(f"prompt_tokens must be at least {LEAST_PROMPT_TOKENS}, got {self.prompt_tokens}")
 

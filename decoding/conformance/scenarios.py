@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -217,23 +217,19 @@ def whole_trees(driver: Driver) -> Iterator[FrontierAnswers]:
         yield from driver.write_whole(session, paths, nodes_at_once)
 
 
-@dataclass(frozen=True, slots=True)
-class Scenario:
-    """A way to write a tree."""
+Scenario = Callable[[Driver], Iterator[FrontierAnswers]]
+"""A way to write a tree; it yields the answers."""
 
-    name: str  # What it is called in reports
-    # Writes a tree and yields the answers.
-    drive: Callable[[Driver], Iterator[FrontierAnswers]] = field(compare=False)
-
-
-ONE_PROMPT = Scenario("one prompt per session", one_prompt)
-MIXED_LENGTHS = Scenario("prompts of mixed lengths", mixed_lengths)
-COLLECTIONS = Scenario("with collections", collections)
-SHARED_PREFIX = Scenario("with a shared prefix", shared_prefix)
-SELECTION = Scenario("selection in the middle", selection)
-KEPT_LEVELS = Scenario("levels kept", kept_levels)
-WHOLE_TREES = Scenario("whole trees", whole_trees)
-SCENARIOS = (ONE_PROMPT, MIXED_LENGTHS, COLLECTIONS, SHARED_PREFIX, SELECTION, KEPT_LEVELS, WHOLE_TREES)
+SCENARIOS: dict[str, Scenario] = {
+    "one prompt per session": one_prompt,
+    "prompts of mixed lengths": mixed_lengths,
+    "with collections": collections,
+    "with a shared prefix": shared_prefix,
+    "selection in the middle": selection,
+    "levels kept": kept_levels,
+    "whole trees": whole_trees,
+}
+"""All ways, by their names in reports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +251,7 @@ def replay(driver: Driver, scenario: Scenario, expected: Expected) -> Outcome:
     """Write a tree in one way and compare every branch; none if the model cannot do the scenario."""
     outcome = Outcome(Difference(), ())
     with nullcontext() if driver.reader is None else driver.reader.watching():
-        for frontier in scenario.drive(driver):
+        for frontier in scenario(driver):
             outcome = outcome + _compare(frontier, driver, expected)
     return outcome
 

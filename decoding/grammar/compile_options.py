@@ -25,21 +25,13 @@ Inexact = Literal["refuse", "narrow"]
 
 @dataclass(frozen=True, slots=True)
 class CompileLimits:
-    """Bounds on compiling one schema; past any of them it is refused.
+    """Bounds on compiling one schema; past any of them it is refused."""
 
-    Attributes:
-        schema_bytes: Most bytes of the schema's text.
-        depth: Deepest nesting of the schema's text.
-        nodes: Most value nodes and shapes the schema may expand to.
-        automaton_states: Most states of one automaton over texts.
-        seconds: Longest time compiling may take, as CPU time of its thread.
-    """
-
-    schema_bytes: int = 1 << 20
-    depth: int = 128
-    nodes: int = 50_000
-    automaton_states: int = 50_000
-    seconds: float = 2.0
+    schema_bytes: int = 1 << 20  # Most bytes of the schema's text
+    depth: int = 128  # Deepest nesting of the schema's text
+    nodes: int = 50_000  # Most value nodes and shapes the schema may expand to
+    automaton_states: int = 50_000  # Most states of one automaton over texts
+    seconds: float = 2.0  # Longest time compiling may take, as CPU time of its thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +89,7 @@ _SLICE_S = 0.002
 
 
 class CompileBudget:
-    """Time and size of one compilation, which stays on the thread that makes the budget.
-
-    Args:
-        limits: The bounds.
-    """
+    """Time and size of one compilation, which stays on the thread that makes the budget."""
 
     __slots__ = ("_deadline", "_looked", "_next_look", "_pause", "limits")
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from genret.decoding.constraints import Children
 from genret.decoding.grammar.errors import AnswerBudgetError
-from genret.decoding.grammar.vocabulary import WORD_BITS, Vocabulary
+from genret.decoding.grammar.vocabulary import WORD_BITS, Vocabulary, tokens_of
 
 
 class TokenGrammar(Hashable, Protocol):
@@ -306,9 +306,6 @@ class _MaskPool:
         tokens = self._tokens.get(row)
         if tokens is None:
             mask = self._masks[row]
-            bits = np.unpackbits(
-                (np.zeros(0, np.uint32) if mask is None else mask).view(np.uint8), bitorder="little"
-            )
-            tokens = torch.from_numpy(np.flatnonzero(bits)).to(self._device)
-            self._tokens[row] = tokens
+            listed = tokens_of(np.zeros(0, np.uint32) if mask is None else mask)
+            tokens = self._tokens[row] = torch.from_numpy(listed).to(self._device)
         return tokens

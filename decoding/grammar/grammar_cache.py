@@ -18,6 +18,8 @@ from genret.decoding.grammar.errors import SchemaError
 # Cost of an entry beside its grammar and its texts: dictionary slots, counters.
 _ENTRY_BYTES = 1024
 _TEXT_BYTES = 256
+# Most spellings remembered of one schema.
+MAX_TEXTS = 8
 
 
 class Measured(Protocol):
@@ -33,31 +35,18 @@ G = TypeVar("G", bound=Measured)
 
 @dataclass(frozen=True, slots=True)
 class CacheStats:
-    """Counts since the cache was made, and what it holds now.
+    """Counts since the cache was made, and what it holds now."""
 
-    Attributes:
-        hits: Requests answered from the cache, rejections among them.
-        waits: Requests that waited for a compilation another one had begun.
-        compilations: Schemas compiled, with success or not.
-        rejections: Schemas refused, each time they were asked for.
-        timeouts: Compilations that took too long; asked for again they are tried again.
-        evictions: Grammars dropped to make room.
-        not_kept: Grammars larger than the whole cache.
-        entries: Grammars held.
-        held_bytes: Memory of the grammars held, their keys and texts included.
-        max_bytes: The bound.
-    """
-
-    hits: int
-    waits: int
-    compilations: int
-    rejections: int
-    timeouts: int
-    evictions: int
-    not_kept: int
-    entries: int
-    held_bytes: int
-    max_bytes: int
+    hits: int  # Requests answered from the cache, rejections among them
+    waits: int  # Requests that waited for a compilation another one had begun
+    compilations: int  # Schemas compiled, with success or not
+    rejections: int  # Schemas refused, each time they were asked for
+    timeouts: int  # Compilations that took too long; asked for again they are tried again
+    evictions: int  # Grammars dropped to make room
+    not_kept: int  # Grammars larger than the whole cache
+    entries: int  # Grammars held
+    held_bytes: int  # Memory of the grammars held, their keys and texts included
+    max_bytes: int  # The bound on it
 
 
 class _Entry(Generic[G]):
@@ -82,15 +71,12 @@ class _Entry(Generic[G]):
 class GrammarCache(Generic[G]):
     """A cache of grammars that drops the least recently used first. Safe to use from any number of threads.
 
-    Args:
-        max_bytes: Most memory of all that is held, masks that grow later included; 0 keeps nothing.
-        max_texts: Most spellings remembered of one schema.
+    `max_bytes` bounds the memory of all that is held, masks that grow later included; 0 keeps nothing.
     """
 
-    def __init__(self, max_bytes: int, max_texts: int = 8) -> None:
+    def __init__(self, max_bytes: int) -> None:
         if max_bytes < 0:
             raise ValueError(f"max_bytes must be at least 0, got {max_bytes}")
-        self._max_texts = max_texts
         self._held: BoundedCache[Hashable, _Entry[G]] = BoundedCache(
             max_bytes, lambda key, entry: entry.num_bytes, single_flight=True, on_evict=self._evicted
         )
@@ -197,7 +183,7 @@ class GrammarCache(Generic[G]):
             if self._held.peek(key) is not entry:  # too large to be kept, or dropped meanwhile
                 return
             if text not in entry.texts:
-                if len(entry.texts) == self._max_texts:
+                if len(entry.texts) == MAX_TEXTS:
                     return
                 entry.add_text(text, text_bytes)
             self._by_text[text] = key

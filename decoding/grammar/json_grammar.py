@@ -80,8 +80,7 @@ class Grammar:
     kept. State ids are small and dense, and stay valid as long as the grammar lives.
 
     Args:
-        value: The values that the document may be.
-        vocabulary: The vocabulary of the leaves in `value`.
+        value: The values that the document may be, with leaves of the vocabulary.
         options: Say which whitespace is written.
         explain: Makes the report on the schema's keywords.
         max_bytes: Masks, successors and whatever else can be found again are forgotten when the grammar
@@ -179,7 +178,8 @@ class Grammar:
         if state < 0 or state == self.finished:
             return state if state >= 0 and not text else _REFUSED
         with self._lock:
-            return self._number(self._configurations.after(self._configuration(state), text))
+            found = self._configurations.after(self._configuration(state), text)
+            return _REFUSED if found is None else self._configurations.number(found)
 
     def forced_bytes(self, state: int, limit: int = 1024) -> bytes:
         """The bytes that must follow, up to the next choice or the end."""
@@ -283,11 +283,6 @@ class Grammar:
         if configuration is None:
             raise _unknown(state)
         return configuration
-
-    def _number(self, configuration: ParseStack | None) -> int:
-        if configuration is None:
-            return _REFUSED
-        return self._configurations.number(configuration)
 
     # These two are most of a request's work at every token: they look the configuration up themselves, and a
     # `with` on the lock would take three times as long as calling it.

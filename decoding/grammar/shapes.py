@@ -51,11 +51,9 @@ class Shape:
         raise NotImplementedError
 
     def after_value(self, progress: Progress, label: int) -> Progress:
-        """Progress once the value of an `Option` is written.
+        """Progress once the value of an `Option`, with the option's progress, is written.
 
-        Args:
-            progress: The option's.
-            label: The label of the leaf that the value was, 0 for containers.
+        `label` is that of the leaf that the value was, 0 for containers.
         """
         return progress
 
@@ -93,16 +91,9 @@ class ArrayShape(Shape):
 
 @dataclass(slots=True, eq=False)
 class ValueNode:
-    """The values allowed at one place. Equal only to itself; filled once, then never changed.
+    """The alternatives allowed at one place. Equal only to itself; filled once, then never changed."""
 
-    Attributes:
-        leaves: Scalar alternatives: literals, numbers, strings.
-        arrays: Array alternatives.
-        objects: Object alternatives.
-        shortest: Fewest bytes of compact JSON that any value here takes.
-    """
-
-    leaves: tuple[Leaf, ...] = ()
+    leaves: tuple[Leaf, ...] = ()  # Literals, numbers, strings
     arrays: tuple[ArrayShape, ...] = ()
     objects: tuple[ObjectShape, ...] = ()
-    shortest: int = 0
+    shortest: int = 0  # Fewest bytes of compact JSON that any value here takes

@@ -208,17 +208,19 @@ def _subtree_ends(depth: NDArray[np.int32]) -> NDArray[np.int32]:
 
 
 def fewest_tokens(text: bytes, root: TokenNode) -> int:
-    """Return the number of tokens of the shortest way to write a text.
+    """Return the fewest tokens below a trie's root that write a text; VocabularyError if none do."""
+    fewest = fewest_tokens_from(text, root)[0]
+    if fewest > len(text):
+        raise VocabularyError(f"no tokens write {text[:80]!r}, which every answer under the schema needs")
+    return fewest
 
-    Args:
-        text: To be written exactly.
-        root: Root of the vocabulary's trie.
 
-    Raises:
-        VocabularyError: no tokens write it.
+def fewest_tokens_from(text: bytes, root: TokenNode) -> list[int]:
+    """Return the fewest tokens that write the text from each place on, len(text) + 1 for none. Length
+    len(text) + 1.
     """
     impossible = len(text) + 1
-    fewest = [impossible] * len(text) + [0]  # for the text from each place on
+    fewest = [impossible] * len(text) + [0]
     for begin in range(len(text) - 1, -1, -1):
         node, best = root, impossible
         for place in range(begin, len(text)):
@@ -229,6 +231,4 @@ def fewest_tokens(text: bytes, root: TokenNode) -> int:
             if node.tokens and fewest[place + 1] < best:
                 best = fewest[place + 1]
         fewest[begin] = min(best + 1, impossible)
-    if fewest[0] >= impossible:
-        raise VocabularyError(f"no tokens write {text[:80]!r}, which every answer under the schema needs")
-    return fewest[0]
+    return fewest

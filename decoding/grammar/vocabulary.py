@@ -91,9 +91,12 @@ class Vocabulary:
         """The texts that can be written at all; None: all."""
         return None if self.writable.is_everything else self.writable.texts()
 
-    def require(self, text: bytes) -> None:
-        """Raise VocabularyError, with the first character or byte missing, unless a text can be written."""
-        missing = b"" if self.writable.is_everything else self.writable.missing(text)
+    def require(self, text: bytes, is_json: bool = True) -> None:
+        """Raise VocabularyError, with the first character or byte missing, unless a text can be written.
+
+        A text that is not `is_json` may have control characters.
+        """
+        missing = b"" if is_json and self.writable.is_everything else self.writable.missing(text)
         if missing:
             shown = missing.decode("utf-8", "backslashreplace")
             raise VocabularyError(f"the tokenizer cannot write {shown!r} (hex {missing.hex(' ')})")
@@ -132,37 +135,38 @@ class Vocabulary:
         texts = sum(sys.getsizeof(text) for text in self._texts if text)
         return self.trie.num_bytes + texts + 8 * len(self._texts)
 
-    def empty_mask(self) -> NDArray[np.uint32]:
-        """A mask that allows no token. Shape: (ceil(V / 32),), uint32."""
-        return np.zeros(self.num_words, dtype=np.uint32)
-
     @cached_property
     def nothing(self) -> NDArray[np.uint32]:
         """The read-only mask that allows no token. Shape: (ceil(V / 32),), uint32."""
-        mask = self.empty_mask()
+        return self.packed(())
+
+    def packed(self, tokens: Sequence[int] | NDArray[np.integer]) -> NDArray[np.uint32]:
+        """A read-only mask that allows these tokens. Shape: (ceil(V / 32),), uint32."""
+        allowed = np.zeros(self.num_words * WORD_BITS, dtype=np.bool_)
+        allowed[np.asarray(tokens, dtype=np.int64)] = True
+        mask = np.packbits(allowed, bitorder="little").view("<u4").astype(np.uint32, copy=False)
         mask.flags.writeable = False
         return mask
 
-    def packed(self, tokens: Sequence[int] | NDArray[np.integer]) -> NDArray[np.uint32]:
-        """A mask that allows these tokens. Shape: (ceil(V / 32),), uint32."""
-        allowed = np.zeros(self.num_words * WORD_BITS, dtype=np.bool_)
-        allowed[np.asarray(tokens, dtype=np.int64)] = True
-        return np.packbits(allowed, bitorder="little").view("<u4").astype(np.uint32, copy=False)
-
     def rest(self, positions: Iterable[int]) -> TokenNode:
-        """The places of the trie right behind texts that have ended, laid over each other.
+        """The places of the trie right behind texts that have ended, at least one, laid over each other.
 
         Tokens that end at these places themselves do not count. The same node for the same places, as long
         as somebody holds it.
-
-        Args:
-            positions: At least one place of the flat trie.
         """
         key = tuple(sorted(set(positions)))
         node = self._rests.get(key)
         if node is None:
             node = self._rests.setdefault(key, TokenNode(self.trie, key, has_tokens=False))
         return node
+
+
+def tokens_of(mask: NDArray[np.uint32]) -> NDArray[np.int64]:
+    """Return the tokens that a packed mask allows, ascending. Shape: (n,), int64."""
+    words = np.flatnonzero(mask)
+    bits = np.flatnonzero(np.unpackbits(mask[words].astype("<u4").view(np.uint8), bitorder="little"))
+    tokens: NDArray[np.int64] = words[bits // WORD_BITS] * WORD_BITS + bits % WORD_BITS
+    return tokens
 
 
 # The bytes of UTF-8.
@@ -173,17 +177,11 @@ _NEEDED_BYTES = _ALL_BYTES - set(range(0x20))
 
 @dataclass(frozen=True, slots=True)
 class Writable:
-    """The units that texts can be written of.
+    """The units that texts can be written of."""
 
-    Attributes:
-        units: The single bytes, or the single characters, that are tokens.
-        is_of_bytes: Whether they are bytes.
-        is_everything: Whether every JSON text can be written.
-    """
-
-    units: frozenset[bytes]
+    units: frozenset[bytes]  # The single bytes, or the single characters, that are tokens
     is_of_bytes: bool
-    is_everything: bool = False
+    is_everything: bool = False  # Whether every JSON text can be written
 
     @property
     def has_all_bytes(self) -> bool:

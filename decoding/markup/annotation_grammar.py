@@ -14,9 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from genret.decoding.grammar.errors import VocabularyError
-from genret.decoding.grammar.token_trie import TokenNode, fewest_tokens
-from genret.decoding.grammar.vocabulary import Vocabulary
+from genret.decoding.grammar.token_trie import TokenNode, fewest_tokens, fewest_tokens_from
+from genret.decoding.grammar.vocabulary import Vocabulary, tokens_of
 from genret.decoding.markup.link_syntax import (
     CLOSE,
     OPEN,
@@ -54,9 +53,10 @@ class AnnotationGrammar:
         if not text:
             raise ValueError("text: must have at least one character")
         self.vocabulary: Vocabulary = titles.searcher.vocabulary
-        check_writable(spelled_text(text.encode()) + (_MARKS if len(titles) else b""), self.vocabulary)
+        spelled = spelled_text(text.encode()) + (_MARKS if len(titles) else b"")
+        self.vocabulary.require(spelled, is_json=False)
         self._automaton = AnnotationAutomaton(text, titles, rules)
-        self._copying = _fewest_from(self._automaton.text, self.vocabulary.root)
+        self._copying = fewest_tokens_from(self._automaton.text, self.vocabulary.root)
         # The maximum over all later places: a cut within a character may cost a token more.
         self._most_copying = [*itertools.accumulate(reversed(self._copying), max)][::-1]
         self._masks: dict[int, NDArray[np.uint32]] = {}
@@ -94,11 +94,7 @@ class AnnotationGrammar:
 
     def tokens(self, state: int) -> NDArray[np.int64]:
         """Ids of the tokens that may come next, ascending. Shape: (n,), int64."""
-        mask = self.mask(state)
-        words = np.flatnonzero(mask)
-        places = np.flatnonzero(np.unpackbits(mask[words].astype("<u4").view(np.uint8), bitorder="little"))
-        found: NDArray[np.int64] = words[places // 32] * 32 + places % 32
-        return found
+        return tokens_of(self.mask(state))
 
     def advance(self, state: int, token: int) -> int:
         """The state behind one token, -1 if it is not allowed; `finished` behind the end token."""
@@ -179,15 +175,14 @@ class AnnotationGrammar:
 
     def _find_mask(self, state: int) -> NDArray[np.uint32]:
         if state == self.finished:
-            mask = self.vocabulary.empty_mask()
-        elif self.is_complete(state):
-            mask = self.vocabulary.packed([self.vocabulary.end_token_id])
-        else:
-            found, many = self._automaton.tokens(state, self.vocabulary.root)
-            mask = self.vocabulary.empty_mask() if many is None else many.copy()
-            octets = mask.view(np.uint8)
-            for token in found:
-                octets[token >> 3] |= 1 << (token & 7)
+            return self.vocabulary.nothing
+        if self.is_complete(state):
+            return self.vocabulary.packed([self.vocabulary.end_token_id])
+        found, many = self._automaton.tokens(state, self.vocabulary.root)
+        mask = (self.vocabulary.nothing if many is None else many).copy()
+        octets = mask.view(np.uint8)
+        for token in found:
+            octets[token >> 3] |= 1 << (token & 7)
         mask.flags.writeable = False
         return mask
 
@@ -198,32 +193,6 @@ class AnnotationGrammar:
             return self.finished if self.is_complete(state) else _REFUSED
         written = self.vocabulary.bytes_of(token)
         return _REFUSED if written is None else self.advance_bytes(state, written)
-
-
-def check_writable(text: bytes, vocabulary: Vocabulary) -> None:
-    """Check that every byte or character of a text is a token by itself, so that nothing is a dead end.
-
-    Raises VocabularyError, which names the first one that is not.
-    """
-    missing = vocabulary.writable.missing(text)
-    if missing:
-        shown = missing.decode("utf-8", "backslashreplace")
-        raise VocabularyError(f"the tokenizer cannot write {shown!r} (hex {missing.hex(' ')})")
-
-
-def _fewest_from(text: bytes, root: TokenNode) -> list[int]:
-    """By place, the fewest tokens that write the rest of the text. Length len(text) + 1."""
-    impossible = len(text) + 1
-    fewest = [impossible] * len(text) + [0]
-    for begin in range(len(text) - 1, -1, -1):
-        node: TokenNode | None = root
-        for place in range(begin, len(text)):
-            node = node.children.get(text[place]) if node is not None else None
-            if node is None:
-                break
-            if node.tokens:
-                fewest[begin] = min(fewest[begin], fewest[place + 1] + 1)
-    return fewest
 
 
 # Places of the text: outside of links, in a mention, behind its bracket, in a title.

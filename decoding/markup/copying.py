@@ -20,9 +20,7 @@ _PROPOSED = 8
 class CopyProposer:
     """Proposes the texts' own tokens outside of links, if the likeliest token is taken (`SpanProposer`).
 
-    Args:
-        grammars: Grammars of the texts. Length Q.
-        tokens: Tokens of each text as it is spelled; none to propose nothing. Length Q.
+    `tokens` are those of each text as it is spelled; none to propose nothing. Length Q, as of `grammars`.
     """
 
     def __init__(self, grammars: Sequence[AnnotationGrammar], tokens: Sequence[Sequence[int]]) -> None:

@@ -210,13 +210,12 @@ def _try(sound: dict[str, bytes], index: Path, text: str) -> int:
     return refused
 
 
-def test_random_manifests_end_in_typed_errors(sound: dict[str, bytes], tmp_path: Path) -> None:
-    refused = [_try(sound, tmp_path / "index", text) for text in _mutants(sound, 250, seed=3)]
+MUCH = pytest.param(6_000, 4, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])
+
+
+@pytest.mark.parametrize(("number", "seed"), [(250, 3), MUCH])
+def test_random_manifests_end_in_typed_errors(
+    sound: dict[str, bytes], tmp_path: Path, number: int, seed: int
+) -> None:
+    refused = [_try(sound, tmp_path / "index", text) for text in _mutants(sound, number, seed)]
     assert refused.count(3) > 150
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_many_random_manifests_end_in_typed_errors(sound: dict[str, bytes], tmp_path: Path) -> None:
-    for text in _mutants(sound, 6_000, seed=4):
-        _try(sound, tmp_path / "index", text)

@@ -86,16 +86,12 @@ class ValueStarts:
 
 
 class Moves(NamedTuple):
-    """The ways on from a position of a container, without whitespace.
+    """The ways on from a position of a container, without whitespace."""
 
-    Attributes:
-        punctuation: Reading of each byte: the position behind a comma or a colon, the key that a quote
-            begins, 0 for the bracket that closes the container.
-        options: Values that may begin here.
-    """
-
+    # Reading of each byte: the position behind a comma or a colon, the key that a quote begins, 0 for the
+    # bracket that closes the container.
     punctuation: Mapping[int, ThreadPosition | Pushes | int]
-    options: tuple[Option, ...] = ()
+    options: tuple[Option, ...] = ()  # Values that may begin here
 
 
 class _Container:
@@ -271,18 +267,12 @@ class DocumentKind(_Container):
 
 
 class ValueKinds:
-    """The value kinds of one grammar, one for each leaf and shape.
-
-    Attributes:
-        whitespace: Rules of whitespace.
-        numbers: Numbers for new positions.
-        own_leaves: Leaves that no other grammar has, by key.
-    """
+    """The value kinds of one grammar, one for each leaf and shape."""
 
     def __init__(self, options: GrammarOptions) -> None:
         self.whitespace = Whitespace(options)
-        self.numbers = count()
-        self.own_leaves: dict[Hashable, Leaf] = {}
+        self.numbers = count()  # For new positions
+        self.own_leaves: dict[Hashable, Leaf] = {}  # Leaves that no other grammar has, by key
         self._leaves: dict[tuple[Hashable, bool], ScalarKind] = {}
         self._containers: dict[int, ArrayKind | ObjectKind] = {}
         self._starts: dict[int, ValueStarts] = {}

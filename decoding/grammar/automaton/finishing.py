@@ -43,14 +43,7 @@ _LONGEST_WRITTEN = 1 << 16
 
 
 class Budgets:
-    """Bounds on the tokens that end texts; kept by stack.
-
-    Args:
-        vocabulary: The vocabulary.
-        kinds: Value kinds of the grammar.
-        stacks: Parse stacks of the grammar.
-        memory: Count of bytes.
-    """
+    """Bounds on the tokens that end the texts of one grammar; kept by stack."""
 
     def __init__(
         self, vocabulary: Vocabulary, kinds: ValueKinds, stacks: ParseStacks, memory: ByteCount
@@ -399,20 +392,12 @@ class ShortestEndings:
 def _best_ending(
     leaf: Leaf, state: int, behind: Callable[[int], int], floor: int, expected: int | None, least: int = 0
 ) -> tuple[int, bytes, int]:
-    """The cheapest end of a leaf's text if what follows depends on its label, of equals the first in byte
-    order.
+    """The cheapest end of a leaf's text, of equals the first in byte order: cost with what follows, text to
+    write, label.
 
-    Args:
-        leaf: The leaf.
-        state: State of the text so far.
-        behind: Function from a label to the cost of what follows.
-        floor: Least cost of what follows.
-        expected: Cost of what follows if the label makes no difference, and at least as much if it does;
-            None for keys, of which this is not known.
-        least: Least cost of the text with what follows.
-
-    Returns:
-        Cost with what follows, text to write, label.
+    What follows costs `behind(label)`, at least `floor`, and with the text at least `least`. Where the label
+    makes no difference it costs `expected`, and where it does, at least as much; for keys, of which this is
+    not known, `expected` is None.
     """
     # One end is known at once, and the search of better ones is bounded: between the bytes of a character,
     # keys that are told apart have millions of states before any of them ends.

@@ -18,6 +18,7 @@ The whitespace read at a place of a container is one int, part of the position's
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from genret.decoding.grammar.compile_options import GrammarOptions
@@ -30,18 +31,13 @@ LINE_BREAK = 0x0A
 
 
 class Whitespace:
-    """The whitespace rules of one grammar.
-
-    Attributes:
-        is_free: Whether whitespace may, but need not, stand anywhere.
-        is_spaced: Whether one blank must stand behind every comma and colon.
-    """
+    """The whitespace rules of one grammar."""
 
     __slots__ = ("_max_indent", "is_free", "is_spaced")
 
     def __init__(self, options: GrammarOptions) -> None:
-        self.is_free = options.whitespace == "flexible"
-        self.is_spaced = options.whitespace == "spaced"
+        self.is_free = options.whitespace == "flexible"  # Whitespace may, but need not, stand anywhere
+        self.is_spaced = options.whitespace == "spaced"  # A blank must stand behind every comma and colon
         self._max_indent = options.max_indent
 
     def after(self, state: int, byte: int, is_behind_separator: bool) -> int | None:
@@ -90,43 +86,20 @@ class ValueKind(Protocol):
         """Know a position again after everything was forgotten."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ThreadPosition:
-    """A position within one value. Equal only to itself: made once by its kind.
+    """A position within one value. Equal only to itself: made once by its kind."""
 
-    Attributes:
-        id: Number in the order of making, for sorting that does not depend on hashes.
-        kind: Kind of the value.
-        phase: Place of a container; 0 in leaves.
-        progress: Progress of the container's shape; in a leaf its state.
-        key_label: Label of the key whose value comes next in an object; -1 elsewhere.
-        blanks: Whitespace read at the place.
-        label: Label of the text so far if it is a whole leaf, else -1.
-    """
-
-    __slots__ = (
-        "_after", "_out", "_readings", "blanks", "id", "key_label", "kind", "label", "phase", "progress",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        number: int,
-        kind: ValueKind,
-        phase: int,
-        progress: Hashable,
-        key_label: int = -1,
-        blanks: int = START,
-        label: int = -1,
-    ) -> None:
-        self.id = number
-        self.kind = kind
-        self.phase = phase
-        self.progress = progress
-        self.key_label = key_label
-        self.blanks = blanks
-        self.label = label
-        self._out: object = UNREAD
-        self._readings: dict[int, ThreadPosition | Pushes | int | None] = {}
-        self._after: dict[int, ThreadPosition] = {}
+    id: int  # Number in the order of making, for sorting that does not depend on hashes
+    kind: ValueKind
+    phase: int  # Place of a container; 0 in leaves
+    progress: Hashable  # Of the container's shape; in a leaf its state
+    key_label: int = -1  # Label of the key whose value comes next in an object; -1 elsewhere
+    blanks: int = START  # Whitespace read at the place
+    label: int = -1  # Label of the text so far if it is a whole leaf, else -1
+    _out: object = field(default=UNREAD, init=False)
+    _readings: dict[int, ThreadPosition | Pushes | int | None] = field(default_factory=dict, init=False)
+    _after: dict[int, ThreadPosition] = field(default_factory=dict, init=False)
 
     @property
     def out(self) -> tuple[int, ...] | None:

@@ -12,6 +12,7 @@ decides which of them goes on; otherwise they are one position with all parents.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import final
 
@@ -33,59 +34,42 @@ _FIRST = (0,)
 
 
 @final
+@dataclass(slots=True, eq=False)
 class Pop:
-    """The value of the segment has ended; the segment below goes on.
+    """The value of the segment has ended; the segment below goes on."""
 
-    Attributes:
-        survivors: Ended values.
-        is_consumed: Whether the byte ended them; otherwise it is still to be read.
-    """
-
-    __slots__ = ("is_consumed", "survivors")
-
-    def __init__(self, survivors: Survivors, is_consumed: bool) -> None:
-        self.survivors = survivors
-        self.is_consumed = is_consumed
+    survivors: Survivors
+    is_consumed: bool  # Whether the byte ended the values; otherwise it is still to be read
 
 
 @final
+@dataclass(slots=True, eq=False)
 class Push:
     """A value begins inside: the changed segment, and the new segment on top of it."""
 
-    __slots__ = ("below", "top")
-
-    def __init__(self, below: StackSegment, top: StackSegment) -> None:
-        self.below = below
-        self.top = top
+    below: StackSegment
+    top: StackSegment
 
 
 @final
 class StackSegment:
-    """Positions with the indexes of their parents in the segment below. Equal only to itself.
-
-    Attributes:
-        entries: Positions with their parents, ascending.
-        steps: Known effects of bytes.
-        is_done: Whether the document has ended.
-        leaf: Kind of the only position, if it is in a leaf; None otherwise.
-        ended: Values that end here without another byte; () for none.
-    """
+    """Positions with the indexes of their parents in the segment below. Equal only to itself."""
 
     __slots__ = ("_completions", "_out", "_segments", "ended", "entries", "is_done", "leaf", "steps")
 
     def __init__(self, entries: tuple[Entry, ...], segments: StackSegments) -> None:
-        self.entries = entries
-        self.steps: dict[int, StackSegment | Push | Pop | None] = {}
+        self.entries = entries  # Ascending
+        self.steps: dict[int, StackSegment | Push | Pop | None] = {}  # Known effects of bytes
         self._completions: dict[Survivors, StackSegment] = {}
         self._segments = segments
         self._out: object = UNREAD
         node, parents = entries[0]
         kind = node.kind
-        self.ended: Survivors = ()
-        self.leaf: ScalarKind | None = None
+        self.ended: Survivors = ()  # Values that end here without another byte
+        self.leaf: ScalarKind | None = None  # Kind of the only position, if it is in a leaf
         if type(kind) is not ScalarKind:
             # Only the document's position is in nothing.
-            self.is_done = not parents and node.phase == DONE
+            self.is_done = not parents and node.phase == DONE  # Whether the document has ended
             return
         self.is_done = False
         if len(entries) == 1:
@@ -136,13 +120,7 @@ class StackSegment:
 
 
 class StackSegments:
-    """The segments of one grammar.
-
-    Args:
-        value: Value node of the document.
-        kinds: Value kinds of the grammar.
-        memory: Count of bytes.
-    """
+    """The segments of one grammar, whose document is of the node `value`."""
 
     def __init__(self, value: ValueNode, kinds: ValueKinds, memory: ByteCount) -> None:
         self.kinds = kinds
@@ -243,30 +221,20 @@ class StackSegments:
 _number = attrgetter("id")
 
 
+@dataclass(slots=True, eq=False)
 class ByteCount:
     """A running count of bytes, shared by the tables of one grammar."""
 
-    __slots__ = ("num_bytes",)
-
-    def __init__(self) -> None:
-        self.num_bytes = 0
+    num_bytes: int = 0
 
 
+@dataclass(slots=True, eq=False)
 class ParseStack:
-    """A segment on a stack. Equal only to itself: made by `ParseStacks`.
+    """A segment on a stack. Equal only to itself: made by `ParseStacks`."""
 
-    Attributes:
-        segment: Top segment.
-        below: Rest of the stack; None under the document's segment.
-        state: Number of the stack; -1 until it has one.
-    """
-
-    __slots__ = ("below", "segment", "state")
-
-    def __init__(self, segment: StackSegment, below: ParseStack | None) -> None:
-        self.segment = segment
-        self.below = below
-        self.state = -1
+    segment: StackSegment  # Top segment
+    below: ParseStack | None  # Rest of the stack; None under the document's segment
+    state: int = -1  # Number of the stack; -1 until it has one
 
     @property
     def is_complete(self) -> bool:
@@ -281,23 +249,14 @@ class ParseStack:
 
 
 class ParseStacks:
-    """The parse stacks of one grammar. Those that a token leads to are states and get a number.
-
-    Args:
-        segments: Segments of the grammar.
-        memory: Count of bytes.
-
-    Attributes:
-        start: Stack of the empty text.
-        by_state: Stacks with a number, by number.
-    """
+    """The parse stacks of one grammar. Those that a token leads to are states and get a number."""
 
     def __init__(self, segments: StackSegments, memory: ByteCount) -> None:
         self.segments = segments
         self.memory = memory
         self._known: dict[tuple[StackSegment, ParseStack | None], ParseStack] = {}
-        self.by_state: list[ParseStack | None] = []
-        self.start = self.of(segments.start, None)
+        self.by_state: list[ParseStack | None] = []  # Stacks with a number, by number
+        self.start = self.of(segments.start, None)  # Stack of the empty text
 
     def of(self, segment: StackSegment, below: ParseStack | None) -> ParseStack:
         """The stack of a segment on another stack."""

@@ -21,21 +21,13 @@ _STRING_OR_MARK = re.compile(rb'"(?:[^"\\]|\\.)*"|[][{},]')
 
 @dataclass(frozen=True, slots=True)
 class TitleSlotValue:
-    """A string of an answer that came out of a hole.
+    """A string of an answer that came out of a hole."""
 
-    Attributes:
-        pointer: JSON pointer of the string in the answer: "/people/0/name".
-        name: The set it comes from.
-        members: Numbers of the members it stands for, ascending; several where they share a text.
-        first_byte: Begin of the value in the answer's bytes, its opening quote.
-        last_byte: End of the value, behind its closing quote.
-    """
-
-    pointer: str
-    name: TitleSlotName
-    members: tuple[int, ...]
-    first_byte: int
-    last_byte: int
+    pointer: str  # JSON pointer of the string in the answer: "/people/0/name"
+    name: TitleSlotName  # The set it comes from
+    members: tuple[int, ...]  # Numbers of the members it stands for, ascending; several share a text
+    first_byte: int  # Begin of the value in the answer's bytes, its opening quote
+    last_byte: int  # End of the value, behind its closing quote
 
 
 def title_slot_values(stacks: ParseStacks, text: bytes) -> list[TitleSlotValue] | None:

@@ -20,7 +20,7 @@ from genret.decoding.grammar.automaton.parse_stacks import (
 )
 from genret.decoding.grammar.leaves.leaf import LeafTokens
 from genret.decoding.grammar.token_trie import TokenNode
-from genret.decoding.grammar.vocabulary import WORD_BITS, Vocabulary
+from genret.decoding.grammar.vocabulary import WORD_BITS, Vocabulary, tokens_of
 
 # An array's header, an entry of the tables and the tuple of a mask.
 _MASK_BYTES = 400
@@ -31,21 +31,17 @@ _made = tuple.__new__
 
 
 class Mask(NamedTuple):
-    """The tokens that may come next.
+    """The tokens that may come next."""
 
-    Attributes:
-        packed: Mask whose bit t % 32 of word t // 32 is token t; read-only. Shape: (ceil(V / 32),), uint32.
-        few: The same tokens, ascending, if they are few; else None.
-    """
-
+    # Bit t % 32 of word t // 32 is token t; read-only. Shape: (ceil(V / 32),), uint32.
     packed: NDArray[np.uint32]
-    few: tuple[int, ...] | None
+    few: tuple[int, ...] | None  # The same tokens, ascending, if they are few; else None
 
     def tokens(self) -> NDArray[np.int64]:
         """The tokens, ascending. Shape: (n,), int64."""
         if self.few is not None:
             return np.array(self.few, dtype=np.int64)
-        return np.flatnonzero(np.unpackbits(self.packed.view(np.uint8), bitorder="little"))
+        return tokens_of(self.packed)
 
 
 _BySegments = dict["StackSegment | None", "Mask | _BySegments"]
@@ -142,9 +138,7 @@ class Masks:
     def _bits(self, tokens: tuple[int, ...]) -> NDArray[np.uint32]:
         """A read-only mask of tokens."""
         if len(tokens) > _SETTING_ONE_BY_ONE:
-            packed = self._vocabulary.packed(tokens)
-            packed.setflags(write=False)
-            return packed
+            return self._vocabulary.packed(tokens)
         octets = bytearray(self._num_octets)
         for token in tokens:
             octets[token >> 3] |= 1 << (token & 7)
@@ -165,21 +159,7 @@ class Walk:
     """One walk, from one stack.
 
     A segment that lists its bytes is followed into the trie. Otherwise its leaves know their tokens, and only
-    what tokens write behind a leaf's end is walked.
-
-    Args:
-        stacks: Parse stacks of the grammar.
-        start: Stack at which tokens begin.
-        root: Root of the vocabulary's trie.
-        is_recorded: Whether to keep the places that tokens lead to.
-
-    Attributes:
-        tokens: Tokens found one by one; some may be found twice.
-        inside: Tokens that leaves know.
-        depth: Number of segments looked at: all stacks with these top segments have the same tokens.
-        places: Segments, and stacks below them, that tokens found one by one lead to or pass; only if
-            recorded.
-        leaves: Entries whose leaves know tokens, and the stacks below; only if recorded.
+    what tokens write behind a leaf's end is walked. Where tokens lead is kept only if it is recorded.
     """
 
     __slots__ = ("_open", "_stacks", "depth", "inside", "leaves", "places", "tokens")
@@ -188,11 +168,12 @@ class Walk:
         self, stacks: ParseStacks, start: ParseStack, root: TokenNode, is_recorded: bool = False
     ) -> None:
         self._stacks = stacks
-        self.tokens: list[int] = []
-        self.inside: list[LeafTokens] = []
-        self.depth = 1
+        self.tokens: list[int] = []  # Tokens found one by one; some may be found twice
+        self.inside: list[LeafTokens] = []  # Tokens that leaves know
+        self.depth = 1  # Segments looked at: all stacks with these top segments have the same tokens
+        # Segments, and stacks below them, that the tokens found one by one lead to or pass.
         self.places: list[tuple[StackSegment, ParseStack | None]] | None = [] if is_recorded else None
-        self.leaves: list[tuple[Entry, ParseStack]] = []
+        self.leaves: list[tuple[Entry, ParseStack]] = []  # Entries whose leaves know tokens; stacks below
         # Places in the trie with the segment, the stack below, and the height above the start's segment.
         waiting: list[tuple[TokenNode, StackSegment, ParseStack | None, int]] = [
             (root, start.segment, start.below, 0)

@@ -22,7 +22,6 @@ from genret.decoding.grammar.holes.text_places import (
     FINAL,
     PLAIN,
     START,
-    WRITTEN,
     TextRange,
     TextSearch,
     pack,
@@ -50,14 +49,10 @@ _LEAF_BYTES = 2048
 
 
 class TextLeaf:
-    """Sorted texts as a leaf (`TitleSlotLeaf`).
+    """Sorted texts, perhaps none, as a leaf (`TitleSlotLeaf`).
 
-    Args:
-        name: Name of the set in schemas.
-        key: Equal for sets of the same texts with the same numbers.
-        texts: The set; it may be empty.
-        searcher: Searcher of the vocabulary.
-        own_bytes: Memory of the order if this leaf alone holds it.
+    `key` is equal for sets of the same texts with the same numbers, `own_bytes` the memory of the order if
+    this leaf alone holds it.
     """
 
     is_shared = True
@@ -89,7 +84,7 @@ class TextLeaf:
     @property
     def num_bytes(self) -> int:
         """Memory beyond the texts and, unless this leaf alone holds it, their order."""
-        found = self._shortest.num_bytes + self._wide.num_bytes + self._tokens.num_bytes
+        found = self._shortest.num_bytes + self._wide.size + self._tokens.size
         return self._own_bytes + found + _LEAF_BYTES
 
     def prepare(self) -> None:
@@ -104,7 +99,7 @@ class TextLeaf:
         self.prepare()
         if not self.is_empty:
             for place in widest_places(self._texts, self._searcher, _WIDE_TEXTS):
-                if self._wide.num_bytes > _WIDE_BYTES:
+                if self._wide.size > _WIDE_BYTES:
                     break
                 self._find_wide(pack(place))
 
@@ -165,14 +160,6 @@ class TextLeaf:
         begin, end, _, mode = self._place(state)
         return self._texts.numbers(begin, end) if mode == FINAL else ()
 
-    def spelling(self, state: int) -> bytes:
-        """The bytes written up to a state, the opening quote included."""
-        begin, _, depth, mode = self._place(state)
-        if mode == START:
-            return b""
-        written = b'"' + spelled(self._texts.text(begin)[:depth])
-        return written + (b'"' if mode == FINAL else WRITTEN[mode])
-
     def _find_wide(self, state: int) -> None:
         at = (state, self._searcher.vocabulary.root)
         if self._wide.get(at) is None:
@@ -197,11 +184,8 @@ class TextSearcher:
     def require(self, texts: TextBatches, spelled: Callable[[bytes], bytes]) -> None:
         """Check that the vocabulary can write every text, by one pass over their bytes.
 
-        A vocabulary that has all bytes of UTF-8 is not compared with the texts.
-
-        Args:
-            texts: Any texts.
-            spelled: Function that spells a byte, or a character, of a text.
+        A vocabulary that has all bytes of UTF-8 is not compared with the texts. `spelled` spells a byte, or a
+        character, of a text.
 
         Raises VocabularyError, which names the first text that cannot be written, and what is missing.
         """
@@ -248,13 +232,7 @@ class TextSearcher:
 
 
 def widest_places(texts: SortedTexts, searcher: TextSearcher, least: int) -> Iterator[TextRange]:
-    """Yield places behind the opening quote and whole tokens, the one with the most texts first.
-
-    Args:
-        texts: At least one text.
-        searcher: Searcher of the vocabulary.
-        least: Fewest texts of a place.
-    """
+    """Yield places with `least` texts or more behind the opening quote and whole tokens, the widest first."""
     start = TextRange(0, len(texts), 0, PLAIN)
     seen = {start}
     waiting = [(-len(texts), start)]

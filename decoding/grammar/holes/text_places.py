@@ -33,19 +33,12 @@ _MASK = (1 << _BITS) - 1
 
 
 class TextRange(NamedTuple):
-    """A run of texts with the same beginning.
+    """A run of texts with the same beginning."""
 
-    Attributes:
-        begin: First text of the run, by its position in the sorted order.
-        end: First text behind the run.
-        depth: Bytes of the texts that are written.
-        mode: `PLAIN`, the part of an escape written behind them, `FINAL` or `START`.
-    """
-
-    begin: int
-    end: int
-    depth: int
-    mode: int
+    begin: int  # First text of the run, by its position in the sorted order
+    end: int  # First text behind the run
+    depth: int  # Bytes of the texts that are written
+    mode: int  # `PLAIN`, the part of an escape written behind them, `FINAL` or `START`
 
 
 def pack(place: TextRange) -> int:

@@ -36,17 +36,7 @@ _Longs = NDArray[np.int64]
 class CountableTexts:
     """Strings without bounds: the part that strings of any lengths share.
 
-    Args:
-        automaton: Automaton of strings with the label `BETWEEN` between characters.
-        walker: Walker of the vocabulary.
-        is_shared: Whether they belong to no single grammar.
-        strings: As for `DfaLeaf`.
-
-    Attributes:
-        automaton: The automaton.
-        body: State behind the opening quote.
-        unbounded: Leaf of the automaton.
-        is_between: Whether a state is between characters. Shape: (S,), bool.
+    The automaton has the label `BETWEEN` between characters; `is_shared` and `strings` are as for `DfaLeaf`.
     """
 
     def __init__(
@@ -57,9 +47,9 @@ class CountableTexts:
         strings: tuple[DfaLeaf, int] | None = None,
     ) -> None:
         self.automaton = automaton
-        self.body = automaton.step(0, QUOTE)
+        self.body = automaton.step(0, QUOTE)  # State behind the opening quote
         self.unbounded = DfaLeaf(automaton, walker, is_shared, strings)
-        self.is_between = automaton.labels == BETWEEN
+        self.is_between = automaton.labels == BETWEEN  # Shape: (S,), bool
         self.longest_token = walker.vocabulary.longest_token_characters
         self.vocabulary = walker.vocabulary
         self._walker = walker
@@ -71,7 +61,7 @@ class CountableTexts:
     @property
     def num_bytes(self) -> int:
         """Memory of the automaton and of all tokens found so far."""
-        return self.unbounded.num_bytes + self._profiles.size + self._kept.num_bytes
+        return self.unbounded.num_bytes + self._profiles.size + self._kept.size
 
     @cached_property
     def completions(self) -> Completions:
@@ -107,10 +97,6 @@ class CountedTextLeaf:
     Args:
         texts: The strings, of any length.
         lengths: Ranges of lengths, at least one; the last may be `ENDLESS`.
-
-    Attributes:
-        texts: The strings, of any length.
-        lengths: The ranges.
     """
 
     def __init__(self, texts: CountableTexts, lengths: Ranges) -> None:
@@ -238,16 +224,10 @@ class CountedTextLeaf:
 
 
 class StringTokens:
-    """The tokens below some places of the trie that go on with a string.
+    """The tokens below some places of the trie that go on with a string from a state on.
 
-    Tokens that begin as many characters and lead to the same state are one class.
-
-    Args:
-        texts: The strings.
-        walker: Walker of the vocabulary.
-        state: State of the automaton at the places.
-        positions: The places.
-        kept: Keeps the tokens of sets of classes.
+    Tokens that begin as many characters and lead to the same state are one class; `kept` keeps the tokens of
+    sets of classes.
     """
 
     def __init__(

@@ -40,8 +40,6 @@ class DfaLeaf:
 
     Args:
         automaton: Automaton of a language that is not empty.
-        walker: Walker of the vocabulary.
-        is_shared: Whether the leaf belongs to no single grammar.
         strings: Leaf of all strings, spelled in one way, and its state between two characters, whose tokens
             are used for states with the same texts.
     """
@@ -69,7 +67,7 @@ class DfaLeaf:
         table = 0
         if "table" in self.__dict__:
             table = self.table.num_row_bytes + self.table.num_bytes
-        return _STATE_BYTES * len(self._labels) + table + self._tokens.num_bytes
+        return _STATE_BYTES * len(self._labels) + table + self._tokens.size
 
     @cached_property
     def table(self) -> TransitionTable:
@@ -143,11 +141,7 @@ class DfaLeaf:
         return found
 
     def _nearly(self, state: int, node: TokenNode) -> LeafTokens | None:
-        """The tokens of a state by those of a place that is nearly like it; None: they differ too much."""
-        return self._by_model(state, node)
-
-    def _by_model(self, state: int, node: TokenNode) -> LeafTokens | None:
-        """The tokens of a state that treats nearly all texts as another one does."""
+        """The tokens of a state that treats nearly all texts as another does; None: they differ too much."""
         model = self.models.of(state)
         if model < 0 or not self.is_alive(model):
             return None
@@ -195,15 +189,10 @@ _Difference = tuple[int, int, int]
 
 
 class StateModels:
-    """Models of the states of one automaton.
+    """Models of the states of one automaton, by its labels and living states as `DfaLeaf` has them.
 
-    Args:
-        automaton: The automaton.
-        label: Function from a state to the label of a text that ends there, -1 for none.
-        is_alive: Function that says whether a state can reach the end of a text.
-        vocabulary: The vocabulary.
-        others: Models of the same automaton with other labels and living states; findings about its rows are
-            shared.
+    `others` are models of the same automaton with other labels and living states; findings about its rows are
+    shared.
     """
 
     def __init__(
@@ -365,15 +354,12 @@ _MOST_REMOVED = 4000
 
 
 class LabelledKeys:
-    """An automaton over all keys of an object, with the labels that each state can still reach.
-
-    Attributes:
-        reachable: By state, a set of labels, bit n for label n.
-    """
+    """An automaton over all keys of an object, with the labels that each state can still reach."""
 
     def __init__(self, leaf: DfaLeaf) -> None:
         self.leaf = leaf
         rows, ends = leaf.automaton.rows, leaf.automaton.ends
+        # By state, a set of labels, bit n for label n.
         self.reachable = reachable = [1 << label if label >= 0 else 0 for label in ends]
         # States are numbered by distance from the start, so few rounds settle everything.
         backwards = range(len(rows) - 1, -1, -1)
@@ -408,14 +394,9 @@ class LabelledKeys:
 
 
 class RestrictedKeys(DfaLeaf):
-    """The keys of an automaton that have certain labels (`Leaf`).
+    """The keys of an automaton that have certain labels, bit n of `allowed` for label n (`Leaf`).
 
     States are those of the automaton of all keys. A state that can reach allowed labels only has its tokens.
-
-    Args:
-        keys: All keys.
-        allowed: Labels, bit n for label n; at least one that some key has.
-        walker: Walker of the vocabulary.
     """
 
     def __init__(self, keys: LabelledKeys, allowed: int, walker: TableWalker) -> None:
@@ -430,7 +411,7 @@ class RestrictedKeys(DfaLeaf):
     def num_bytes(self) -> int:
         """Memory beyond the automaton of all keys."""
         table = self.table.num_bytes if "table" in self.__dict__ else 0
-        return _LEAF_BYTES + 200 * len(self._edges) + table + self._tokens.num_bytes
+        return _LEAF_BYTES + 200 * len(self._edges) + table + self._tokens.size
 
     def step(self, state: int, byte: int) -> int:
         """The state after one byte, -1 if it is not allowed."""
@@ -457,7 +438,7 @@ class RestrictedKeys(DfaLeaf):
         return super().tokens(state, node)
 
     def _nearly(self, state: int, node: TokenNode) -> LeafTokens | None:
-        return None if is_nested(node) else self._by_all_keys(state, node) or self._by_model(state, node)
+        return None if is_nested(node) else self._by_all_keys(state, node) or super()._nearly(state, node)
 
     def _by_all_keys(self, state: int, node: TokenNode) -> LeafTokens | None:
         """The tokens of all keys without those that lead to no allowed key; None: they differ too much."""

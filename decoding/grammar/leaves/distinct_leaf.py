@@ -33,12 +33,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 class _Numbers(Generic[_Key]):
-    """Numbers keys in the order they are met. Safe to use from several threads.
-
-    Attributes:
-        known: The numbers, by key.
-        keys: The keys, by number.
-    """
+    """Numbers keys in the order they are met. Safe to use from several threads."""
 
     __slots__ = ("_lock", "keys", "known")
 
@@ -61,22 +56,13 @@ class _Numbers(Generic[_Key]):
 
 
 class Writings:
-    """States of a leaf together with the text written on the way to them.
+    """States of a leaf together with the text written on the way to them."""
 
-    Args:
-        base: The leaf.
-        texts: Texts written here and in other leaves whose texts are compared.
-        vocabulary: The vocabulary.
-        alike: Splitter of exits, for a leaf with endlessly many texts where only repetition matters; None:
-            every text is told apart.
-    """
-
-    def __init__(
-        self, base: Leaf, texts: Texts, vocabulary: Vocabulary, alike: AlikeExits | None = None
-    ) -> None:
+    def __init__(self, base: Leaf, texts: Texts, vocabulary: Vocabulary, alike: AlikeExits | None) -> None:
+        # Splits exits where only repetition matters and texts are endlessly many; None: all are told apart.
         self.alike = alike
         self.base = base
-        self.texts = texts
+        self.texts = texts  # Written here and in other leaves whose texts are compared
         self.vocabulary = vocabulary
         self.is_title_slot = isinstance(base, TitleSlotLeaf)
         self._pairs = _Numbers((0, 0))
@@ -133,7 +119,7 @@ class DistinctLeaf:
     @property
     def num_bytes(self) -> int:
         """Approximate memory beyond the base; the leaf without exclusions also counts the texts."""
-        own = _LEAF_BYTES + 100 * len(self._on_the_way) + self._tokens.num_bytes
+        own = _LEAF_BYTES + 100 * len(self._on_the_way) + self._tokens.size
         return own if self.excluded else own + self.writings.num_bytes
 
     def step(self, state: int, byte: int) -> int:

@@ -23,15 +23,11 @@ if TYPE_CHECKING:
 
 
 class Exit(NamedTuple):
-    """Tokens that end a leaf's text and go on behind it.
+    """Tokens that end a leaf's text and go on behind it."""
 
-    Attributes:
-        label: Label of the ended text.
-        rest: Bytes that the tokens write behind the text, as a trie (`Vocabulary.rest`). Its root is the
-            place right behind the text and has no tokens itself.
-    """
-
-    label: int
+    label: int  # Label of the ended text
+    # Bytes that the tokens write behind the text, as a trie (`Vocabulary.rest`). Its root is the place right
+    # behind the text and has no tokens itself.
     rest: TokenNode
 
 
@@ -40,17 +36,11 @@ class LeafTokens(NamedTuple):
 
     Tokens all of whose bytes belong to the leaf, also those that end its text exactly, are in `few` or in
     `many`, never in both.
-
-    Attributes:
-        few: Ids of at most `FEW_TOKENS` such tokens, ascending.
-        many: Packed mask of them, laid out as `Vocabulary.empty_mask`; read-only. Shape: (ceil(V / 32),),
-            uint32.
-        exits: Tokens that write at least one byte of the leaf and then more than its text; at most one exit
-            per label, ascending.
     """
 
-    few: tuple[int, ...]
-    many: NDArray[np.uint32] | None
+    few: tuple[int, ...]  # Ids of at most `FEW_TOKENS` such tokens, ascending
+    many: NDArray[np.uint32] | None  # Mask of them, as of `Vocabulary.packed`. Shape: (ceil(V / 32),), uint32
+    # Tokens that write at least one byte of the leaf and then more than its text, by label, ascending.
     exits: tuple[Exit, ...]
 
 
@@ -59,17 +49,11 @@ FEW_TOKENS = 64
 
 
 class TokenWalk(NamedTuple):
-    """The tokens and positions of the vocabulary's trie that a walk has met.
+    """The tokens and positions of the vocabulary's trie that a walk has met."""
 
-    Attributes:
-        tokens: Ids of the tokens that pass, in any order; None if `mask` holds them.
-        mask: The same as a packed mask. Shape: (ceil(V / 32),), uint32.
-        exits: Positions with longer tokens at which a text has ended, by its label.
-    """
-
-    tokens: Sequence[int] | None
-    mask: NDArray[np.uint32] | None
-    exits: dict[int, list[int]]
+    tokens: Sequence[int] | None  # Ids of the tokens that pass, in any order; None if `mask` holds them
+    mask: NDArray[np.uint32] | None  # The same as a packed mask. Shape: (ceil(V / 32),), uint32
+    exits: dict[int, list[int]]  # Positions with longer tokens at which a text has ended, by its label
 
     def leaf_tokens(self, vocabulary: Vocabulary) -> LeafTokens:
         """The result in the form that leaves return."""
@@ -78,9 +62,7 @@ class TokenWalk(NamedTuple):
             return LeafTokens((), self.mask, exits)
         if len(self.tokens) <= FEW_TOKENS:
             return LeafTokens(tuple(sorted(self.tokens)), None, exits)
-        many = vocabulary.packed(self.tokens)
-        many.flags.writeable = False
-        return LeafTokens((), many, exits)
+        return LeafTokens((), vocabulary.packed(self.tokens), exits)
 
 
 class Leaf(Protocol):
@@ -141,11 +123,6 @@ _STATE_BYTES = 280
 
 class SparseLeaf:
     """A labelled trie of byte strings (`Leaf`); its tokens are found by `edges`.
-
-    Args:
-        key: Equal for equal languages with equal labels.
-        texts: Byte strings with their labels; at least one, none of them empty.
-        is_shared: Whether it belongs to no single grammar.
 
     Raises ValueError if there is no text, or an empty one.
     """
@@ -217,15 +194,10 @@ class SparseLeaf:
 
 @dataclass(frozen=True, slots=True)
 class TitleSlotName:
-    """The set that a schema asks for.
+    """The set that a schema asks for."""
 
-    Attributes:
-        index: Name of the index, `x-genret-index`.
-        predicate: Filter of its entities as it was written, `x-genret-filter`; None: all.
-    """
-
-    index: str
-    predicate: str | None = None
+    index: str  # Name of the index, `x-genret-index`
+    predicate: str | None = None  # Filter of its entities as it was written, `x-genret-filter`; None: all
 
 
 @runtime_checkable
@@ -252,12 +224,7 @@ Raises TitleSlotError, whose message says what is missing or unreadable.
 
 
 class TitleSlotError(Exception):
-    """A schema names a set that does not exist, or a filter that cannot be read.
-
-    Args:
-        message: Message with the name and the reason.
-        keyword: Keyword at fault, `x-genret-index` or `x-genret-filter`.
-    """
+    """A schema names a set that does not exist, or a filter that cannot be read: the keyword at fault."""
 
     def __init__(self, message: str, keyword: str = "x-genret-index") -> None:
         super().__init__(message)
@@ -271,23 +238,16 @@ _EXIT_BYTES = 120
 
 
 class TokenCache(BoundedCache[Hashable, LeafTokens]):
-    """Keeps the results of `Leaf.tokens` by state and place in the trie.
+    """Keeps the results of `Leaf.tokens` by state and place in the trie, in about `max_bytes`.
 
-    Every mask reads it, so reading takes no lock and moves nothing: the oldest entries leave first.
-
-    Args:
-        max_bytes: Most memory of all entries, about; the last one stays whatever its size.
+    Every mask reads it, so reading takes no lock and moves nothing: the oldest entries leave first. The last
+    one stays whatever its size.
     """
 
     __slots__ = ()
 
     def __init__(self, max_bytes: int = 64 << 20) -> None:
         super().__init__(max_bytes, _size, max_value_size=math.inf)
-
-    @property
-    def num_bytes(self) -> int:
-        """Approximate memory of all entries."""
-        return self.size
 
     get = BoundedCache.peek
 

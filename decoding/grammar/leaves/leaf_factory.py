@@ -53,9 +53,6 @@ class Leaves:
 
     Safe to use from several threads: two that ask for the same new leaf get the same one.
 
-    Args:
-        vocabulary: The vocabulary.
-
     Raises VocabularyError if the tokenizer cannot write the brackets, quotes, colons and commas of JSON.
     """
 
@@ -106,27 +103,16 @@ class Leaves:
     def texts(self, texts: TextSet, canonical: bool = False) -> Leaf:
         """Strings of a set that is not empty, quotes included, with label 0.
 
-        Args:
-            texts: The set.
-            canonical: Whether every text has one spelling; sets with more than bounds on the length always
-                have.
+        `canonical`: every text has one spelling; sets with more than bounds on the length always have.
 
-        Raises:
-            AutomatonLimitError: The automaton would have too many states.
-            VocabularyError: The tokenizer cannot write any of the texts.
+        Raises AutomatonLimitError for too many states, VocabularyError if none of the texts can be written.
         """
         return self._of(("texts", texts, canonical), lambda: self._new_texts(texts, canonical))
 
     def numbers(self, numbers: NumberSet, canonical: bool = False) -> Leaf:
-        """Numbers of a set that is not empty, with label 0.
+        """Numbers of a set that is not empty, with label 0; in one spelling each if `canonical`.
 
-        Args:
-            numbers: The set.
-            canonical: Whether every number has one spelling.
-
-        Raises:
-            AutomatonLimitError: The automaton would have too many states.
-            VocabularyError: The tokenizer cannot write any of the numbers.
+        Raises AutomatonLimitError for too many states, VocabularyError if none of the numbers can be written.
         """
         is_shared = numbers in _SHARED_NUMBERS
         return self._of(
@@ -150,15 +136,9 @@ class Leaves:
         )
 
     def keys(self, automaton: ByteDfa, allowed: frozenset[int]) -> Leaf:
-        """Those texts of an automaton that have certain labels.
+        """Those keys of an object, quotes included, that have certain labels.
 
-        Args:
-            automaton: Automaton of all keys of an object, quotes included.
-            allowed: At least one label that some key has.
-
-        Raises:
-            ValueError: No key has such a label.
-            VocabularyError: The tokenizer cannot write any of the keys.
+        Raises ValueError if no key has such a label, VocabularyError if none of the keys can be written.
         """
         bits = sum(1 << label for label in allowed)
         return self._of(("keys", automaton.digest, bits), lambda: self._new_keys(automaton, bits))

@@ -49,24 +49,15 @@ class TransitionTable(NamedTuple):
     """An automaton as the walks read it.
 
     Rows are written when a walk first needs them: automata of counted patterns have 100,000 states, of which
-    one walk meets some hundreds.
-
-    Attributes:
-        next_state: Next state by state and byte, -1 for none, for states with a written row. Shape: (S, 256),
-            int32.
-        is_written: Whether a state's row is written. Shape: (S,), uint8.
-        edges: First byte, last byte and next state, by state. Shape: (E, 3), int32, read-only.
-        edge_begin: Index of each state's first edge. Shape: (S + 1,), int32, read-only.
-        label: Label by state, -1 where no text ends. Shape: (S,), int32, contiguous, read-only.
-        alive: Whether a state may be reached. Shape: (S,), bool, read-only.
+    one walk meets some hundreds. The last four arrays are read-only.
     """
 
-    next_state: NDArray[np.int32]
-    is_written: NDArray[np.uint8]
-    edges: NDArray[np.int32]
-    edge_begin: NDArray[np.int32]
-    label: NDArray[np.int32]
-    alive: NDArray[np.bool_]
+    next_state: NDArray[np.int32]  # By state and byte, -1 for none, for written rows. Shape: (S, 256)
+    is_written: NDArray[np.uint8]  # Whether a state's row is written. Shape: (S,)
+    edges: NDArray[np.int32]  # First byte, last byte and next state, by state. Shape: (E, 3)
+    edge_begin: NDArray[np.int32]  # Index of each state's first edge. Shape: (S + 1,)
+    label: NDArray[np.int32]  # Label by state, -1 where no text ends. Shape: (S,), contiguous
+    alive: NDArray[np.bool_]  # Whether a state may be reached. Shape: (S,)
 
     @staticmethod
     def of_automaton(automaton: ByteDfa) -> TransitionTable:
@@ -165,11 +156,7 @@ class TableWalker:
     ) -> tuple[Ints, Ints, Ints]:
         """List the positions below some that pass, the state at each, and a count, with NumPy.
 
-        Args:
-            table: The automaton.
-            state: State at each of the positions.
-            positions: Positions to begin at.
-            counted: Whether steps out of a state are counted, except by a quote. Shape: (S,), bool.
+        Steps out of states that are `counted` count, except by a quote. Shape: (S,), bool.
         """
         trie, next_state = self.vocabulary.trie, table.written()
         child_begin, child = trie.children
@@ -229,9 +216,7 @@ class TableWalker:
             exits.setdefault(label, []).append(place)
         if len(tokens) <= FEW_TOKENS:
             return TokenWalk(tokens.tolist(), None, exits)
-        mask = self.vocabulary.packed(tokens)
-        mask.flags.writeable = False
-        return TokenWalk(None, mask, exits)
+        return TokenWalk(None, self.vocabulary.packed(tokens), exits)
 
 
 _Number = TypeVar("_Number", bound=np.generic)

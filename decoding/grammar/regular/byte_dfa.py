@@ -23,11 +23,7 @@ _HASHED_AT_ONCE = 1024
 
 
 class ByteDfa(Automaton):
-    """A regular language of byte strings. Equal automata have equal `digest`.
-
-    Attributes:
-        digest: Digest of the contents.
-    """
+    """A regular language of byte strings. Equal automata have equal `digest`."""
 
     __slots__ = ("_edges", "_sizes", "digest")
 
@@ -97,12 +93,9 @@ class ByteDfa(Automaton):
         """Whether the text is in the language."""
         return self.label_of(text) >= 0
 
-    def shortest(self, state: int = 0) -> bytes:
-        """The first in byte order of the shortest texts that lead from the state to a final one.
-
-        Raises ValueError for the empty language.
-        """
-        return bytes(self._shortest(state))
+    def shortest(self) -> bytes:
+        """The first in byte order of the shortest texts. Raises ValueError for the empty language."""
+        return bytes(self._shortest())
 
 
 def _read_only(array: NDArray[np.int32]) -> NDArray[np.int32]:
@@ -125,11 +118,8 @@ _LENGTHS = (
 def byte_edges(row: Sequence[Edge], make_state: MakeState) -> list[Edge]:
     """Edges over the first byte of characters, with states for the bytes behind it.
 
-    Overlong sequences and surrogates are left out.
-
-    Args:
-        row: Edges over code points (first, last, next), sorted and disjoint, without surrogates.
-        make_state: Function that interns a state behind some bytes of a character.
+    Overlong sequences and surrogates are left out. `make_state` interns a state behind some bytes of a
+    character.
     """
     out: list[Edge] = []
     for length, low, high, mark in _LENGTHS:

@@ -111,9 +111,8 @@ class CompletionCosts:
 class Completions:
     """Ways to complete the texts of an automaton.
 
-    Args:
-        edges: First state, last state and cost of each step. Shape: (E, 3), int64.
-        is_end: Whether a text may end in a state. Shape: (S,), bool.
+    `edges` are first state, last state and cost of each step, (E, 3), int64; `is_end` says whether a text may
+    end in a state, (S,), bool.
     """
 
     def __init__(self, edges: _Longs, is_end: NDArray[np.bool_]) -> None:
@@ -147,7 +146,8 @@ class Completions:
     def of_characters(dfa: Dfa) -> Completions:
         """The ways of an automaton over code points."""
         steps = {(state, edge[2], CHARACTER + 1) for state, row in enumerate(dfa.rows) for edge in row}
-        return Completions(_rows(steps), np.array(dfa.is_final))
+        edges = np.array(sorted(steps), dtype=np.int64).reshape(-1, 3)
+        return Completions(edges, np.array(dfa.is_final))
 
     @staticmethod
     def of_bytes(automaton: ByteDfa, is_between: NDArray[np.bool_]) -> Completions:
@@ -186,7 +186,3 @@ class Completions:
         table = np.array(rows)
         inside = self._within.before(table)
         return CompletionCosts(np.minimum(table, inside), period, gain, least)
-
-
-def _rows(steps: set[tuple[int, int, int]]) -> _Longs:
-    return np.array(sorted(steps), dtype=np.int64).reshape(-1, 3)

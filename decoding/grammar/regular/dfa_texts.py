@@ -11,11 +11,8 @@ from genret.decoding.grammar.regular.minimise import Edge, Row, joined, renumber
 def automaton_of(texts: Sequence[Sequence[int]], labels: Sequence[int]) -> tuple[list[Row], list[int]]:
     """Canonical rows and labels of a finite set of sequences of symbols.
 
-    States with the same future are made once, ends first, so nothing is left to merge.
-
-    Args:
-        texts: Sequences, sorted, without repeats, at least one.
-        labels: Label of each text, 0 or more.
+    States with the same future are made once, ends first, so nothing is left to merge. Texts are sorted, at
+    least one, without repeats; labels are 0 or more.
     """
     known: dict[tuple[int, Row], int] = {}
     out_rows: list[Row] = []
@@ -63,14 +60,6 @@ def automaton_of(texts: Sequence[Sequence[int]], labels: Sequence[int]) -> tuple
 
 # One state of 256 checks the clock: a state may have hundreds of edges.
 _CHECKED_BITS = 255
-# A row and its place, and an edge with the numbers in it, measured with tracemalloc.
-_STATE_BYTES = 90
-_EDGE_BYTES = 140
-
-
-def rows_bytes(rows: Sequence[Row]) -> int:
-    """Approximate memory of an automaton."""
-    return _STATE_BYTES * len(rows) + _EDGE_BYTES * sum(map(len, rows))
 
 
 def bottom_up(rows: Sequence[Row]) -> list[int] | None:
@@ -104,12 +93,9 @@ def _sources(rows: Sequence[Row]) -> tuple[list[int], list[list[int]]]:
 
 
 def count_texts(rows: Sequence[Row], is_end: Sequence[bool], most: int | None = None) -> int | None:
-    """Count the texts; None: infinitely many.
+    """Count the texts; None: infinitely many. Every state can be reached and can reach an end.
 
-    Args:
-        rows: Edges of every state; every state can be reached and can reach an end.
-        is_end: Whether a text may end in a state.
-        most: Number at which counting stops: counts may have as many digits as the longest text has symbols.
+    Counting stops at `most`: counts may have as many digits as the longest text has symbols.
     """
     order = bottom_up(rows)
     if order is None:

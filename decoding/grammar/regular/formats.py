@@ -224,11 +224,9 @@ _PRIVATE = r"\uE000-\uF8FF\u{F0000}-\u{FFFFD}\u{100000}-\u{10FFFD}"
 
 
 def _references(more: str = "", in_query: str = "") -> tuple[str, str]:
-    """The patterns of RFC 3986's grammar, with a scheme and possibly without; RFC 3987's has more characters.
+    """The patterns of RFC 3986's grammar, with a scheme and possibly without.
 
-    Args:
-        more: Characters beyond ASCII that are allowed everywhere.
-        in_query: Further characters of the query.
+    RFC 3987's has `more` characters everywhere, and further ones `in_query`.
     """
     plain = f"{_UNRESERVED}{_SUB_DELIMS}{more}"
     char = f"(?:[{plain}:@]|{_ESCAPED})"
@@ -385,15 +383,10 @@ def regex() -> Dfa:
 
 
 class Enforcement(Enum):
-    """The precision of a format's automaton.
-
-    Attributes:
-        EXACT: The automaton accepts exactly the texts of the format.
-        SUBSET: The automaton accepts texts of the format only, but not all of them; its complement must not
-            be taken for the texts outside the format.
-    """
+    """The precision of a format's automaton."""
 
     EXACT = "enforced"
+    # Not all texts of the format: the complement must not be taken for the texts outside the format.
     SUBSET = "enforced as a subset"
 
 

@@ -31,14 +31,10 @@ _Template = tuple[tuple[Row, ...], Row]
 
 
 def _template(shape: Row, end: int) -> _Template:
-    """Edges over bytes for edges over code points, whatever states they lead to.
+    """The states inside characters, each behind those it leads to, and edges over bytes.
 
-    Args:
-        shape: Edges over code points, sorted and disjoint, to targets that are numbered from 0.
-        end: Number of the state behind the closing quote, -1 if the text does not end.
-
-    Returns:
-        The states inside characters, each behind those it leads to, and the edges.
+    The edges over code points lead to targets that are numbered from 0; `end` is the state behind the closing
+    quote, -1 if the text does not end.
     """
     num_targets = max(end, max((target for _, _, target in shape), default=-1)) + 1
     inner: dict[Row, int] = {}
@@ -117,12 +113,9 @@ class _Speller:
         return known
 
     def spelled(self, row: Sequence[Edge], base: int, end: int) -> Row:
-        """Edges over bytes for edges over code points.
+        """Edges over bytes for edges over code points, with `base` added to the states they lead to.
 
-        Args:
-            row: Edges over code points, sorted and disjoint.
-            base: Number added to the states they lead to.
-            end: State behind the closing quote, -1 if the text does not end.
+        `end` is the state behind the closing quote, -1 if the text does not end.
         """
         numbers: dict[int, int] = {}
         shape = [(first, last, numbers.setdefault(target, len(numbers))) for first, last, target in row]

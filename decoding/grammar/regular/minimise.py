@@ -36,10 +36,8 @@ def explored(
 ) -> tuple[list[list[Edge]], list[int]]:
     """The rows and labels of all states that one leads to. Raises AutomatonLimitError for too many.
 
-    Args:
-        start: Description of the start; equal descriptions are one state.
-        expand: The label of a state and its edges (first, last, next), sorted and disjoint.
-        weigh: Size of a description, which counts as edges do; None: 0.
+    `expand` tells the label of a state and its edges, sorted and disjoint, by its description; equal
+    descriptions are one state. The size of a description, by `weigh`, counts as edges do.
     """
     numbers = {start: 0}
     order = [start]

@@ -43,21 +43,14 @@ def holds(condition: int, before: int, behind: int) -> bool:
 
 
 class Nfa:
-    """States made one by one, edges over sets of symbols, and steps without a symbol.
-
-    Attributes:
-        edges: By state, edges as (number of a set of symbols, next state).
-        steps: By state, steps as (next state, condition).
-        labels: By state, the label of texts that end there, -1 where none do.
-        charsets: Numbers of the sets of symbols of edges.
-        conditions: All conditions of steps.
-    """
+    """States made one by one, edges over sets of symbols, and steps without a symbol."""
 
     def __init__(self) -> None:
+        # By state: (number of a set of symbols, next state); (next state, condition); label of an ended text.
         self.edges: list[list[tuple[int, int]]] = []
         self.steps: list[list[tuple[int, int]]] = []
         self.labels: list[int] = []
-        self.charsets: dict[Ranges, int] = {}
+        self.charsets: dict[Ranges, int] = {}  # Numbers of the sets of symbols
         self.conditions: set[int] = set()
 
     def state(self, label: int = -1) -> int:

@@ -101,32 +101,26 @@ def decimal_places(number: Exact) -> int:
 
 
 class Divisibility:
-    """A condition of divisibility, for reading numbers digit by digit.
-
-    Attributes:
-        places: Digits behind the point that matter; with any further digit but 0 a number is on no lattice.
-        otherwise: Whether numbers on no lattice meet the condition.
-        moduli: Modulus of the number read so far, in units of its last place, by the digits read behind the
-            point. Shape: (places + 1,).
-    """
+    """A condition of divisibility, for reading numbers digit by digit."""
 
     __slots__ = ("_steps", "moduli", "otherwise", "places")
 
     def __init__(self, lattices: Lattices) -> None:
         steps = [(step, factor) for step, factor in lattices if step]
+        # Whether numbers on no lattice meet the condition.
         self.otherwise = bool(lattices) and not lattices[0][0]
+        # Digits behind the point that matter; with any further digit but 0 a number is on no lattice.
         self.places = max((decimal_places(step) for step, _ in steps), default=0)
         scale = 10**self.places
         self._steps = [(int(step * scale), factor) for step, factor in steps]
         modulus = lcm(*(step for step, _ in self._steps))
+        # Of the number read so far, in units of its last place, by the digits read behind the point.
         self.moduli = [modulus // gcd(modulus, 10 ** (self.places - read)) for read in range(self.places + 1)]
 
     def meets(self, read: int, digits: int) -> bool:
-        """Whether a number meets the condition.
+        """Whether the number with `read` digits behind the point, at most `places`, meets the condition.
 
-        Args:
-            read: Digits behind the point, at most `places`.
-            digits: All digits as one number; may be reduced modulo `moduli[read]`.
+        `digits` are all its digits as one number, which may be reduced modulo `moduli[read]`.
         """
         number = digits * 10 ** (self.places - read)
         return self.otherwise + sum(factor for step, factor in self._steps if not number % step) == 1
@@ -150,28 +144,21 @@ class Divisibility:
 
 
 class Magnitudes:
-    """A set of numbers from 0 up.
-
-    Attributes:
-        places: Digits behind the point in one unit: enough for all cuts and steps.
-        cuts: Cuts in units, ascending, the first one 0. Shape: (n,).
-        points: Whether each cut belongs to the set. Shape: (n,).
-        between: Index of the condition above each cut. Shape: (n,).
-        conditions: The conditions; the first two are none and all.
-    """
+    """A set of numbers from 0 up."""
 
     __slots__ = ("between", "conditions", "cuts", "is_everything", "places", "points")
 
     def __init__(self, cuts: list[Exact], points: list[bool], between: list[Lattices]) -> None:
         kinds = list(dict.fromkeys((NO_NUMBER, ALL_NUMBERS, *between)))
-        self.conditions = [Divisibility(kind) for kind in kinds]
+        self.conditions = [Divisibility(kind) for kind in kinds]  # The first two are none and all
+        # Digits behind the point in one unit: enough for all cuts and steps.
         self.places = max(
             max(map(decimal_places, cuts)), max(condition.places for condition in self.conditions)
         )
         scale = 10**self.places
-        self.cuts = [int(cut * scale) for cut in cuts]
-        self.points = points
-        self.between = [kinds.index(kind) for kind in between]
+        self.cuts = [int(cut * scale) for cut in cuts]  # In units, ascending, the first one 0
+        self.points = points  # Whether each cut belongs to the set
+        self.between = [kinds.index(kind) for kind in between]  # Index of the condition above each cut
         self.is_everything = points == [True] and self.between == [1]
 
     def inside(self, low: int, high: int) -> int:

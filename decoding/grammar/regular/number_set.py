@@ -34,16 +34,14 @@ from genret.decoding.grammar.regular.number_magnitudes import (
 
 MAX_DIGITS = 400
 """Most decimal places before or behind the point of a number in a schema; floats have up to 324."""
-MAX_DIGITS_OF_VALUE = 100_000
-"""The same for numbers that are only looked up."""
 
 
-def exact(number: Decimal | int | float, max_digits: int = MAX_DIGITS) -> Exact:
+def exact(number: Decimal | int | float) -> Exact:
     """The number without rounding; a float counts as the decimal it prints as.
 
     Raises:
         ValueError: Not a finite number.
-        AutomatonLimitError: More than `max_digits` decimal places on one side of the point.
+        AutomatonLimitError: More than `MAX_DIGITS` decimal places on one side of the point.
     """
     if isinstance(number, int):
         return int(number)
@@ -51,10 +49,10 @@ def exact(number: Decimal | int | float, max_digits: int = MAX_DIGITS) -> Exact:
     if not decimal.is_finite():
         raise ValueError(f"{decimal} is not a JSON number")
     exponent = decimal.as_tuple().exponent
-    if decimal.adjusted() > max_digits or (isinstance(exponent, int) and exponent < -max_digits):
+    if decimal.adjusted() > MAX_DIGITS or (isinstance(exponent, int) and exponent < -MAX_DIGITS):
         if not decimal:
             return 0
-        raise AutomatonLimitError(f"it has a number of more than {max_digits:,} digits")
+        raise AutomatonLimitError(f"it has a number of more than {MAX_DIGITS} digits")
     fraction = Fraction(decimal)
     return fraction.numerator if fraction.denominator == 1 else fraction
 
@@ -153,14 +151,8 @@ class NumberSet:
             total += count
         return total
 
-    def contains(self, number: Decimal | int | float) -> bool:
-        """Whether the number is in the set; a float counts as the decimal it prints as.
-
-        Raises ValueError for a number that is not finite, AutomatonLimitError for one with too many digits.
-        """
-        return self._holds(exact(number, MAX_DIGITS_OF_VALUE))
-
-    def _holds(self, number: Exact) -> bool:
+    def has(self, number: Exact) -> bool:
+        """Whether the number is in the set."""
         index = bisect_left(self._cuts, number)
         if index < len(self._cuts) and self._cuts[index] == number:
             return self._points[index]
@@ -192,7 +184,7 @@ class NumberSet:
             meet(self._between[_above(self._cuts, cut)], other._between[_above(other._cuts, cut)])
             for cut in cuts
         ]
-        return NumberSet(cuts, tuple(self._holds(cut) and other._holds(cut) for cut in cuts), tuple(between))
+        return NumberSet(cuts, tuple(self.has(cut) and other.has(cut) for cut in cuts), tuple(between))
 
     def __or__(self, other: NumberSet) -> NumberSet:
         return ~(~self & ~other)
@@ -286,7 +278,7 @@ def _exact_multiple(number: int, step: Exact) -> Exact:
 
 def _spell(numbers: NumberSet, canonical: bool) -> ByteDfa:
     numbers = _with_few_multiples_listed(numbers)
-    positive, negative = magnitudes(numbers._cuts, numbers._points, numbers._between, numbers._holds(0))
+    positive, negative = magnitudes(numbers._cuts, numbers._points, numbers._between, numbers.has(0))
     if canonical:
         negative.points[0] = False
     return _NumberReader(positive, negative, canonical).automaton()

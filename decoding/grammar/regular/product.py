@@ -29,17 +29,11 @@ Automaton = tuple[Sequence[Row], Sequence[int]]
 
 
 class Combination(NamedTuple):
-    """A Boolean combination of two languages.
+    """A Boolean combination of two languages."""
 
-    Attributes:
-        label: Label of a text by its labels on both sides, -1 for a side that does not have it.
-        left_alone: Whether a text may go on where only the left side can follow.
-        right_alone: Whether a text may go on where only the right side can follow.
-    """
-
-    label: Callable[[int, int], int]
-    left_alone: bool
-    right_alone: bool
+    label: Callable[[int, int], int]  # Label of a text by its labels on both sides, -1 for no label
+    left_alone: bool  # Whether a text may go on where only the left side can follow
+    right_alone: bool  # Whether a text may go on where only the right side can follow
 
 
 UNION = Combination(lambda left, right: left if left >= 0 else right, True, True)

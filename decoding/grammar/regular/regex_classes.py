@@ -83,11 +83,9 @@ def chars_between(first: int, last: int) -> CharClass:
 
 @cache
 def named_class(letter: str, portable: bool) -> CharClass:
-    r"""`\d`, `\w`, `\s`, `.` and their opposites, by letter.
+    r"""`\d`, `\w`, `\s` and their opposites by letter, and `.`, all but line ends.
 
-    Args:
-        letter: One of "dwsDWS."; "." is all but line ends.
-        portable: Whether Python's reading counts beside that of ECMA-262.
+    If it is `portable`, Python's reading counts beside that of ECMA-262.
     """
     if letter in "DWS":
         return ~named_class(letter.lower(), portable)

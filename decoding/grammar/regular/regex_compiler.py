@@ -29,11 +29,11 @@ run in the same state, and more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from genret.decoding.grammar.compile_options import current_budget
 from genret.decoding.grammar.regular.dfa import Dfa
-from genret.decoding.grammar.regular.minimise import Row, canonical, explored, symbols_by_target
+from genret.decoding.grammar.regular.minimise import canonical, explored, symbols_by_target
 from genret.decoding.grammar.regular.nfa import Condition, Nfa, Side, holds
 from genret.decoding.grammar.regular.product import over_symbols
 from genret.decoding.grammar.regular.ranges import (
@@ -127,11 +127,10 @@ def language(
     absorbing = accepting if goes_on else -1
     if not builder.looks:
         return Dfa(*nfa.determinise(start, WORD, before, absorbing))
-
-    def make(look: Look, side: Side) -> Dfa:
-        return _look_language(look, side, sure)
-
-    return Dfa(*determinise_with_looks(nfa, start, builder.looks, make, before, absorbing))
+    runs = _Runs(nfa, builder.looks, sure, absorbing)
+    first = (frozenset([(start, _NO_LOOKAHEADS)]), before, runs.at_begin)
+    rows, labels = canonical(*explored(first, runs.expand, lambda key: len(key[0])))
+    return Dfa(over_symbols(rows, runs.parts), labels)
 
 
 def _look_language(look: Look, before: Side, sure: bool) -> Dfa:
@@ -179,7 +178,7 @@ class _Builder:
             nfa.step(start, end, node.condition)
             if node.loose and not self._sure:
                 ahead = Concatenation((_LINE_FEED, Assertion(Condition.AT_END)))
-                nfa.step(start, end, self._look(Look(ahead, ahead=True, negative=False, position=0)))
+                nfa.step(start, end, self._look(Look(ahead, ahead=True, negative=False)))
             return end
         nfa.step(start, end, self._look(node))
         return end
@@ -251,35 +250,10 @@ _NO_LOOKAHEADS: frozenset[_PendingLookahead] = frozenset()
 _Key = tuple[frozenset[_Run], int, tuple[int, ...]]
 
 
-def determinise_with_looks(
-    nfa: Nfa,
-    start: int,
-    looks: Sequence[Look],
-    make: Callable[[Look, Side], Dfa],
-    before: int,
-    absorbing: int,
-) -> tuple[list[Row], list[int]]:
-    """Minimal rows and labels of a pattern with looks.
-
-    Args:
-        nfa: The pattern.
-        start: State before the first symbol.
-        looks: Looks in the order of their conditions.
-        make: Function that makes the automaton of the rest of the text (ahead) or of the text so far (behind)
-            by the side in front of the place that looks ahead.
-        before: Side of the text's beginning.
-        absorbing: A state that reads everything, -1 for none.
-    """
-    runs = _Runs(nfa, looks, make, absorbing)
-    first = (frozenset([(start, _NO_LOOKAHEADS)]), before, runs.at_begin)
-    rows, labels = canonical(*explored(first, runs.expand, lambda key: len(key[0])))
-    return over_symbols(rows, runs.parts), labels
-
-
 class _Runs:
-    def __init__(
-        self, nfa: Nfa, looks: Sequence[Look], make: Callable[[Look, Side], Dfa], absorbing: int
-    ) -> None:
+    """Sets of runs as states over classes of symbols; `looks` are in the order of their conditions."""
+
+    def __init__(self, nfa: Nfa, looks: Sequence[Look], sure: bool, absorbing: int) -> None:
         self._nfa = nfa
         self._absorbing = absorbing
         numbers: dict[Dfa, int] = {}
@@ -288,10 +262,10 @@ class _Runs:
         self._behind: dict[int, int] = {}
         for index, look in enumerate(looks):
             if not look.ahead:
-                self._behind[index] = numbers.setdefault(make(look, Side.EDGE), len(numbers))
+                self._behind[index] = numbers.setdefault(_look_language(look, Side.EDGE, sure), len(numbers))
                 continue
             sides = tuple(Side) if any_part(look.part, _minds_what_is_before) else (Side.OTHER,)
-            made = {side: make(look, side) for side in sides}
+            made = {side: _look_language(look, side, sure) for side in sides}
             for side in Side:
                 dfa = made.get(side, made[Side.OTHER])
                 self._ahead[index, side] = numbers.setdefault(dfa, len(numbers))

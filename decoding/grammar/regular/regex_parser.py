@@ -56,33 +56,19 @@ class Repetition:
 
 @dataclass(frozen=True, slots=True)
 class Assertion:
-    """A condition on the place in the text.
-
-    Attributes:
-        condition: The condition.
-        loose: Whether the end in front of a last line feed counts as well, under another reading of the
-            pattern.
-    """
+    """A condition on the place in the text."""
 
     condition: Condition
-    loose: bool = False
+    loose: bool = False  # Whether the end in front of a last line feed counts, too, under another reading
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A lookahead or lookbehind.
+    """A lookahead or lookbehind."""
 
-    Attributes:
-        part: Pattern that is looked for.
-        ahead: Whether it is looked for ahead, not behind.
-        negative: Whether it must be absent.
-        position: Position in the pattern, for messages.
-    """
-
-    part: Node
-    ahead: bool
-    negative: bool
-    position: int
+    part: Node  # Pattern that is looked for
+    ahead: bool  # Whether it is looked for ahead, not behind
+    negative: bool  # Whether it must be absent
 
 
 Node = Chars | Concatenation | Alternation | Repetition | Assertion | Look
@@ -102,28 +88,15 @@ def any_part(node: Node, wanted: Callable[[Node], bool]) -> bool:
 
 
 class PatternError(GrammarError):
-    """A text is not a regular expression.
-
-    Args:
-        reason: Reason as one clause.
-        pattern: The whole expression.
-        position: Position of the error, in characters from 0.
-    """
+    """A text is not a regular expression; `position` is in characters from 0."""
 
     def __init__(self, reason: str, pattern: str, position: int) -> None:
-        super().__init__(f"{reason} at position {position} of {_shown(pattern)}")
-        self.reason = reason
-        self.pattern = pattern
-        self.position = position
+        shown = repr(pattern if len(pattern) <= 120 else pattern[:117] + "...")
+        super().__init__(f"{reason} at position {position} of {shown}")
 
 
 class UnsupportedPatternError(PatternError):
     """A regular expression uses what is not regular, not clear or not supported here."""
-
-
-def _shown(pattern: str) -> str:
-    """The pattern for a message, cut if it is long."""
-    return repr(pattern if len(pattern) <= 120 else pattern[:117] + "...")
 
 
 _CONTROL_ESCAPES = {"t": 0x09, "n": 0x0A, "v": 0x0B, "f": 0x0C, "r": 0x0D}
@@ -227,7 +200,7 @@ class _Parser:
                     raise self._unsupported("an anchor or a look inside of what looks behind", start)
                 if ahead and any_part(part, lambda inner: isinstance(inner, Look) and not inner.ahead):
                     raise self._unsupported("what looks behind inside of what looks ahead", start)
-                return Look(part, ahead, negative, start)
+                return Look(part, ahead, negative)
         if self._take("?#"):
             end = self._text.find(")", self._at)
             if end < 0:

@@ -17,18 +17,14 @@ class TextSet:
     A set is the texts of an automaton, those of some lengths, or those of both. Lengths stay numbers where
     counting in the automaton would take many states: `maxLength: 65536` costs nothing. A set of both has no
     only form, and is counted out for `~`, and for `|` and `-` with most others.
-
-    Attributes:
-        lengths: Ranges of lengths in code points; the last may be `ENDLESS`.
-        dfa: The automaton; None: all texts.
     """
 
     __slots__ = ("dfa", "lengths")
 
     def __init__(self, lengths: Ranges, dfa: Dfa | None) -> None:
         """Not to be called with both: `of` brings a set into its form."""
-        self.lengths = lengths
-        self.dfa = dfa
+        self.lengths = lengths  # In code points; the last may be `ENDLESS`
+        self.dfa = dfa  # None: all texts
 
     @staticmethod
     def of(least: int = 0, most: int | None = None, automaton: Dfa | None = None) -> TextSet:

@@ -7,6 +7,7 @@ cheapest assignment of different values to places tells how short an array can b
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -126,8 +127,7 @@ class QuotaArrayShape(ArrayShape):
             for all that follow. For a counter with an upper bound every way says truly whether it counts;
             for others an item may count for less than it could.
         counters: The bounds on the counted kinds.
-        least: Fewest items.
-        most: Most items; None is no bound.
+        least, most: Fewest and most items; None is no bound.
     """
 
     __slots__ = ("_counters", "_last", "_least", "_most", "_options", "_places", "_sizes", "_tops")
@@ -236,10 +236,8 @@ class UniqueArrayShape(ArrayShape):
     Items already written are remembered by the labels of their texts, so values must have one spelling each.
 
     Args:
-        leaves: The vocabulary's leaves.
         places: Leaves for every place, none where it can have no value; the last place is that of all others.
-        least: Fewest items.
-        most: Most items; None is no bound.
+        least, most: Fewest and most items; None is no bound.
     """
 
     __slots__ = ("_cheap", "_factory", "_least", "_most", "_options", "_places", "_remaining", "_sizes")
@@ -359,7 +357,7 @@ class UniqueArrayShape(ArrayShape):
             for leaf in self._leaves(kind, taken):
                 text = leaf.shortest(0)
                 if best is None or len(text) < best[0]:
-                    best = len(text), _label(leaf, text)
+                    best = len(text), leaf.label(reduce(leaf.step, text, 0))
             if best is None:
                 break
             known.append(best)
@@ -367,20 +365,11 @@ class UniqueArrayShape(ArrayShape):
         return known[:number]
 
 
-def _label(leaf: Leaf, text: bytes) -> int:
-    state = 0
-    for byte in text:
-        state = leaf.step(state, byte)
-    return leaf.label(state)
-
-
 def cheapest_assignment(choices: Sequence[Mapping[int, int]]) -> int | None:
     """The total cost of giving every place a value of its own as cheaply as possible; None: too few values.
 
-    Places are added one by one; each may push others on to other values along the cheapest path.
-
-    Args:
-        choices: Costs of the values by place.
+    Places are added one by one; each may push others on to other values along the cheapest path. `choices`
+    are the costs of the values by place.
     """
     owner: dict[int, int] = {}
     for place in range(len(choices)):

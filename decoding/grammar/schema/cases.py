@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple, TypeVar
 
 from genret.decoding.grammar.errors import SchemaLimitError, UnsupportedSchemaError
@@ -54,23 +55,14 @@ MAX_CASES = 2000
 
 @dataclass(slots=True, eq=False)
 class MemberRule:
-    """The conditions of one `Properties` on the members of an object. Equal only to itself.
+    """The conditions of one `Properties` on the members of an object. Equal only to itself."""
 
-    Attributes:
-        named: Values by key, in the schema's order.
-        patterns: Values by set of keys.
-        additional: Value of all other keys.
-        declares: Whether it comes from the schema as written, so that its keys count as declared; rules that
-            a negation makes do not declare anything.
-        says_additional: Whether the schema says something of other keys.
-        place: For messages.
-    """
-
-    named: Mapping[str, Conjunction]
-    patterns: tuple[tuple[Dfa, Conjunction], ...]
-    additional: Conjunction
+    named: Mapping[str, Conjunction]  # Values by key, in the schema's order
+    patterns: tuple[tuple[Dfa, Conjunction], ...]  # Values by set of keys
+    additional: Conjunction  # Value of all other keys
+    # Whether it comes from the schema as written, so that its keys count as declared; not from a negation.
     declares: bool
-    says_additional: bool
+    says_additional: bool  # Whether the schema says something of other keys
     place: Place
 
 
@@ -127,23 +119,14 @@ ANY_OBJECT = ObjectCase()
 
 
 class Cases(NamedTuple):
-    """A set of JSON values; None and () stand for no value of a type.
+    """A set of JSON values; None and () stand for no value of a type."""
 
-    Attributes:
-        literals: Bits of `JsonType` NULL, FALSE and TRUE.
-        numbers: Numbers.
-        texts: Strings.
-        holes: Strings from sets outside the schema, besides `texts`.
-        arrays: Alternatives.
-        objects: Alternatives.
-    """
-
-    literals: int = 0
+    literals: int = 0  # Bits of `JsonType` NULL, FALSE and TRUE
     numbers: NumberSet | None = None
     texts: TextSet | None = None
-    holes: tuple[TextFromSlot, ...] = ()
-    arrays: tuple[ArrayCase, ...] = ()
-    objects: tuple[ObjectCase, ...] = ()
+    holes: tuple[TextFromSlot, ...] = ()  # Strings from sets outside the schema, besides `texts`
+    arrays: tuple[ArrayCase, ...] = ()  # Alternatives
+    objects: tuple[ObjectCase, ...] = ()  # Alternatives
 
 
 NO_CASES = Cases()
@@ -180,19 +163,9 @@ def least_of(first: int | None, second: int | None) -> int | None:
     return first if second is None or first < second else second
 
 
-def joined(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:
-    """Both conjunctions at once: the atoms of the first, then those only the second has."""
+def joined(first: tuple[Thing, ...], second: tuple[Thing, ...]) -> tuple[Thing, ...]:
+    """Both at once, as of conjunctions: the things of the first, then those only the second has."""
     if not second or first == second:
-        return first
-    if not first:
-        return second
-    more = tuple(atom for atom in second if atom not in first)
-    return first + more if more else first
-
-
-def merged(first: tuple[Thing, ...], second: tuple[Thing, ...]) -> tuple[Thing, ...]:
-    """All things of both, once each, in order."""
-    if not second:
         return first
     return tuple(dict.fromkeys(first + second)) if first else second
 
@@ -208,10 +181,10 @@ def both_arrays(first: ArrayCase, second: ArrayCase) -> ArrayCase | None:
     if most is not None and least > most:
         return None
     return ArrayCase(
-        merged(first.rules, second.rules),
+        joined(first.rules, second.rules),
         least,
         most,
-        merged(first.quotas, second.quotas),
+        joined(first.quotas, second.quotas),
         first.unique or second.unique,
     )
 
@@ -224,14 +197,14 @@ def both_objects(first: ObjectCase, second: ObjectCase) -> ObjectCase | None:
         return second
     least = max(first.least, second.least)
     most = least_of(first.most, second.most)
-    required = merged(first.required, second.required)
+    required = joined(first.required, second.required)
     if most is not None and (least > most or len(required) > most):
         return None
     names = second.names if first.names is None else first.names
     if first.names is not None and second.names is not None:
         names = first.names & second.names
-    rules = merged(first.rules, second.rules)
-    return ObjectCase(rules, required, least, most, names, merged(first.quotas, second.quotas))
+    rules = joined(first.rules, second.rules)
+    return ObjectCase(rules, required, least, most, names, joined(first.quotas, second.quotas))
 
 
 def both_texts(first: Cases, second: Cases) -> tuple[TextSet | None, tuple[TextFromSlot, ...]]:
@@ -255,16 +228,10 @@ def mixed_texts(hole: TextFromSlot) -> UnsupportedSchemaError:
 
 
 def intersection(first: Cases, second: Cases, place: Place | None) -> Cases:
-    """The values of both sets.
+    """The values of both sets; members of the first come first.
 
-    Args:
-        first: One set; its members come first.
-        second: The other.
-        place: The condition that too many alternatives are blamed on.
-
-    Raises:
-        SchemaLimitError: there are more than `MAX_CASES` alternatives.
-        UnsupportedSchemaError: see `both_texts`.
+    Raises SchemaLimitError for more than `MAX_CASES` alternatives, which the condition at `place` is blamed
+    for, and UnsupportedSchemaError as `both_texts` does.
     """
     if first is ALL_CASES:
         return second
@@ -292,14 +259,14 @@ def union(first: Cases, second: Cases, place: Place | None) -> Cases:
         return second
     if second is NO_CASES or first is ALL_CASES:
         return first
-    arrays, objects = merged(first.arrays, second.arrays), merged(first.objects, second.objects)
+    arrays, objects = joined(first.arrays, second.arrays), joined(first.objects, second.objects)
     if len(arrays) + len(objects) > MAX_CASES:
         raise _too_many(place)
     return Cases(
         first.literals | second.literals,
         _either(first.numbers, second.numbers, ALL_NUMBERS),
         _either(first.texts, second.texts, ALL_TEXTS),
-        merged(first.holes, second.holes),
+        joined(first.holes, second.holes),
         (ANY_ARRAY,) if ANY_ARRAY in arrays else arrays,
         (ANY_OBJECT,) if ANY_OBJECT in objects else objects,
     )
@@ -376,7 +343,7 @@ class Atoms:
                 known = self._types[types] = self.add(formula)
             return known
         if type(formula) is AllOf:
-            return self._all_of(formula.parts)
+            return tuple(dict.fromkeys(chain.from_iterable(map(self.conjunction, formula.parts))))
         if type(formula) is Reference:
             return self.conjunction(self._table.resolve(formula.target))
         if type(formula) is NotOf:
@@ -384,14 +351,6 @@ class Atoms:
         if type(formula) is AnyOf and not formula.parts:
             return self.nothing
         return self.add(formula)
-
-    def _all_of(self, parts: tuple[Formula, ...]) -> Conjunction:
-        atoms: list[int] = []
-        for part in parts:
-            for atom in self.conjunction(part):
-                if atom not in atoms:
-                    atoms.append(atom)
-        return tuple(atoms)
 
     def negation(self, of: Conjunction, place: Place) -> Conjunction:
         """The conjunction of what another one does not hold for."""

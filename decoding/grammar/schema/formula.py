@@ -146,19 +146,12 @@ class Properties:
     """Values of members, by key.
 
     A key that is named or matches patterns obeys all that apply; any other obeys `additional`.
-
-    Attributes:
-        named: By key, in the schema's order.
-        patterns: By set of keys, as automata.
-        additional: For keys that are neither named nor match; `AllOf()` where the schema allows anything.
-        says_additional: Whether the schema itself says something of such keys.
-        place: For messages.
     """
 
-    named: tuple[tuple[str, Formula], ...]
-    patterns: tuple[tuple[Dfa, Formula], ...]
-    additional: Formula
-    says_additional: bool
+    named: tuple[tuple[str, Formula], ...]  # By key, in the schema's order
+    patterns: tuple[tuple[Dfa, Formula], ...]  # By set of keys, as automata
+    additional: Formula  # `AllOf()` where the schema allows anything
+    says_additional: bool  # Whether the schema itself says something of such keys
     place: Place
 
 

@@ -19,13 +19,7 @@ from genret.decoding.grammar.schema.unevaluated import unevaluated
 class FormulaTable:
     """The formulas of one schema; those behind references are made once, when they are asked for.
 
-    Args:
-        schema: Text or parsed.
-        options: Options of reading it.
-
-    Raises:
-        SchemaError: it cannot be read; names keyword and JSON pointer.
-        CompileTimeoutError: it took too long.
+    Raises SchemaError if the schema, text or parsed, cannot be read, CompileTimeoutError if it took too long.
     """
 
     def __init__(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import IntEnum
+from functools import partial
 from typing import Literal
 
 from genret.decoding.grammar.schema.schema_document import Json, pointer_step
@@ -33,22 +34,15 @@ class Holds(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Keyword:
-    """A keyword of one dialect.
-
-    Attributes:
-        name: Its spelling.
-        role: "enforced": a condition on values; "annotation": says nothing about them; "structure": names,
-            places or versions of schemas, used while reading.
-        check: Whether a value has the right form, apart from the schemas in it.
-        expected: The right form in words.
-        holds: The schemas in it.
-    """
+    """A keyword of one dialect."""
 
     name: str
+    # "enforced": a condition on values; "annotation": says nothing about them; "structure": names, places or
+    # versions of schemas, used while reading.
     role: Role
-    check: Callable[[Json], bool]
-    expected: str
-    holds: Holds = Holds.NOTHING
+    check: Callable[[Json], bool]  # Whether a value has the right form, apart from the schemas in it
+    expected: str  # The right form in words
+    holds: Holds = Holds.NOTHING  # The schemas in a value
 
     def inner(self, value: Json) -> Iterator[tuple[str, Json]]:
         """The schemas in a value, and what stands for one in `dependencies`, with the end of its pointer."""
@@ -69,6 +63,10 @@ def _is_text(value: Json) -> bool:
 
 def _is_bool(value: Json) -> bool:
     return isinstance(value, bool)
+
+
+def _is_object(value: Json) -> bool:
+    return isinstance(value, dict)
 
 
 def _is_filled_list(value: Json) -> bool:
@@ -95,22 +93,14 @@ def _is_filled_name_list(value: Json) -> bool:
     return is_name_list(value) and bool(value)
 
 
-def _is_names_by_name(value: Json) -> bool:
-    return isinstance(value, dict) and all(map(is_name_list, value.values()))
-
-
 def _is_type(value: Json) -> bool:
     if isinstance(value, str):
         return value in TYPE_NAMES
     return _is_filled_name_list(value) and _TYPES.issuperset(value)
 
 
-def _is_object(value: Json) -> bool:
-    return isinstance(value, dict)
-
-
-def _is_vocabulary(value: Json) -> bool:
-    return isinstance(value, dict) and all(map(_is_bool, value.values()))
+def _is_object_of(check: Callable[[Json], bool]) -> Callable[[Json], bool]:
+    return lambda value: isinstance(value, dict) and all(map(check, value.values()))
 
 
 def _is_object_or_list(value: Json) -> bool:
@@ -144,16 +134,9 @@ def _keywords(role: Role, form: _Form, *names: str) -> Table:
     return {name: Keyword(name, role, *form) for name in names}
 
 
-def _enforced(form: _Form, *names: str) -> Table:
-    return _keywords("enforced", form, *names)
-
-
-def _annotation(form: _Form, *names: str) -> Table:
-    return _keywords("annotation", form, *names)
-
-
-def _structure(form: _Form, *names: str) -> Table:
-    return _keywords("structure", form, *names)
+_enforced = partial(_keywords, "enforced")
+_annotation = partial(_keywords, "annotation")
+_structure = partial(_keywords, "structure")
 
 
 def _without(table: Table, *names: str) -> Table:
@@ -169,7 +152,7 @@ DRAFT_2020_12 = {
     **_enforced(_TEXT, "pattern", "format"),
     **_enforced(_BOOL, "uniqueItems"),
     **_enforced((is_name_list, "an array of strings"), "required"),
-    **_enforced((_is_names_by_name, "an object of arrays of strings"), "dependentRequired"),
+    **_enforced((_is_object_of(is_name_list), "an object of arrays of strings"), "dependentRequired"),
     **_enforced(_BY_NAME, "dependentSchemas", "properties", "patternProperties"),
     **_enforced(_SCHEMAS, "prefixItems", "allOf", "anyOf", "oneOf"),
     **_enforced(_SCHEMA, "additionalProperties", "propertyNames", "items", "contains"),
@@ -183,7 +166,7 @@ DRAFT_2020_12 = {
     **_annotation(_LIST, "examples"),
     **_annotation(_SCHEMA, "contentSchema"),
     **_structure((_is_text, "a URI"), "$schema"),
-    **_structure((_is_vocabulary, "an object of booleans"), "$vocabulary"),
+    **_structure((_is_object_of(_is_bool), "an object of booleans"), "$vocabulary"),
     **_structure((_matches("[^#]*#?"), "a URI reference without a fragment"), "$id"),
     **_structure(_ANCHOR, "$anchor", "$dynamicAnchor"),
     **_structure(_BY_NAME, "$defs", "definitions"),

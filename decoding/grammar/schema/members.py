@@ -26,23 +26,14 @@ from genret.decoding.grammar.shapes import ENDLESS, ValueNode
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """Members with one key, or with any key of one class.
+    """Members with one key, or with any key of one class."""
 
-    Attributes:
-        label: The label of its keys in the shape's key leaves.
-        name: The key; None for a class.
-        required: Whether it must be there; never for a class.
-        supply: Number of its different keys; None is no bound.
-        size: Bytes of its shortest key, quotes and colon included.
-        values: The values it may have, by the quotas (a bit mask) that the value is to satisfy.
-    """
-
-    label: int
-    name: str | None
-    required: bool
-    supply: int | None
-    size: int
-    values: dict[int, ValueNode]
+    label: int  # The label of its keys in the shape's key leaves
+    name: str | None  # The key; None for a class
+    required: bool  # Whether it must be there; never for a class
+    supply: int | None  # Number of its different keys; None is no bound
+    size: int  # Bytes of its shortest key, quotes and colon included
+    values: dict[int, ValueNode]  # Its values, by the quotas (a bit mask) that these are to satisfy
 
     def cost(self, quotas: int = 0) -> int:
         """Fewest bytes of such a member whose value satisfies these quotas, a comma included."""
@@ -57,13 +48,8 @@ class Member:
 class KeyLeaves:
     """The key leaves of one shape, one object for each choice of labels.
 
-    Args:
-        leaves: The vocabulary's leaves.
-        names: Keys given by name; a key's label is its place.
-        classes: Disjoint sets of other keys, labelled behind the names; names may be in them.
-
-    Raises:
-        AutomatonLimitError: the automaton of the classes is too large.
+    A key given by name has its place as label; behind these come the labels of the disjoint sets of other
+    keys, `classes`, which names may be in. Raises AutomatonLimitError if their automaton is too large.
     """
 
     def __init__(self, leaves: Leaves, names: Sequence[str], classes: tuple[Dfa, ...]) -> None:
@@ -103,17 +89,7 @@ class KeyLeaves:
 
 
 class Members:
-    """All members of one kind of object.
-
-    Args:
-        named: With one key each, in the schema's order; those that may not be there left out.
-        free: Classes of other keys.
-        key_leaves: The leaves of the keys.
-
-    Attributes:
-        bits: A bit for each named member, by label, from 2 on.
-        required: The bits of those that must be there.
-    """
+    """All members of one kind of object: `named` in the schema's order, `free` with classes of other keys."""
 
     __slots__ = ("_by_label", "bits", "free", "key_leaves", "named", "required")
 
@@ -131,6 +107,7 @@ class Members:
 
     def _index(self) -> None:
         self._by_label = {member.label: member for member in (*self.named, *self.free)}
+        # A bit for each named member, by label, from 2 on, and the bits of those that must be there.
         self.bits = {member.label: 2 << n for n, member in enumerate(self.named)}
         self.required = sum(self.bits[member.label] for member in self.named if member.required)
 
@@ -209,11 +186,8 @@ spelled_classes = Remembered(_spell, _size)
 def spelled_keys(names: Sequence[bytes], classes: ByteDfa) -> ByteDfa:
     """The automaton of keys given by name, labelled by their number, and of others, labelled above those.
 
-    Nothing has to be minimised: every prefix of a name leads to a label of its own.
-
-    Args:
-        names: Spelled keys, all different.
-        classes: From `spelled_classes`; names that are in it keep the label of the name.
+    Nothing has to be minimised: every prefix of a name leads to a label of its own. Names are spelled and
+    different; those that are in `classes`, from `spelled_classes`, keep the label of the name.
     """
     if not names:
         return classes

@@ -19,11 +19,7 @@ class RecordShape(ObjectShape):
     """Objects whose members say nothing of each other.
 
     Progress is a bit for "not the start", and above it one for every named member that has been written or,
-    in the schema's order, passed over.
-
-    Args:
-        members: The members.
-        ordered: Whether named members come in the schema's order and before all others.
+    in the schema's order, passed over. If `ordered`, named members come in that order and before all others.
     """
 
     __slots__ = ("_keys", "_members", "_ordered")
@@ -93,19 +89,12 @@ class RecordShape(ObjectShape):
 
 
 class ObjectProgress(NamedTuple):
-    """The members of an object so far.
+    """The members of an object so far."""
 
-    Attributes:
-        seen: Bits of named members; see `RecordShape`.
-        written: Members so far; counted no further than it matters, but at least to one.
-        pending: Quotas, a bit each, that no member has satisfied yet.
-        used: Numbers of the free keys that have been written, where that matters.
-    """
-
-    seen: int
-    written: int
-    pending: int
-    used: frozenset[int] = frozenset()
+    seen: int  # Bits of named members; see `RecordShape`
+    written: int  # Members so far; counted no further than it matters, but at least to one
+    pending: int  # Quotas, a bit each, that no member has satisfied yet
+    used: frozenset[int] = frozenset()  # Numbers of the free keys that have been written, where that matters
 
 
 class CountedObjectShape(RecordShape):
@@ -116,10 +105,8 @@ class CountedObjectShape(RecordShape):
 
     Args:
         members: The members; their values by the quotas they satisfy.
-        least: Fewest members.
-        most: Most members; None is no bound.
+        least, most: Fewest and most members; None is no bound.
         quotas: Number of quotas.
-        ordered: Whether named members come in the schema's order and before all others.
         memory: Remembers free keys; None where writing one twice could not make an invalid object valid.
     """
 

@@ -24,20 +24,13 @@ RECURSIVE = "$recursive"
 
 @dataclass(slots=True, eq=False)
 class Resource:
-    """A schema with a URI of its own, and what is in it up to the next such schema.
+    """A schema with a URI of its own, and what is in it up to the next such schema."""
 
-    Attributes:
-        uri: Without fragment; "" for a document that does not say.
-        dialect: The version of JSON Schema it is written in.
-        schema: Its root.
-        pointer: Pointer to the root, in the document as it was given.
-        dynamic: Names that `$dynamicRef` may find, and the pointers of what they name.
-    """
-
-    uri: str
+    uri: str  # Without fragment; "" for a document that does not say
     dialect: Dialect
-    schema: Json
-    pointer: str
+    schema: Json  # Its root
+    pointer: str  # Pointer to the root, in the document as it was given
+    # Names that `$dynamicRef` may find, and the pointers of what they name.
     dynamic: dict[str, str] = field(default_factory=dict)
 
 
@@ -52,16 +45,7 @@ class Spot(NamedTuple):
 class SchemaIndex:
     """All resources of a document, and of the official metaschemas it refers to.
 
-    Args:
-        document: The parsed schema.
-        dialect: The dialect it is written in, where it does not say.
-
-    Attributes:
-        root: The document.
-        embedded: Schemas with URIs of their own, by the `id` of the parsed object.
-        spots: Targets of dynamic names, by pointer.
-        formats: All values of `format`.
-        patterns: All values of `pattern`.
+    `dialect` is that of a document that does not say its own.
 
     Raises:
         InvalidSchemaError: a keyword's value has the wrong form.
@@ -74,10 +58,10 @@ class SchemaIndex:
         self._ambiguous: set[str] = set()
         self._checked: set[int] = set()
         self._found: dict[tuple[str, str], Spot] = {}
-        self.formats: set[str] = set()
-        self.patterns: set[str] = set()
-        self.spots: dict[str, Spot] = {}
-        self.embedded: dict[int, Resource] = {}
+        self.formats: set[str] = set()  # All values of `format`
+        self.patterns: set[str] = set()  # All values of `pattern`
+        self.spots: dict[str, Spot] = {}  # Targets of dynamic names, by pointer
+        self.embedded: dict[int, Resource] = {}  # Schemas with URIs of their own, by the `id` of the object
         self.root = self._add_document(document, "", "#", dialect)
 
     def _add_document(self, document: Json, uri: str, pointer: str, dialect: Dialect) -> Resource:
@@ -169,17 +153,10 @@ class SchemaIndex:
             self._ambiguous.add(full)
 
     def locate(self, reference: str, resource: Resource, keyword: str, pointer: str) -> Spot:
-        """Find the schema that a reference means.
+        """Find the schema that a reference, as it is written in a resource, means.
 
-        Args:
-            reference: As it is written.
-            resource: The resource it stands in.
-            keyword: The keyword it is the value of, for errors.
-            pointer: Pointer to that keyword, for errors.
-
-        Raises:
-            InvalidSchemaError: there is nothing, or no schema.
-            UnsupportedSchemaError: it is in another document.
+        Raises InvalidSchemaError if there is nothing, or no schema, and UnsupportedSchemaError if it is in
+        another document; both name the keyword and the pointer.
         """
         key = (resource.uri, reference)
         spot = self._found.get(key)
@@ -269,28 +246,16 @@ def _kind(value: Json) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dialect:
-    """A version of JSON Schema.
+    """A version of JSON Schema."""
 
-    Attributes:
-        name: For people.
-        keywords: Its keywords by name.
-        id_keyword: The keyword by which a schema says its URI.
-        ref_stands_alone: Whether what stands beside `$ref` is ignored.
-        has_boolean_schemas: Whether true and false are schemas everywhere.
-        contains_evaluates: Whether items that `contains` finds count as evaluated.
-        has_plain_integers: Whether 1.0 is no integer.
-        locating: Keywords that give a schema a name.
-    """
-
-    name: str
-    keywords: Mapping[str, Keyword]
-    id_keyword: str = "$id"
-    ref_stands_alone: bool = False
-    has_boolean_schemas: bool = True
-    contains_evaluates: bool = False
-    has_plain_integers: bool = False
-
-    locating: frozenset[str] = field(init=False)
+    name: str  # For people
+    keywords: Mapping[str, Keyword]  # By name
+    id_keyword: str = "$id"  # The keyword by which a schema says its URI
+    ref_stands_alone: bool = False  # Whether what stands beside `$ref` is ignored
+    has_boolean_schemas: bool = True  # Whether true and false are schemas everywhere
+    contains_evaluates: bool = False  # Whether items that `contains` finds count as evaluated
+    has_plain_integers: bool = False  # Whether 1.0 is no integer
+    locating: frozenset[str] = field(init=False)  # Keywords that give a schema a name
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "locating", _LOCATING & self.keywords.keys())

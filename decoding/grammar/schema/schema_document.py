@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal, InvalidOperation
 from json.encoder import encode_basestring_ascii
 from typing import Any
+from urllib.parse import quote
 
 from genret.decoding.grammar.compile_options import CompileLimits
 from genret.decoding.grammar.errors import InvalidSchemaError, SchemaLimitError
@@ -54,24 +55,15 @@ def pointer_step(name: str) -> str:
     if name.isalnum() and name.isascii():
         return name
     name = escaped_step(name)
-    if _PLAIN.fullmatch(name):
-        return name
-    return "".join(c if _PLAIN.fullmatch(c) else "".join(f"%{b:02X}" for b in _utf8(c)) for c in name)
+    return quote(name, _UNESCAPED, errors="surrogatepass")
 
 
-_PLAIN = re.compile(r"[A-Za-z0-9._~!$&'()*+,;=:@?\-]*")
-
-
-def _utf8(character: str) -> bytes:
-    return character.encode("utf-8", "surrogatepass")
+# Beside letters, digits and `_.-~`, which are never escaped.
+_UNESCAPED = "!$&'()*+,;=:@?"
 
 
 def parse_document(schema: str | bytes | Mapping[str, Any] | bool, limits: CompileLimits) -> Json:
-    """Read a schema.
-
-    Args:
-        schema: Its text (bytes are UTF-8), or an already parsed object or boolean.
-        limits: Bounds on bytes and nesting.
+    """Read a schema: its text (bytes are UTF-8), or an already parsed object or boolean.
 
     Returns:
         Any JSON value, so whether it is a schema has yet to be looked at.
@@ -198,11 +190,8 @@ def _check_surrogates(parsed: Json) -> None:
         value = place[0]
         texts = value if isinstance(value, dict) else (value,) if isinstance(value, str) else ()
         if any(_SURROGATE.search(text) for text in texts):
-            raise _lone_surrogate(_pointer(place))
-
-
-def _lone_surrogate(pointer: str) -> InvalidSchemaError:
-    return InvalidSchemaError("", pointer, "a string holds half a surrogate pair, no character")
+            reason = "a string holds half a surrogate pair, no character"
+            raise InvalidSchemaError("", _pointer(place), reason)
 
 
 # A value, its key or index in the value that holds it, and the place of that value.

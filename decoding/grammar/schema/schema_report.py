@@ -73,9 +73,8 @@ def explain_schema(
 class _Explanation:
     """Goes through a document in its order.
 
-    Args:
-        translation: Asked what each keyword means, apart from the compilation that may be under way.
-        reached: Pointers that references lead to; None if that is not known.
+    The translation is apart from the compilation that may be under way. `reached` are the pointers that
+    references lead to; None if these are not known.
     """
 
     def __init__(self, translation: Translation, reached: frozenset[str] | None) -> None:
@@ -227,34 +226,22 @@ Handling = Literal["enforced", "annotation", "refused", "vacuous here"]
 
 @dataclass(frozen=True, slots=True)
 class ReportEntry:
-    """One occurrence of a keyword.
-
-    Attributes:
-        keyword: The keyword.
-        pointer: Pointer to it, as a URI fragment.
-        how: "enforced": every answer obeys it; "annotation": it says nothing about what is valid; "vacuous
-            here": it could, but not beside its neighbours; "refused": it cannot be enforced, so nothing is
-            compiled.
-        note: The reason, where that is not plain.
-    """
+    """One occurrence of a keyword."""
 
     keyword: str
-    pointer: str
+    pointer: str  # Pointer to it, as a URI fragment
+    # "enforced": every answer obeys it; "annotation": it says nothing about what is valid; "vacuous here": it
+    # could, but not beside its neighbours; "refused": it cannot be enforced, so nothing is compiled.
     how: Handling
-    note: str = ""
+    note: str = ""  # The reason, where that is not plain
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaReport:
-    """All keywords of a schema, in its order.
+    """All keywords of a schema, in its order."""
 
-    Attributes:
-        dialect: The version of JSON Schema it was read as.
-        entries: One per occurrence.
-    """
-
-    dialect: str
-    entries: tuple[ReportEntry, ...]
+    dialect: str  # The version of JSON Schema it was read as
+    entries: tuple[ReportEntry, ...]  # One per occurrence
 
     def counts(self) -> dict[Handling, int]:
         """Number of occurrences by how they are handled."""

@@ -30,21 +30,14 @@ Schema = dict[str, Json]
 
 @dataclass(slots=True, eq=False)
 class SchemaScope:
-    """The context that the meaning of a schema depends on.
+    """The context that the meaning of a schema depends on."""
 
-    Attributes:
-        resource: The resource it stands in.
-        handlers: The handlers of its dialect.
-        dynamic: Meaning of `$dynamicRef` here: names, and the pointers of what they name.
-        number: Number of `dynamic` among all that have been met; 0 for none.
-        outer: Whether formulas may hold for more values than the schema, as they must where they are negated
-            and some format is known only in part; otherwise they may hold for fewer.
-    """
-
-    resource: Resource
-    handlers: Handlers
-    dynamic: Mapping[str, str]
-    number: int
+    resource: Resource  # The resource it stands in
+    handlers: Handlers  # The handlers of its dialect
+    dynamic: Mapping[str, str]  # Meaning of `$dynamicRef` here: names, and the pointers of what they name
+    number: int  # Number of `dynamic` among all that have been met; 0 for none
+    # Whether formulas may hold for more values than the schema, as they must where they are negated and some
+    # format is known only in part; otherwise they may hold for fewer.
     outer: bool
 
     @property
@@ -64,22 +57,15 @@ of properties is that of the others."""
 
 @dataclass(slots=True, eq=False)
 class Translation:
-    """Translates the schemas of one document.
-
-    Attributes:
-        index: Its schemas.
-        options: Options of reading them.
-        handlers: Returns the handlers of a dialect.
-        targets: Schemas that references lead to, by the references' targets.
-        only_texts: Whether conditions on objects and arrays may be left out, because keys are asked about.
-        open_places: Pointers and scopes of schemas that are being translated to know when they hold.
-    """
+    """Translates the schemas of one document."""
 
     index: SchemaIndex
     options: GrammarOptions
     handlers: Callable[[Dialect], Handlers]
+    # Schemas that references lead to, by the references' targets.
     targets: dict[str, tuple[Spot, SchemaScope]] = field(default_factory=dict)
-    only_texts: bool = False
+    only_texts: bool = False  # Whether only keys are asked about, so that containers say nothing
+    # Pointers and scopes of schemas that are being translated to know when they hold.
     open_places: set[tuple[str, int, bool]] = field(default_factory=set)
     _inexact: dict[str, bool] = field(default_factory=dict)
     _inexact_texts: frozenset[tuple[str, str]] | None = None

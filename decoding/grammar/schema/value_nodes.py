@@ -64,13 +64,7 @@ _INTEGERS = NumberSet.of(integers=True)
 def compile_value(
     formulas: FormulaTable, options: GrammarOptions, leaves: Leaves, holes: TitleSlotOpener | None = None
 ) -> ValueNode:
-    """Turn a schema's formulas into the graph of what may be written.
-
-    Args:
-        formulas: The schema.
-        options: Order of properties, undeclared properties, limits.
-        leaves: The vocabulary's leaves.
-        holes: Opens the sets outside the schema; None: there are none.
+    """Turn a schema's formulas into the graph of what may be written; `holes` opens the sets outside of it.
 
     Returns:
         The node of the whole value. All nodes and shapes that it leads to can be completed.

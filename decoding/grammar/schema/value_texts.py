@@ -31,11 +31,7 @@ class ObjectKeys(NamedTuple):
 class ValueTexts:
     """The texts of sets of values, members always in one order, blanks as `json.dumps` or not at all.
 
-    Args:
-        expansion: The schema's cases.
-        options: Whitespace, and which numbers may be written.
-        keys_of: Tells which keys an object case may have.
-        place: The `uniqueItems` for which this is asked, for messages.
+    `place` is the `uniqueItems` for which this is asked, for messages.
     """
 
     def __init__(

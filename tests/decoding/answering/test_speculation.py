@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from genret.decoding.answering import AnswerParams, AnswerText, Speller, speculation, write_answers
+from genret.decoding.answering import AnswerParams, AnswerText, Speller, write_answers
 from genret.decoding.answering import token_choice as choosing
 from genret.decoding.answering.answer import (
     MOST_COST,
@@ -25,8 +25,7 @@ from genret.decoding.answering.answer import (
     DraftCostModel,
     relative_cost,
 )
-from genret.decoding.answering.speculation import ProposedSpan
-from genret.decoding.answering.token_choice import PointGroup, Suggestion
+from genret.decoding.answering.token_choice import PointGroup
 from genret.decoding.errors import InvalidLogitsError
 from genret.decoding.grammar.vocabulary import Vocabulary
 from tests.answer_oracles import Row, count_rows, greedy_row, row_law
@@ -109,13 +108,6 @@ def test_sampled_answers_have_the_law_of_the_target(name: str, k: int, temperatu
 def test_the_law_holds_within_a_budget(name: str, budget: int) -> None:
     """Proposals that the budget rules out were drawn all the same."""
     check_law(SMALL, name, draft_tokens=3, max_tokens=budget)
-
-
-def test_the_test_of_laws_can_fail() -> None:
-    """The law of the draft is another one, and so is the target's at another temperature."""
-    counts, _ = count_rows(TARGET, BRACED, 1000, draft=DRAFTS["close"], forced_spans=False)
-    assert chi_square(counts, row_law(DRAFTS["far"], [7], BRACED.rows())) < ALPHA
-    assert chi_square(counts, row_law(TARGET, [7], BRACED.rows(), 1.5)) < ALPHA
 
 
 def test_the_target_as_its_own_draft_is_always_right() -> None:
@@ -300,20 +292,6 @@ def test_a_bias_is_noticed(
     assert p_value("far", NUM // 2)[0] < ALPHA
 
 
-def test_a_proposal_that_is_withdrawn_for_what_it_is_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether something is proposed may depend on what came before alone, not on the token itself."""
-    take = speculation._take
-
-    def pick(answer: Answer, stretch: ProposedSpan, suggestion: Suggestion) -> None:
-        if suggestion.tokens[:1] == (1 + LAW_PIECES.index(b"x"),):
-            stretch.closed = True
-        else:
-            take(answer, stretch, suggestion)
-
-    monkeypatch.setattr(speculation, "_take", pick)
-    assert p_value("far", NUM // 2)[0] < ALPHA
-
-
 def test_how_much_is_proposed_is_asked_once_for_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not once for every token that may fall: that would let tokens which fell decide."""
     asked: Counter[DraftCostModel] = Counter()
@@ -365,7 +343,7 @@ def best_number(share: float, cost: float, most: int) -> int:
     return max(range(most + 1), key=rate)
 
 
-@given(st.integers(1, 8), st.floats(0.01, 0.6), st.lists(st.booleans(), max_size=30))
+@given(st.integers(0, 8), st.floats(0.01, 1.5), st.lists(st.booleans(), max_size=30))
 def test_the_number_is_the_best_for_the_share(most: int, cost: float, judged: list[bool]) -> None:
     pace = DraftCostModel(most, cost)
     for accepted in judged:
@@ -409,11 +387,6 @@ def test_a_trial_waits_for_something_to_be_proposed() -> None:
     assert [pace.next() for _ in range(6)] == [0, 0, 0, 1, 1, 1]
     pace.learn(False)
     assert [pace.next() for _ in range(10)] == [0] * 8 + [1, 1]
-
-
-def test_a_draft_as_dear_as_the_model_never_pays() -> None:
-    assert run(DraftCostModel(8, 1.0), 1.0, 3)[0] == 0
-    assert run(DraftCostModel(0, 0.1), 1.0, 100) == [0] * 100
 
 
 @given(st.integers(0, 16), st.floats(0, 1), st.floats(0, 1.5), st.integers(0, 1000))

@@ -29,17 +29,7 @@ from genret.decoding.conformance.examination import (
     make_plan,
     prompt_lengths,
 )
-from genret.decoding.conformance.scenarios import (
-    COLLECTIONS,
-    KEPT_LEVELS,
-    MIXED_LENGTHS,
-    ONE_PROMPT,
-    SCENARIOS,
-    SELECTION,
-    SHARED_PREFIX,
-    WHOLE_TREES,
-    Scenario,
-)
+from genret.decoding.conformance.scenarios import SCENARIOS
 from genret.decoding.errors import UnsupportedModelError
 from genret.decoding.model.hf_model import HFLanguageModel
 from genret.decoding.model.hf_session import TreeSession
@@ -51,8 +41,6 @@ from genret.decoding.model.whole_trees import TreeBlock
 from tests.verified_architectures import ARCHITECTURES, COMMON, build
 
 SMALL = ExamineOptions(trees=2, depth=4, beams=3, prompt_tokens=16)
-
-
 WINDOW = "sliding attention, window 6"
 
 
@@ -69,10 +57,6 @@ def first_different(report: Report) -> tuple[int, str]:
     return first.number, first.kind
 
 
-def by_scenario(report: Report) -> dict[str, float]:
-    return {name: one.largest for name, one in found_in(report).scenarios.items()}
-
-
 def blind_to_windows(patch: pytest.MonkeyPatch) -> None:
     plain = BranchStep.sights
     patch.setattr(BranchStep, "sights", lambda self, window: plain(self, None))
@@ -85,10 +69,13 @@ def test_verified_architectures_are_exact(name: str) -> None:
     assert report.verdict == "exact", report.to_json()
     assert found.overall.largest < 1e-9
     assert report.facts.standing == "verified"
-    assert list(found.scenarios) == [scenario.name for scenario in SCENARIOS]
+    assert list(found.scenarios) == list(SCENARIOS)
     branches = {name: one.branches for name, one in found.scenarios.items()}
-    assert (branches.pop(SHARED_PREFIX.name) == 0) == build(name).config.is_encoder_decoder
-    assert all(branches.values())
+    every = branches["prompts of mixed lengths"]
+    assert branches.pop("with a shared prefix") == (0 if build(name).config.is_encoder_decoder else every)
+    assert branches.pop("selection in the middle") in range(1, every)
+    assert branches.pop("whole trees") > every
+    assert set(branches.values()) == {every}
     assert len(found.layers) == 3
     assert max(layer.difference.largest for layer in found.layers) < 1e-9
     assert found.first_different is None
@@ -189,7 +176,7 @@ def test_a_bias_of_the_models_own_is_found_in_its_layer() -> None:
     assert found_in(report).rounding.largest < 1e-9
 
 
-def test_a_broken_collection_spoils_its_scenario_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def _collections_spoiled(patch: pytest.MonkeyPatch) -> None:
     plain = TreeSession.collect
 
     def spoiling(self: TreeSession) -> None:
@@ -197,12 +184,7 @@ def test_a_broken_collection_spoils_its_scenario_alone(monkeypatch: pytest.Monke
         for layer in self.cache.layers:
             layer.tail[0].add_(1.0)
 
-    monkeypatch.setattr(TreeSession, "collect", spoiling)
-    report = examine(build("llama-gqa", torch.float64), SMALL)
-    assert report.verdict == "differs"
-    spoiled = by_scenario(report)
-    assert spoiled.pop(COLLECTIONS.name) > 1e-3
-    assert max(spoiled.values()) < 1e-9
+    patch.setattr(TreeSession, "collect", spoiling)
 
 
 def _prefix_without_its_first_token(patch: pytest.MonkeyPatch) -> None:
@@ -256,26 +238,25 @@ def _lengths_forgotten(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("spoil", "spoiled"),
     [
-        (_single_prompts_cut, {ONE_PROMPT}),
-        (_lengths_forgotten, set(SCENARIOS) - {ONE_PROMPT}),
-        (_prefix_without_its_first_token, {SHARED_PREFIX}),
-        (_selected_in_another_order, {SELECTION}),
-        (_kept_levels_below_their_neighbours, {KEPT_LEVELS}),
-        (_whole_trees_scaled, {WHOLE_TREES}),
+        (_single_prompts_cut, {"one prompt per session"}),
+        (_lengths_forgotten, SCENARIOS.keys() - {"one prompt per session"}),
+        (_collections_spoiled, {"with collections"}),
+        (_prefix_without_its_first_token, {"with a shared prefix"}),
+        (_selected_in_another_order, {"selection in the middle"}),
+        (_kept_levels_below_their_neighbours, {"levels kept"}),
+        (_whole_trees_scaled, {"whole trees"}),
     ],
 )
 def test_each_way_of_writing_finds_what_breaks_it(
-    spoil: Callable[[pytest.MonkeyPatch], None], spoiled: set[Scenario], monkeypatch: pytest.MonkeyPatch
+    spoil: Callable[[pytest.MonkeyPatch], None], spoiled: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And no other one does, so that none of them could be left out."""
     spoil(monkeypatch)
     report = examine(build("llama-gqa", torch.float64), SMALL)
     assert report.verdict == "differs"
-    found = by_scenario(report)
-    assert {name for name, largest in found.items() if largest > 1e-4} == {way.name for way in spoiled}
-    assert {name for name, largest in found.items() if largest < 1e-9} == {
-        way.name for way in SCENARIOS if way not in spoiled
-    }
+    found = {name: one.largest for name, one in found_in(report).scenarios.items()}
+    assert {name for name, largest in found.items() if largest > 1e-4} == spoiled
+    assert {name for name, largest in found.items() if largest < 1e-9} == SCENARIOS.keys() - spoiled
 
 
 def test_of_a_large_vocabulary_layers_are_read_for_some_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -356,15 +337,6 @@ def test_a_plain_pass_that_fails_is_named() -> None:
         UnsupportedModelError, match="'llama' cannot be examined: a plain forward pass failed"
     ):
         examine(model, SMALL)
-
-
-def test_every_scenario_writes_every_branch() -> None:
-    found = found_in(examine(build("llama-gqa"), SMALL))
-    branches = {name: one.branches for name, one in found.scenarios.items()}
-    written = branches[MIXED_LENGTHS.name]
-    assert {branches[name.name] for name in (ONE_PROMPT, COLLECTIONS, SHARED_PREFIX, KEPT_LEVELS)} == {
-        written
-    }
 
 
 def test_progress_reaches_its_end() -> None:

@@ -16,7 +16,6 @@ from genret.decoding.grammar.leaves.dfa_leaf import DfaLeaf
 from genret.decoding.grammar.leaves.table_walk import TableWalker
 from genret.decoding.grammar.regular.completions import Completions
 from genret.decoding.grammar.regular.dfa import ENDLESS, Dfa
-from genret.decoding.grammar.regular.formats import format_texts
 from genret.decoding.grammar.regular.json_spelling import spell_any_text, spell_texts, written_with
 from genret.decoding.grammar.regular.ranges import Ranges
 from genret.decoding.grammar.regular.regex_compiler import compile_pattern
@@ -177,24 +176,6 @@ def test_counting_beside_an_automaton_is_counting_in_it(
         state, other = steps[byte], others[byte]
 
 
-@pytest.mark.parametrize("name", ["email", "uri", "idn-email"])
-def test_formats_with_lengths_are_those_of_an_automaton_that_counts(name: str) -> None:
-    dfa = format_texts(name)
-    assert dfa is not None
-    texts, rng = texts_of(VOCABULARY, dfa), random.Random(5)
-    for lengths in (((20, 24),), ((3, 9), (13, 13))):
-        leaf = CountedTextLeaf(texts, lengths)
-        oracle = DfaLeaf(spell_texts(dfa & Dfa.of_lengths(lengths)), TableWalker(VOCABULARY))
-        state = other = 0
-        while leaf.goes_on(state):
-            steps = steps_of(leaf, state)
-            assert list(steps) == list(steps_of(oracle, other))
-            check_tokens(VOCABULARY, leaf, state)
-            byte = rng.choice(list(steps))
-            state, other = steps[byte], oracle.step(other, byte)
-        assert leaf.label(state) == oracle.label(other) == 0
-
-
 def test_a_table_of_costs_is_bounded() -> None:
     ways = "|".join(f"{chr(prime + 80)}(?:x{{{prime}}})*" for prime in (7, 11, 13, 17, 19, 23))
     completions = Completions.of_characters(compile_pattern(f"^(?:{ways})$"))
@@ -202,14 +183,6 @@ def test_a_table_of_costs_is_bounded() -> None:
     with pytest.raises(AutomatonLimitError):
         completions.costs(10**6)
     assert Completions.of_characters(compile_pattern("^(?:ab|c{3})*$")).costs(10**6).fewest(10**6, 0) == 10**6
-
-
-def test_shortest_strings() -> None:
-    assert leaf_of(0, None).shortest(0) == b'""'
-    assert leaf_of(3, 5).shortest(0) == b'"   "'
-    leaf = leaf_of(2, 2)
-    assert leaf.shortest(states_of(leaf, b'"\xe6')[-1]) == b'\x80\x80 "'
-    assert leaf.shortest(states_of(leaf, b'"\\')[-1]) == b'" "'
 
 
 def test_long_bounds_take_few_masks() -> None:

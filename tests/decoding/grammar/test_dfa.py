@@ -8,13 +8,13 @@ import random
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from genret.decoding.grammar.compile_options import AutomatonLimitError, CompileLimits, compile_budget
 from genret.decoding.grammar.errors import CompileTimeoutError
+from genret.decoding.grammar.regular.automaton import Automaton
 from genret.decoding.grammar.regular.byte_dfa import ByteDfa
 from genret.decoding.grammar.regular.dfa import ENDLESS, Dfa
 from genret.decoding.grammar.regular.dfa_texts import bottom_up
@@ -103,10 +103,6 @@ def test_surrogates_are_in_no_text() -> None:
     assert compile_pattern(r"^[\uD700-\uE001]$").count() == 0x100 + 2
 
 
-def test_the_shortest_text_is_shown() -> None:
-    assert repr(compile_pattern("^a+$")) == "Dfa(2 states, shortest 'a')"
-
-
 def test_too_many_states_are_refused() -> None:
     with compile_budget(CompileLimits(automaton_states=100)):
         assert Dfa.of_lengths(((0, 99),)).num_states == 100
@@ -142,22 +138,6 @@ def test_labelled_sets(left: dict[bytes, int], right: dict[bytes, int]) -> None:
         assert combined.is_empty == (not expected)
         if expected:
             assert combined.shortest() == min(expected, key=lambda text: (len(text), text))
-
-
-@settings(max_examples=50, deadline=None)
-@given(BYTE_SETS)
-def test_steps_follow_the_rows(texts: dict[bytes, int]) -> None:
-    dfa = ByteDfa.literals(texts.items())
-    assert dfa.labels.dtype == np.int32
-    assert dfa.labels.tolist() == list(dfa.ends)
-    for state, row in enumerate(dfa.rows):
-        targets = {byte: target for first, last, target in row for byte in range(first, last + 1)}
-        assert [dfa.step(state, byte) for byte in range(256)] == [targets.get(b, -1) for b in range(256)]
-        if not dfa.is_empty:
-            end = state
-            for byte in dfa.shortest(state):
-                end = dfa.step(end, byte)
-            assert dfa.ends[end] >= 0
 
 
 def test_labels_keep_states_apart() -> None:
@@ -208,17 +188,6 @@ def random_automaton(rng: random.Random, states: int) -> tuple[list[list[Edge]],
     return rows, [rng.choice((-1, -1, 0, 1)) for _ in range(states)]
 
 
-def label_of(rows: list[list[Edge]] | list[tuple[Edge, ...]], labels: list[int], text: list[int]) -> int:
-    """Label of a text."""
-    state = 0
-    for symbol in text:
-        behind = [target for first, last, target in rows[state] if first <= symbol <= last]
-        if not behind:
-            return -1
-        (state,) = behind
-    return labels[state]
-
-
 def moore_size(rows: list[list[Edge]], labels: list[int]) -> int:
     """States of the smallest complete automaton, without its dead state."""
     states = len(rows) + 1
@@ -265,7 +234,7 @@ def test_smallest_and_the_same_language(made: Any, symbols: int, seed: int, stat
     assert len(small) == max(1, moore_size(rows, labels))
     for _ in range(60):
         text = [rng.randrange(symbols) for _ in range(rng.randint(0, 10))]
-        assert label_of(small, small_labels, text) == label_of(rows, labels, text)
+        assert Automaton(small, small_labels).label_of(text) == Automaton(rows, labels).label_of(text)  # type: ignore[arg-type]
     assert canonical(small, small_labels) == (small, small_labels)
 
 
@@ -278,15 +247,6 @@ def test_numbering_does_not_depend_on_the_numbers_before(seed: int, states: int)
     place = {state: number for number, state in enumerate(order)}
     moved = [[(first, last, place[target]) for first, last, target in rows[state]] for state in order]
     assert canonical(moved, [labels[state] for state in order]) == canonical(rows, labels)
-
-
-def test_touching_edges_to_one_state_are_joined() -> None:
-    rows: list[list[Edge]] = [[(0, 3, 1), (4, 4, 2), (6, 9, 1)], [], []]
-    assert canonical(rows, [-1, 0, 0]) == ([((0, 4, 1), (6, 9, 1)), ()], [-1, 0])
-
-
-def test_no_text_at_all() -> None:
-    assert canonical([[(0, 5, 1)], [(0, 5, 0)]], [-1, -1]) == ([()], [-1])
 
 
 def test_a_long_chain_that_ends_in_a_loop_is_quick(monkeypatch: pytest.MonkeyPatch) -> None:

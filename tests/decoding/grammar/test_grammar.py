@@ -7,6 +7,7 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from functools import cache
+from itertools import product
 from threading import Barrier
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 
 from genret.decoding.grammar.compile_options import GrammarOptions
 from genret.decoding.grammar.constraint import GrammarConstraint
-from genret.decoding.grammar.errors import AnswerBudgetError, VocabularyError
+from genret.decoding.grammar.errors import AnswerBudgetError, UnsatisfiableSchemaError, VocabularyError
 from genret.decoding.grammar.json_grammar import Grammar, compile_schema
 from genret.decoding.grammar.leaves.leaf_factory import Leaves
 from genret.decoding.grammar.vocabulary import Vocabulary
@@ -291,10 +292,13 @@ DECLARED = GrammarOptions(whitespace="compact", property_order="schema", extra_p
 KINDS = [record(k={"const": "a"}, n=BOOLEAN), record(k={"enum": ["a", "ab"]}, n=STRING)]
 
 
+OPENING = ('{"a', '"a": "', '", "b', '", "a": ', '{"b": "x", "b')
+
+
 @cache
 def closing_leaves() -> Leaves:
-    """Leaves of a vocabulary with tokens that close several levels."""
-    return Leaves(byte_vocabulary([*JSON_PIECES, '{"a":', "}}}}}}}", "]]]]", '"}]}}'], seed=4))
+    """Leaves of a vocabulary with tokens that close several levels, or open keys and values."""
+    return Leaves(byte_vocabulary([*JSON_PIECES, '{"a":', "}}}}}}}", "]]]]", '"}]}}', *OPENING], seed=4))
 
 
 def declared(schema: Any, options: GrammarOptions = DECLARED) -> Grammar:
@@ -380,13 +384,6 @@ def test_multiples_of_large_numbers(kind: str, step: str) -> None:
     assert [text for text in ("1e+20", "1e20", "3E+22") if accepts(large, text)] == []
 
 
-def test_the_first_wrong_byte_is_refused() -> None:
-    for schema, text in ((record(a=BOOLEAN), b'{"a":true\0'), ({"items": {"enum": ["ab", [1]]}}, b"[[x")):
-        grammar = declared(schema)
-        assert grammar.advance_bytes(grammar.start, text[:-1]) >= 0
-        assert grammar.advance_bytes(grammar.start, text) == -1
-
-
 @pytest.mark.parametrize(
     ("whitespace", "good", "bad"),
     [
@@ -426,12 +423,7 @@ def test_no_mask_is_empty_and_a_vocabulary_that_can_write_nothing_is_refused() -
                 waiting.append(after)
 
 
-def test_what_is_forced_stops_at_an_end_and_never_runs_in_circles() -> None:
-    grammar = declared({"anyOf": [{"const": 1}, {"const": 12}]})
-    assert grammar.forced_bytes(grammar.start) == b"1"
-    assert grammar.forced_bytes(grammar.advance_bytes(grammar.start, b"1")) == b""
-    endless = declared(array(ITSELF, maxItems=1))
-    assert endless.forced_bytes(endless.start) == b"["
+def test_what_is_forced_ends_at_the_limit() -> None:
     long = declared({"type": "string", "pattern": "^(a{40})+$"})
     assert len(long.forced_bytes(long.start, 30)) <= 30
 
@@ -458,3 +450,77 @@ def test_masks_of_stacks_that_differ_far_below_are_told_apart() -> None:
         assert unpacked(grammar, state) == brute_force(grammar, state)
     below = [grammar.mask(grammar.advance_bytes(state, b"}" * 5)) for state in (brackets, braces)]
     assert not np.array_equal(*below)
+
+
+SHORT = {"enum": ["x", "yy"]}
+A_OR_B = {"enum": ["a", "b"]}
+EITHER = {"propertyNames": A_OR_B, "additionalProperties": SHORT}
+B_OR_C = {"properties": {"a": SHORT}, "patternProperties": {"^[bc]$": SHORT}, "additionalProperties": False}
+
+
+def object_of(schema: Any, how: str = "writing") -> Grammar:
+    return compile_schema(json.dumps({"type": "object", **schema}), closing_leaves(), OPTIONS[how])
+
+
+# Keys that a schema gives by sets may run out.
+RUNNING_OUT: dict[str, dict[str, Any]] = {
+    "one free key behind a named one": {"properties": {"a": SHORT}, **EITHER, "minProperties": 2},
+    "no free key": {**EITHER, "minProperties": 2},
+    "keys of a pattern": {**B_OR_C, "minProperties": 3},
+    "a bound on both sides": {**B_OR_C, "minProperties": 2, "maxProperties": 2},
+    "two sets of keys": {
+        **B_OR_C,
+        "patternProperties": {"^b$": SHORT, "^[cd]$": {"const": "x"}},
+        "minProperties": 4,
+    },
+    "not evaluated": {
+        "properties": {"a": SHORT},
+        "propertyNames": A_OR_B,
+        "unevaluatedProperties": SHORT,
+        "minProperties": 2,
+    },
+    "conditions on values": {**EITHER, "not": {"additionalProperties": {"const": "x"}}, "minProperties": 2},
+}
+
+
+@pytest.mark.parametrize("how", sorted(OPTIONS))
+@pytest.mark.parametrize("name", RUNNING_OUT)
+def test_no_key_is_chosen_behind_which_there_are_too_few(name: str, how: str) -> None:
+    grammar, rng = object_of(RUNNING_OUT[name], how), random.Random(3)
+    needed = grammar.tokens_to_finish(grammar.start)
+    for tokens in walked(grammar, [needed + rng.randrange(30) for _ in range(60)], rng):
+        jsonschema.validate(json.loads(grammar.text(tokens)), {"type": "object", **RUNNING_OUT[name]})
+
+
+@pytest.mark.parametrize("how", sorted(OPTIONS))
+def test_all_objects_of_few_keys_are_those_that_are_valid(how: str) -> None:
+    values = ("x", "yy")
+    for name, body in RUNNING_OUT.items():
+        grammar = object_of(body, how)
+        found = False
+        for keys in ("", "a", "b", "ab", "ba", "bc", "abc", "cd", "abcd", "bcd", "abd"):
+            for picked in product(values, repeat=len(keys)):
+                value = dict(zip(keys, picked, strict=True))
+                is_valid = jsonschema.Draft202012Validator({"type": "object", **body}).is_valid(value)
+                in_order = how == "reading" or "a" not in keys[1:] or "a" not in body.get("properties", {})
+                found |= is_valid
+                assert accepts(grammar, json.dumps(value)) == (is_valid and in_order), (name, value)
+        assert found
+
+
+def test_keys_that_do_not_suffice_make_a_schema_nothing_is_valid_under() -> None:
+    with pytest.raises(UnsatisfiableSchemaError):
+        object_of({"propertyNames": A_OR_B, "minProperties": 3})
+
+
+@pytest.mark.parametrize("how", sorted(OPTIONS))
+def test_a_declared_key_is_never_written_twice_and_another_one_does_not_count_twice(how: str) -> None:
+    """Parsers keep the last value of a key: what a bound counts must be different keys."""
+    grammar = object_of({"properties": {"a": SHORT}, "additionalProperties": SHORT}, how)
+    assert accepts(grammar, '{"a": "x", "b": "x"}')
+    assert not accepts(grammar, '{"a": "x", "a": "x"}')
+    two = object_of({"additionalProperties": SHORT, "minProperties": 2}, how)
+    assert not accepts(two, '{"b": "x", "b": "yy"}')
+    assert accepts(two, '{"b": "x", "c": "yy"}')
+    state = two.advance_bytes(two.start, b'{"b": "x", "b')
+    assert unpacked(two, state) == brute_force(two, state)

@@ -8,12 +8,10 @@ import random
 import pytest
 
 from genret.decoding.grammar.compile_options import GrammarOptions
-from genret.decoding.grammar.errors import VocabularyError
 from genret.decoding.grammar.json_grammar import Grammar
 from genret.decoding.grammar.leaves.leaf_factory import Leaves
 from genret.decoding.grammar.schema.formula_table import FormulaTable
 from genret.decoding.grammar.schema.value_nodes import compile_value
-from genret.decoding.grammar.vocabulary import Vocabulary
 from tests.grammar_oracle import (
     COMPACT,
     FLEXIBLE,
@@ -117,10 +115,3 @@ def gone_with_a_grammar(name: str) -> tuple[int, int]:
     configurations = len(grammar._configurations._known)
     del grammar
     return held - len(gc.get_objects()), configurations
-
-
-def test_a_grammar_that_could_not_be_made_goes_too() -> None:
-    """Blanks must be written, and cannot."""
-    without_blanks = Vocabulary([bytes([byte]) for byte in b'{}[]":,'], 7, 8)
-    with pytest.raises(VocabularyError):
-        Grammar(VALUES["any"], without_blanks, GrammarOptions(whitespace="spaced"))

@@ -79,7 +79,7 @@ def test_short_texts(name: str) -> None:
     spelled, canonical = numbers.spelled(), numbers.spelled(canonical=True)
     for text, value in SHORT_TEXTS:
         belongs = oracle(value)
-        assert numbers.contains(value) == belongs, text
+        assert numbers.has(Fraction(value)) == belongs, text
         admitted = spelled.accepts(text.encode())
         assert belongs or not admitted, text
         whole_signs = {"everything": (True, False), "not negative": (False,), "all but 5": (True,)}
@@ -96,14 +96,6 @@ def test_what_is_no_number_is_refused(name: str) -> None:
             text = "".join(letters)
             if not JSON_NUMBER.fullmatch(text):
                 assert not spelled.accepts(text.encode()), text
-
-
-def test_integers_are_read_as_plain_decimals() -> None:
-    spelled = INTEGERS.spelled()
-    for text in ["5", "-0", "5.0", "-0.0", "12345678901234567890"]:
-        assert spelled.accepts(text.encode()), text
-    for text in ["1e+16", "1.5e+20", "1e3", "1E+3", "0e0"]:
-        assert not spelled.accepts(text.encode()), text
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False) | st.integers())
@@ -183,7 +175,7 @@ def test_any_combination(
     for text in [*texts, *(format(value, "f") for value in values), *map(str, range(-5, 25))]:
         value = Decimal(text)
         belongs = oracle(value)
-        assert numbers.contains(value) == belongs
+        assert numbers.has(Fraction(value)) == belongs
         admitted = spelled.accepts(text.encode())
         assert belongs or not admitted, text
         assert admitted or not belongs or not PLAIN.fullmatch(text), text
@@ -291,8 +283,8 @@ def test_steps_that_need_too_many_states_are_refused() -> None:
         pytest.raises(AutomatonLimitError, match="2,000 states"),
     ):
         numbers.spelled()
-    assert numbers.contains(2 * 1000003)
-    assert not numbers.contains(1000004)
+    assert numbers.has(2 * 1000003)
+    assert not numbers.has(1000004)
 
 
 @pytest.mark.parametrize("step", ["1000003", "1000003.5", "99999.999"])
@@ -304,7 +296,7 @@ def test_few_multiples_of_a_large_step(step: str) -> None:
     for number in range(-60, 60):
         value = number * Decimal(step)
         belongs = -3000000 <= value < 5000015
-        assert numbers.contains(value) == belongs
+        assert numbers.has(Fraction(value)) == belongs
         assert (
             spelled.accepts(str(value).encode())
             == canonical.accepts(format(value.normalize(), "f").encode())

@@ -33,14 +33,6 @@ def spelled(text: str) -> bytes:
     return json.dumps(text, ensure_ascii=False).encode()
 
 
-@settings(max_examples=200, deadline=None)
-@given(st.sets(TEXTS, max_size=8), st.sets(TEXTS, max_size=8))
-def test_a_finite_set_is_spelled_as_json_writes_it(texts: set[str], others: set[str]) -> None:
-    found = spell_texts(Dfa.of_texts(texts))
-    assert unmarked(found).digest == ByteDfa.literals((spelled(text), 0) for text in texts).digest
-    assert all(found.accepts(spelled(text)) == (text in texts) for text in texts | others)
-
-
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 0x10FFFF), st.integers(0, 0x10FFFF)), max_size=4), TEXTS)
 def test_ranges_of_code_points(pairs: list[tuple[int, int]], text: str) -> None:

@@ -214,27 +214,6 @@ def test_what_is_no_annotation_is_refused_with_its_place(written: str) -> None:
         read_annotated(written.encode())
 
 
-def test_compiled_loops_find_what_python_finds() -> None:
-    pytest.importorskip("numba")
-    vocabulary = byte_level()
-    rng = random.Random(9)
-    titles = sorted({"".join(rng.choices('abe ()"\\', k=rng.randint(1, 8))) for _ in range(2000)})
-    compiled = TextSearcher(vocabulary)
-    compiled.warm_up()
-    texts = SortedTexts.of(title.encode() for title in titles)
-    grammars = [
-        AnnotationGrammar("a name (b)", LinkTitles(texts, searcher), MentionRules())
-        for searcher in (TextSearcher(vocabulary), compiled)
-    ]
-    for _ in range(40):
-        states = [grammar.start for grammar in grammars]
-        while states[0] != grammars[0].finished:
-            masks = [grammar.mask(state) for grammar, state in zip(grammars, states, strict=True)]
-            assert (masks[0] == masks[1]).all()
-            token = rng.choice(grammars[0].tokens(states[0]).tolist())
-            states = [grammar.advance(state, token) for grammar, state in zip(grammars, states, strict=True)]
-
-
 END_TOKENS = {"gpt2": "<|endoftext|>", "mistral_v1_sp32k": "</s>", "titles_bytebpe8k": "</s>"}
 
 
