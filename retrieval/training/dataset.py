@@ -219,10 +219,6 @@ class Seq2SeqCollator:
     pad_id: int
     decoder_prompt: tuple[int, ...]
 
-    def __post_init__(self) -> None:
-        if not self.decoder_prompt:
-            raise ValueError("decoder_prompt must not be empty: something has to stand before a title")
-
     def __call__(self, examples: Sequence[EncodedExample]) -> dict[str, Tensor]:
         """Return input_ids and attention_mask (B, T), decoder_input_ids (B, P + L - 1) and labels (B, L).
 

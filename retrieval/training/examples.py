@@ -124,7 +124,7 @@ class _Source:
 
 
 class ExampleGenerator:
-    """Draws examples from entities, `training_queries` and mentions; `draw(i, random)` is the i-th one."""
+    """Draws examples from some entities, `training_queries` and mentions; `draw(i, random)` is the i-th."""
 
     def __init__(
         self,
@@ -133,8 +133,6 @@ class ExampleGenerator:
         options: ExampleOptions | None = None,
         mentions: Sequence[LabelledMention] = (),
     ) -> None:
-        if not entities:
-            raise ValueError("entities must not be empty")
         self.options = options or ExampleOptions()
         texts: dict[str, list[str]] = {entity.entity_id: [] for entity in entities}
         for query in training_queries(queries):

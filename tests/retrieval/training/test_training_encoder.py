@@ -26,7 +26,7 @@ from genret.retrieval.training.trainer import Budget, TrainerOptions
 from genret.retrieval.training.training_data import TrainingEntity, TrainingQuery, read_catalogue
 from genret.retrieval.vectors.embedder import VectorMethod, open_model
 from genret.retrieval.vectors.encoder import mean_states
-from tests.retrieval.training.test_training_run import CATALOGUE, check_resumed, trained, weights
+from tests.retrieval.training.test_training_run import check_resumed, trained, weights
 
 QUERIES = (
     "query\tentity_id\tsplit\n"
@@ -45,10 +45,9 @@ PAIRS = [
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> Path:
-    (tmp_path / "catalogue.tsv").write_text(CATALOGUE, encoding="utf-8")
-    (tmp_path / "queries.tsv").write_text(QUERIES, encoding="utf-8")
-    return tmp_path
+def data(data: Path) -> Path:
+    (data / "queries.tsv").write_text(QUERIES, encoding="utf-8")
+    return data
 
 
 class TableEmbedder:
