@@ -54,11 +54,7 @@ def write_run(file: str | Path, labelled: LabelledSet, run: MethodRun) -> None:
 
     Answers stand there as metrics see them (`labelled_sets.judge`), so trec_eval says the same of this file
     and `write_qrels` as `measure` of the run. White space in ids is percent-encoded; scores are lowered as
-    far as they must be to fall.
-
-    Raises:
-        InputError: the run is not of this set.
-        SourceError: the file cannot be written.
+    far as they must be to fall. A SourceError says that the file cannot be written.
     """
     tag = encode_token(run.method) or "run"
     with staged_file(file) as stream:
@@ -82,12 +78,7 @@ def write_qrels(file: str | Path, labelled: LabelledSet) -> None:
 
 
 def write_rankings(file: str | Path, labelled: LabelledSet, run: MethodRun) -> None:
-    """Write a run as JSON Lines, all answers of a query on a line; scores that are infinite or NaN are null.
-
-    Raises:
-        InputError: the run is not of this set.
-        SourceError: the file cannot be written.
-    """
+    """Write a run as JSON Lines, a query with all its answers on a line; infinite and NaN scores are null."""
     with staged_file(file) as stream:
         for judged in judge(labelled, run):
             ranking = judged.ranking
@@ -107,10 +98,8 @@ def write_rankings(file: str | Path, labelled: LabelledSet, run: MethodRun) -> N
 def read_run(file: str | Path) -> dict[str, tuple[RankedEntity, ...]]:
     """Read a TREC run, optionally compressed: query id -> its answers, best first, as trec_eval orders them.
 
-    Ids are decoded; the title of an answer is its id.
-
-    Raises:
-        SourceError: the file is missing or empty, a line is malformed, or names a document twice for a query.
+    Ids are decoded; the title of an answer is its id. A SourceError says that the file is missing or empty,
+    or names the line that is malformed or has a document for the second time.
     """
     found: dict[str, dict[str, float]] = {}
     for line, text in text_lines(file):
@@ -247,21 +236,16 @@ class Identity:
 
 
 class RunStore:
-    """The folder of an evaluation, made if missing; `resume` takes the runs in it as done.
+    """The folder of an evaluation, made if missing; the runs in it count as done.
 
-    Raises:
-        SourceError: an evaluation is there and was not to be resumed, or has another identity.
+    A SourceError says that the evaluation that is there has another identity.
     """
 
-    def __init__(self, folder: Path, identity: Identity, resume: bool) -> None:
+    def __init__(self, folder: Path, identity: Identity) -> None:
         self.folder = folder
         file = folder / IDENTITY_FILE
         if file.is_file():
             before = _read_identity(file)
-            if not resume:
-                raise SourceError(
-                    f"{folder}: holds an evaluation; go on with it (--resume) or name another --out"
-                )
             if difference := before.difference(identity):
                 raise SourceError(f"{folder}: holds an evaluation of something else: {difference}")
             identity = Identity(**{**asdict(identity), "sets": {**before.sets, **identity.sets}})

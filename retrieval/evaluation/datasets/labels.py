@@ -34,21 +34,12 @@ class SetSpec:
     limit: int | None = None  # most queries, the first ones; None: all
     split: str | None = None  # "queries": the only split that is read; None: all lines
 
-    def __post_init__(self) -> None:
-        if self.format not in SET_FORMATS:
-            raise InputError("set", f"format must be one of {', '.join(SET_FORMATS)}, got {self.format!r}")
-        if self.limit is not None and self.limit < 1:
-            raise InputError("limit", f"must be at least 1, got {self.limit}")
-
     @classmethod
     def parse(cls, text: str) -> SetSpec:
-        """Read NAME=FORMAT:PATH[:QRELS], or FORMAT:PATH named by the file.
+        """Read NAME=FORMAT:PATH[:QRELS], or FORMAT:PATH named by the file; InputError for another form.
 
         QRELS goes with "trec", where it is needed, and with "beir". The split of a file of queries stands
         behind the last "#": `queries:data/queries.tsv#test`.
-
-        Raises:
-            InputError: the text has another form.
         """
         name, equals, rest = text.partition("=")
         if not equals or ":" in name or "/" in name:  # an equals sign in a path names nothing

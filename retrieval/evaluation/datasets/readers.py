@@ -110,7 +110,6 @@ def _json_answer(file: Path, line: int, value: Any, name: str) -> LabelAnswer:
 
 
 def _named(file: Path, line: int, value: dict[str, Any], prefix: str, id_name: str) -> LabelAnswer | None:
-    """Return the entity that an object names by title, id or both; None if by neither."""
     title, entity_id = value.get("title"), value.get(id_name)
     if title is None and entity_id is None:
         return None

@@ -46,9 +46,7 @@ class GeneratingMethod:
     `unconstrained` takes what the model writes. It names an entity if its tokens are a row of the index, or
     its text is a title or an alias after the text policy; otherwise it is an invalid answer. `trie` samples
     one title, from the tokens that continue some title at each step; `greedy` takes the likeliest of them.
-
-    Raises:
-        InputError: the model is none of transformers'.
+    An InputError refuses a model that is none of transformers'.
     """
 
     def __init__(

@@ -109,9 +109,6 @@ class LexicalIndex:
 
     A document is the title, the aliases and the description, if the index has that column, as words in lower
     case without stemming or stop words.
-
-    Raises:
-        MissingExtraError: bm25s is not installed.
     """
 
     def __init__(self, index: Index) -> None:
@@ -177,8 +174,7 @@ class RunFileMethod:
     ) -> list[RankedAnswers]:
         """Return a ranking per query, in order; an entity that the index lacks is an invalid answer.
 
-        Raises:
-            SourceError: the file is missing or malformed.
+        A SourceError says that the file is missing or malformed.
         """
         from genret.retrieval.evaluation.run_files import read_run
 
