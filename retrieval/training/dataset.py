@@ -42,14 +42,8 @@ class EncodedExample:
 class ExampleEncoder:
     """Turns examples into token ids as serving would.
 
-    Args:
-        tokenizer: Tokenizer of the checkpoint.
-        config: Prompts and rendering of the checkpoint.
-        max_prompt_tokens: Length to which prompts are cut, at the end of the query.
-        limits: Positions of the model; a prompt is cut to leave room for its title.
-
-    Raises:
-        InputError: prompts of that length have no room for a query.
+    Prompts are cut to `max_prompt_tokens`, at the end of the query, and leave room for their title within the
+    `limits` of the model. An `InputError` says that such prompts have no room for a query.
     """
 
     def __init__(

@@ -87,12 +87,7 @@ class PairEncoder:
 
 
 class PairCollator:
-    """Makes batches of queries and texts of their entities.
-
-    Args:
-        teacher: Model whose vectors the encoder imitates, or None. Each text of the catalogue is embedded
-            once.
-    """
+    """Makes batches of queries and texts of their entities; a teacher embeds each text once."""
 
     def __init__(self, teacher: TextEmbedder | None = None) -> None:
         self._teacher = teacher
@@ -157,12 +152,7 @@ def run_encoder_training(
 ) -> dict[str, Any]:
     """Train an encoder as planned, write its folder and return its metrics; arguments as of `run_training`.
 
-    Raises:
-        SourceError: a file cannot be used.
-        InputError: the plan does not fit the files.
-        ModelError: the teacher cannot be loaded.
-        MissingExtraError: the teacher needs a library that is not installed.
-        TrainingInterrupted: the user stopped the run; `out/checkpoints` holds what to go on from.
+    Its errors, too; a teacher that cannot be loaded is a ModelError, or a MissingExtraError.
     """
     progress.phase(f"reading {plan.catalogue}")
     entities = read_catalogue(plan.catalogue, plan.max_bad_rows, progress.note)

