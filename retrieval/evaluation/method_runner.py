@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from genret.retrieval.errors import GenretError
 from genret.retrieval.evaluation.datasets.index_entities import EntityFinder
@@ -19,8 +18,7 @@ class AnswerOutsideIndexError(GenretError):
     """A constrained method answered what the index lacks: nothing it did can be trusted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(NamedTuple):
     """One method on one set with one seed; None: the method draws nothing."""
 
     labelled: LabelledSet

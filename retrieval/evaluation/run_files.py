@@ -22,7 +22,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import xxhash
@@ -32,7 +31,6 @@ from genret.retrieval.errors import SourceError
 from genret.retrieval.evaluation.datasets.file_lines import (
     json_objects,
     spaced_fields,
-    text_field,
     text_lines,
     wrong,
 )
@@ -118,24 +116,20 @@ def read_run(file: str | Path) -> dict[str, tuple[RankedEntity, ...]]:
 
 
 def read_rankings(file: str | Path) -> list[RankedAnswers]:
-    """Read a file of `write_rankings`, optionally compressed; a score that is null is minus infinity.
+    """Read a file of `write_rankings`; a score that is null is minus infinity.
 
-    A SourceError names a file that is missing or empty, and the line and field of what is malformed.
+    A SourceError names a file that is missing or empty, and a line that `write_rankings` has not written.
     """
     rankings = []
     for line, value in json_objects(file):
-        entities = value.get("entities")
-        if not isinstance(entities, list):
-            wrong(file, line, "entities", "a list", entities)
-        error = value.get("error")
-        rankings.append(
-            RankedAnswers(
-                text_field(file, line, value.get("query_id"), "query_id", clean=False),
-                tuple(_entity(file, line, entity, f"entities[{i}]") for i, entity in enumerate(entities)),
-                _number(file, line, value.get("seconds", 0.0), "seconds") or 0.0,
-                None if error is None else text_field(file, line, error, "error", clean=False),
+        try:
+            known = (
+                {**e, "score": -math.inf if e["score"] is None else e["score"]} for e in value["entities"]
             )
-        )
+            entities = tuple(RankedEntity(**e) for e in known)
+            rankings.append(RankedAnswers(value["query_id"], entities, value["seconds"], value["error"]))
+        except (KeyError, TypeError) as error:
+            raise SourceError(f"{file}, line {line}: not written by this command ({error!r})") from error
     return rankings
 
 
@@ -177,29 +171,6 @@ def _score(file: str | Path, line: int, text: str) -> float:
     if not math.isfinite(score):
         wrong(file, line, "score", "a finite number", text)
     return score
-
-
-def _entity(file: str | Path, line: int, value: Any, name: str) -> RankedEntity:
-    if not isinstance(value, dict):
-        wrong(file, line, name, "an object", value)
-    score = _number(file, line, value.get("score"), f"{name}.score")
-    title = value.get("title")
-    if not isinstance(title, str):
-        wrong(file, line, f"{name}.title", "text", title)
-    return RankedEntity(
-        text_field(file, line, value.get("entity_id"), f"{name}.entity_id", clean=False),
-        title,
-        -math.inf if score is None else score,
-        _number(file, line, value.get("logprob"), f"{name}.logprob"),
-    )
-
-
-def _number(file: str | Path, line: int, value: object, name: str) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        wrong(file, line, name, "a number or null", value)
-    return float(value)
 
 
 def _finite(number: float | None) -> float | None:

@@ -23,7 +23,7 @@ from genret.retrieval.types import Entity
 
 
 class IndexResolver:
-    """Finds the entities of labels; see `TitleResolver`.
+    """Finds the entities of labels, many at once: an index is read once.
 
     A title is compared exactly, after the text policy. It names the entities with this title; without any,
     those with this alias; without any, those of the title that it redirects to (`read_redirects`). The index

@@ -222,30 +222,28 @@ def test_a_run_of_others_is_ordered_as_trec_eval_does(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("read", "row", "message"),
+    ("row", "message"),
     [
-        (read_run, "q Q0 d 1 1.0", ": expected 6 fields: query, Q0, document, rank, score, tag, got 5"),
-        (read_run, "q Q0 d one 1.0 t", ", field 'rank': expected an integer from 0, got 'one'"),
-        (read_run, f"q Q0 d {'x' * 99} 1 t", f", field 'rank': expected an integer from 0, got '{'x' * 79}…"),
-        (read_run, "q Q0 d 2 high t", ", field 'score': expected a finite number, got 'high'"),
-        (read_run, "q Q0 d 2 nan t", ", field 'score': expected a finite number, got 'nan'"),
-        (read_run, "q Q0 a 2 0.5 t", ", field 'document': expected each once for the query q, got 'a'"),
-        (read_rankings, None, ", field 'entities': expected a list, got None"),
-        (read_rankings, [1], ", field 'entities[0]': expected an object, got 1"),
-        (read_rankings, [{"score": "x"}], ", field 'entities[0].score': expected a number or null, got 'x'"),
-        (read_rankings, [{"title": None}], ", field 'entities[0].title': expected text, got None"),
+        ("q Q0 d 1 1.0", ": expected 6 fields: query, Q0, document, rank, score, tag, got 5"),
+        ("q Q0 d one 1.0 t", ", field 'rank': expected an integer from 0, got 'one'"),
+        (f"q Q0 d {'x' * 99} 1 t", f", field 'rank': expected an integer from 0, got '{'x' * 79}…"),
+        ("q Q0 d 2 high t", ", field 'score': expected a finite number, got 'high'"),
+        ("q Q0 d 2 nan t", ", field 'score': expected a finite number, got 'nan'"),
+        ("q Q0 a 2 0.5 t", ", field 'document': expected each once for the query q, got 'a'"),
     ],
 )
-def test_malformed_files_are_refused(
-    tmp_path: Path, read: Callable[[Path], object], row: object, message: str
-) -> None:
-    rows: list[object] = ["q Q0 a 1 1.0 t", row]
-    if read is read_rankings:
-        rows = [{"query_id": "q", "entities": entities} for entities in ([], row)]
-    file = write_lines(tmp_path / "answers", rows)
+def test_malformed_runs_are_refused(tmp_path: Path, row: str, message: str) -> None:
+    file = write_lines(tmp_path / "answers", ["q Q0 a 1 1.0 t", row])
     with pytest.raises(SourceError) as caught:
-        read(file)
+        read_run(file)
     assert str(caught.value) == f"{file}, line 2{message}"
+
+
+@pytest.mark.parametrize("entities", [None, [1], [{"score": 1.0}]])
+def test_rankings_of_another_form_are_refused(tmp_path: Path, entities: object) -> None:
+    file = write_lines(tmp_path / "answers", [{"query_id": "q", "entities": entities}])
+    with pytest.raises(SourceError, match="answers, line 1: not written by this command"):
+        read_rankings(file)
 
 
 def test_only_ascii_white_space_separates_the_fields_of_others(tmp_path: Path) -> None:
