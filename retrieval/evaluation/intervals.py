@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 import numpy as np
 
@@ -109,9 +108,12 @@ def num_groups(metric: MetricValues, groups: Sequence[str] | None) -> int:
 
 def holm(p_values: Sequence[float]) -> list[float]:
     """Return p-values, each in [0, 1], adjusted for their number by Holm's step-down method (1979)."""
-    order = sorted(range(len(p_values)), key=p_values.__getitem__)
-    stepped = (min(1.0, (len(order) - rank) * p_values[place]) for rank, place in enumerate(order))
-    return [adjusted for _, adjusted in sorted(zip(order, accumulate(stepped, max), strict=True))]
+    adjusted = [0.0] * len(p_values)
+    largest = 0.0
+    for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
+        adjusted[place] = largest
+    return adjusted
 
 
 def _group_sums(metric: MetricValues, groups: Sequence[str] | None) -> Floats:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -68,22 +69,12 @@ class EncodedPair(EncodedExample):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class PairEncoder:
-    """Turns examples with texts into pairs of token ids; queries and texts are cut to `max_tokens`."""
-
-    tokenizer: TextTokenizer
-    max_tokens: int
-
-    def encode(self, example: Example) -> EncodedPair | None:
-        """Return the pair, or None if one of the two has no tokens."""
-        if example.query is None or example.text is None or example.entity_id is None:
-            return None
-        query, text = (
-            tuple(self.tokenizer.encode_text(part)[: self.max_tokens])
-            for part in (example.query, example.text)
-        )
-        return EncodedPair(query, text, example.entity_id, example.text) if query and text else None
+def encode_pair(tokenizer: TextTokenizer, max_tokens: int, example: Example) -> EncodedPair | None:
+    """Return the tokens of a query and a text, cut to `max_tokens`; None if one of the two has none."""
+    if example.query is None or example.text is None or example.entity_id is None:
+        return None
+    query, text = (tuple(tokenizer.encode_text(part)[:max_tokens]) for part in (example.query, example.text))
+    return EncodedPair(query, text, example.entity_id, example.text) if query and text else None
 
 
 class PairCollator:
@@ -195,7 +186,7 @@ def run_encoder_training(
         ContrastiveTrainer,
         model,
         ExampleGenerator(entities, queries, drawn),
-        PairEncoder(TextTokenizer.load(plan.out), min(plan.max_prompt_tokens, _POSITIONS)).encode,
+        partial(encode_pair, TextTokenizer.load(plan.out), min(plan.max_prompt_tokens, _POSITIONS)),
         PairCollator(teacher),
         work_folder=plan.out / "checkpoints",
         budget=budget,

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +37,12 @@ from genret.retrieval.prompts import CheckpointConfig
 from genret.retrieval.text import Rendering, TextTokenizer
 from genret.retrieval.training import lora
 from genret.retrieval.training.dataset import (
-    CausalCollator,
     EncodedExample,
     ExampleEncoder,
-    Seq2SeqCollator,
+    causal_batch,
     check_markup,
     limits_of_checkpoint,
+    seq2seq_batch,
 )
 from genret.retrieval.training.examples import (
     LATER,
@@ -405,8 +406,8 @@ def _collator(checkpoint: _Checkpoint) -> Callable[[Sequence[EncodedExample]], d
     if not isinstance(pad_id, int) or pad_id < 0:
         pad_id = checkpoint.tokenizer.end_token_id(checkpoint.config.rendering or Rendering())
     if checkpoint.model.config.is_encoder_decoder:
-        return Seq2SeqCollator(pad_id, decoder_prompt(checkpoint.model))
-    return CausalCollator(pad_id)
+        return partial(seq2seq_batch, pad_id, decoder_prompt(checkpoint.model))
+    return partial(causal_batch, pad_id)
 
 
 def run_budget(plan: TrainingPlan, num_pairs: int) -> Budget:

@@ -8,37 +8,42 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import NamedTuple
 
 
-class Heading(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Heading:
     """A heading of level 1 to 3."""
 
     level: int
     text: str
 
 
-class Paragraph(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Paragraph:
     """Running text."""
 
     text: str
 
 
-class TermList(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class TermList:
     """Terms with their meanings."""
 
     items: tuple[tuple[str, str], ...]
 
 
-class Code(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Code:
     """Text to be shown unchanged."""
 
     text: str
 
 
-class Cell(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Cell:
     """A table cell: its text, small print of one or more lines (an interval), and whether it is the best."""
 
     text: str
@@ -46,7 +51,8 @@ class Cell(NamedTuple):
     is_best: bool = False
 
 
-class Table(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Table:
     """A caption, the names of the columns, and rows of as many cells; the first cell of a row names it."""
 
     caption: str
@@ -54,7 +60,8 @@ class Table(NamedTuple):
     rows: tuple[tuple[Cell, ...], ...]
 
 
-class Drawing(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Drawing:
     """A drawing as SVG in the colour of the text around it, its caption, and its file's name, no suffix."""
 
     name: str

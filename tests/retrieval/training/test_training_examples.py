@@ -24,11 +24,11 @@ from genret.retrieval.prompts import ANNOTATE, JSON_ANSWER, CheckpointConfig
 from genret.retrieval.text import Rendering, TextTokenizer
 from genret.retrieval.training.dataset import (
     IGNORED_LABEL,
-    CausalCollator,
     EncodedExample,
     ExampleDataset,
     ExampleEncoder,
-    Seq2SeqCollator,
+    causal_batch,
+    seq2seq_batch,
 )
 from genret.retrieval.training.examples import (
     LATER,
@@ -214,7 +214,7 @@ def test_batches_hold_prompts_of_like_length(tokenizer: TextTokenizer) -> None:
 
 
 def test_causal_batches_align_the_titles() -> None:
-    batch = CausalCollator(pad_id=0)(PAIR)
+    batch = causal_batch(0, PAIR)
     assert batch["input_ids"].tolist() == [[3, 9, 4, 7, 8, 1], [0, 3, 4, 6, 1, 0]]
     assert batch["attention_mask"].tolist() == [[1, 1, 1, 1, 1, 1], [0, 1, 1, 1, 1, 0]]
     assert batch["position_ids"][0].tolist() == [0, 1, 2, 3, 4, 5]
@@ -223,7 +223,7 @@ def test_causal_batches_align_the_titles() -> None:
 
 
 def test_seq2seq_batches_keep_prompt_and_title_apart() -> None:
-    batch = Seq2SeqCollator(pad_id=0, decoder_prompt=(2, 5))(PAIR)
+    batch = seq2seq_batch(0, (2, 5), PAIR)
     assert batch["input_ids"].tolist() == [[3, 9, 4], [3, 4, 0]]
     assert batch["attention_mask"].tolist() == [[1, 1, 1], [1, 1, 0]]
     assert batch["labels"].tolist() == [[7, 8, 1], [6, 1, IGNORED_LABEL]]

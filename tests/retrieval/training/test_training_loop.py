@@ -10,6 +10,7 @@ import subprocess
 import sys
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,7 +24,7 @@ from genret.decoding.model.architectures import decoder_prompt
 from genret.decoding.model.hf_model import HFLanguageModel
 from genret.retrieval.progress import StepProgress
 from genret.retrieval.training import forecast, trainer
-from genret.retrieval.training.dataset import CausalCollator, EncodedExample, Seq2SeqCollator
+from genret.retrieval.training.dataset import EncodedExample, causal_batch, seq2seq_batch
 from genret.retrieval.training.forecast import RunForecast, StepMeter, activation_bytes, training_memory
 from genret.retrieval.training.trainer import (
     Budget,
@@ -180,9 +181,9 @@ def made_trainer(model: PreTrainedModel, folder: Path, **more: object) -> TitleT
 def loss(model: PreTrainedModel, examples: list[EncodedExample], folder: Path) -> float:
     """Mean loss per token, by the trainer's own collator and loss."""
     if model.config.is_encoder_decoder:
-        batch = Seq2SeqCollator(PAD, decoder_prompt(model))(examples)
+        batch = seq2seq_batch(PAD, decoder_prompt(model), examples)
     else:
-        batch = CausalCollator(PAD)(examples)
+        batch = causal_batch(PAD, examples)
     with torch.no_grad():
         return float(made_trainer(model, folder).compute_loss(model.eval(), batch))
 
@@ -396,7 +397,7 @@ def test_memory_is_counted_and_nothing_changes(tmp_path: Path) -> None:
     torch.manual_seed(3)
     model = build("llama", 20)
     model.set_attn_implementation("eager")
-    made = made_trainer(model, tmp_path, data_collator=CausalCollator(PAD))
+    made = made_trainer(model, tmp_path, data_collator=partial(causal_batch, PAD))
     examples = [EncodedExample((3,) * n, (7, 8, END)) for n in range(1, 9)]
     before = {name: tensor.clone() for name, tensor in made.model.state_dict().items()}
     drawn = torch.get_rng_state()
@@ -418,7 +419,7 @@ def test_memory_is_counted_and_nothing_changes(tmp_path: Path) -> None:
         "gradients": weights,
         "activations": counted,
     }
-    made.compute_loss(made.model, CausalCollator(PAD)(examples)).backward()
+    made.compute_loss(made.model, causal_batch(PAD, examples)).backward()
     made.optimizer.step()
     parts = made.optimizer.state_dict()["parts"]  # what the optimiser really keeps
     kept = [t for part in parts for state in part["state"].values() for t in state.values() if t.ndim]

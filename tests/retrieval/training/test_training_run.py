@@ -25,8 +25,8 @@ from genret.retrieval.interruption import sigterm_as_interrupt
 from genret.retrieval.loaded_model import Limits
 from genret.retrieval.prompts import PLAIN, CheckpointConfig, PromptTemplate
 from genret.retrieval.text import Rendering, TextTokenizer
+from genret.retrieval.training import training_run
 from genret.retrieval.training.dataset import (
-    CausalCollator,
     ExampleEncoder,
     fit_prompt,
     limits_of_checkpoint,
@@ -271,7 +271,7 @@ def send(number: signal.Signals) -> Callable[[], None]:
 def test_an_interrupted_run_resumes_to_what_an_undisturbed_one_gives(
     data: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, at: int
 ) -> None:
-    collated = recorded(monkeypatch, CausalCollator, "__call__")
+    collated = recorded(monkeypatch, training_run, "causal_batch")
     whole = train_tiny(data, "whole")
     assert whole.exit_code == 0, whole.output
     undisturbed = [examples for _, examples in collated[1 : 1 + _STEPS]]
