@@ -49,9 +49,8 @@ from genret.retrieval.defaults import small_model_dir
 from genret.retrieval.linking.documents.corpus import CorpusOptions
 from genret.retrieval.linking.documents.text_document import Document, Span
 from genret.retrieval.linking.link_options import LinkOptions, WorkerOptions
-from genret.retrieval.linking.linker import open_linker
+from genret.retrieval.linking.linker import link_documents
 from genret.retrieval.linking.run import OutputOptions, RunnerOptions, link_corpus
-from genret.retrieval.linking.run_progress import LinkCounts
 from genret.retrieval.retriever import Retriever
 from genret.retrieval.types import Mention
 
@@ -214,10 +213,9 @@ def link_as_documents(
     retriever: Retriever, mentions: Sequence[Mention], k: int, batch_size: int
 ) -> list[Answer]:
     """Link with a linker of its own, with an empty cache."""
-    worker = WorkerOptions(str(retriever.index.path), batch_size=batch_size)
-    linker = open_linker(retriever, LinkOptions(k=k), worker)
-    blocks = linker.link(list(as_documents(mentions)), LinkCounts(), _refuse)
-    return [Answer(row["entity_id"], row["logprob"]) for rows in blocks for row in rows]
+    documents, options = list(as_documents(mentions)), LinkOptions(k=k)
+    rows = link_documents(retriever, documents, options, batch_size=batch_size, complain=_refuse)
+    return [Answer(row["entity_id"], row["logprob"]) for row in rows]
 
 
 def run(documents: Path, number: int, out: Path, options: SimpleNamespace) -> float:

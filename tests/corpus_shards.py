@@ -13,14 +13,20 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from genret.retrieval.linking.documents.corpus import CorpusOptions, Shard
-from genret.retrieval.linking.documents.corpus_reading import CorpusReader
+from genret.retrieval.linking.documents.corpus import CorpusOptions, CorpusPlan, Shard
+from genret.retrieval.linking.documents.corpus_reading import CorpusReader, plan_corpus
 from genret.retrieval.linking.documents.text_document import BadDocument, Document
 
 
 def read_shard(options: CorpusOptions, shard: Shard) -> Iterator[Document | BadDocument]:
     with closing(CorpusReader(options)) as reader:
         yield from reader.read(shard)
+
+
+def read_corpus(options: CorpusOptions) -> tuple[CorpusPlan, list[Document | BadDocument]]:
+    """Return the shards of a corpus, and the documents of all, each shard read alone."""
+    plan = plan_corpus(options)
+    return plan, [document for shard in plan.shards for document in read_shard(options, shard)]
 
 
 def as_jsonl(records: Sequence[Mapping[str, Any]]) -> bytes:

@@ -147,7 +147,7 @@ class Names:
     def __init__(self, names: Mapping[str, Sequence[str]]) -> None:
         self._names = {name.casefold(): tuple(ids) for name, ids in names.items()}
         ordered = sorted(map(re.escape, names), key=len, reverse=True)
-        self._pattern = re.compile("|".join(ordered), re.IGNORECASE)
+        self._pattern = re.compile("|".join(ordered) or r"(?!)", re.IGNORECASE)  # "(?!)" is found nowhere
 
     def find(self, text: str, begin: int = 0, end: int | None = None) -> list[Span]:
         stop = len(text) if end is None else end
@@ -165,7 +165,7 @@ class LinkRun:
         self,
         *documents: Document | BadDocument,
         retriever: ScriptedRetriever | None = None,
-        finder: Any = None,
+        finder: Names | None = None,
         batch_size: int = 4,
         cache_entries: int = 1000,
         **options: Any,
@@ -176,7 +176,7 @@ class LinkRun:
         self.reports: list[dict[str, int]] = []
         self.blocks: list[list[dict[str, Any]]] = []
         worker = WorkerOptions("-", batch_size=batch_size, cache_entries=cache_entries)
-        self.linker = open_linker(self.retriever, LinkOptions(**options), worker, finder)  # type: ignore[arg-type]
+        self.linker = open_linker(self.retriever, LinkOptions(**options), worker, finder or Names({}))  # type: ignore[arg-type]
         for rows in self.linker.link(documents, self.counts, self.complaints.append, self._report):
             self.blocks.append(rows)
 

@@ -160,7 +160,6 @@ def evaluate_command(
 
 
 def _default_methods(index_path: str) -> tuple[str, ...]:
-    """Return the methods that go with an index and its evidence."""
     from genret.retrieval.evaluation.methods.evaluated_method import (
         DEFAULT_EVIDENCE_METHODS,
         DEFAULT_METHODS,
@@ -185,7 +184,6 @@ def _command(
     plan: EvaluationPlan,
     loading: Mapping[str, object],
 ) -> str:
-    """Return the command that repeats an evaluation."""
     words = ["genret", "evaluate", "--index", index_path]
     words += [] if model is None else ["--model", model]
     for name, values in (("set", sets), ("method", plan.methods), ("metric", plan.metrics or ())):

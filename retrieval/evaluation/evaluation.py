@@ -64,12 +64,9 @@ class EvaluationPlan:
     resume: bool = False  # whether to go on with the evaluation in the folder
 
     def check(self) -> None:
-        """Refuse wrong options before a model is loaded.
+        """Refuse wrong options before a model is loaded, and a folder that holds something else.
 
-        Raises:
-            InputError: a name or a number is wrong; its field is the option's name.
-            MissingExtraError: a library is missing.
-            SourceError: the folder holds something else.
+        An InputError has the option's name as its field; a MissingExtraError names a library.
         """
         _check_names(self.sets)
         for method in self.methods:
@@ -124,11 +121,8 @@ def evaluate(
     """Run what is not done yet, and write the report.
 
     The options passed `check`. `about` are names and values that the report says of index and model beside
-    their digests; `command` repeats the evaluation.
-
-    Raises:
-        GenretError: a set cannot be read, the folder holds something else, or a constrained method answered
-            what the index lacks.
+    their digests; `command` repeats the evaluation. A GenretError says that a set cannot be read, that the
+    folder holds something else, or that a constrained method answered what the index lacks.
     """
     maker = MethodMaker(retriever, plan.k, plan.batch_size)
     methods = [maker.make(name) for name in plan.methods]
@@ -136,7 +130,7 @@ def evaluate(
     resolver = IndexResolver(retriever.index, redirects)
     sets = [read_set(replace(spec, limit=plan.limit), resolver) for spec in plan.sets]
     identity = _identity(plan, retriever, sets)
-    store = RunStore(plan.out, identity, plan.resume)
+    store = RunStore(plan.out, identity)
     tasks = plan_tasks(sets, methods, range(plan.seed, plan.seed + plan.num_seeds))
     settings = Settings(plan.compared_with, plan.metrics, plan.num_resamples, seed=plan.seed)
     with Reporter(tasks) as reporter:

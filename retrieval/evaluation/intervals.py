@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from genret.retrieval.errors import InputError
 from genret.retrieval.evaluation.metrics import Floats, MetricValues, micro_average
 
 _DRAWN_AT_ONCE = 1 << 21  # group numbers, 16 MiB
@@ -38,10 +37,7 @@ def bootstrap(
     """Return the percentile interval of a metric; the same seed draws the same queries for every metric.
 
     `groups` has the document of each query, resampled as one. If all queries have the same, queries are
-    resampled: one document says nothing of how documents differ.
-
-    Raises:
-        InputError: an argument is out of range, or there are not as many groups as queries.
+    resampled: one document says nothing of how documents differ. There is at least one query.
     """
     figures = resampled_figures(metric, groups, num_resamples, seed)
     return Interval(metric.value, *percentiles(figures, confidence))
@@ -59,18 +55,8 @@ def paired_bootstrap(
 
     The p-value is twice the smaller share of resamples on either side of 0; those at 0, and one more, count
     on both sides. It is also never below 2 ** (1 - m), where m is the number of groups in which the two
-    differ: the least that a sign-flip test can give. Resamples of two differences of one sign all have
-    that sign, so without this bound the bootstrap would claim more than few queries can show.
-
-    Raises:
-        InputError: as `bootstrap`, or the two are not one metric of one set.
+    differ: the least that a sign-flip test can give, and more than few queries can show otherwise.
     """
-    if metric.name != baseline.name or len(metric.per_query) != len(baseline.per_query):
-        raise InputError(
-            "baseline",
-            f"expected {metric.name} of {len(metric.per_query)} queries, "
-            f"got {baseline.name} of {len(baseline.per_query)}",
-        )
     ours, theirs = (resampled_figures(m, groups, num_resamples, seed) for m in (metric, baseline))
     differences = ours - theirs
     low, high = percentiles(differences, confidence)
@@ -88,16 +74,10 @@ def resampled_figures(
     num_resamples: int = 2000,
     seed: int | Sequence[int] = 0,
 ) -> Floats:
-    """Return the metric of every resample; arguments and errors are those of `bootstrap`.
+    """Return the metric of every resample; arguments are those of `bootstrap`.
 
     NaN where a resample holds no query that the metric has a meaning for. Shape: (num_resamples,).
     """
-    if not len(metric.per_query):
-        raise InputError("metric", "has no queries to resample")
-    if groups is not None and len(groups) != len(metric.per_query):
-        raise InputError("groups", f"expected {len(metric.per_query)}, one per query, got {len(groups)}")
-    if num_resamples < 1:
-        raise InputError("num_resamples", f"must be at least 1, got {num_resamples}")
     sums = _group_sums(metric, groups)
     generator = np.random.default_rng(seed)
     at_once = max(1, _DRAWN_AT_ONCE // len(sums))
@@ -110,12 +90,7 @@ def resampled_figures(
 
 
 def percentiles(figures: Floats, confidence: float) -> tuple[float, float]:
-    """Return the ends of the percentile interval of resampled figures; NaN if all figures are NaN.
-
-    An InputError refuses a confidence that is not between 0 and 1.
-    """
-    if not 0 < confidence < 1:
-        raise InputError("confidence", f"must be above 0 and below 1, got {confidence}")
+    """Return the ends of the percentile interval of resampled figures; NaN if all figures are NaN."""
     known = figures[~np.isnan(figures)]
     if not len(known):
         return float("nan"), float("nan")
@@ -133,9 +108,6 @@ def num_groups(metric: MetricValues, groups: Sequence[str] | None) -> int:
 
 def holm(p_values: Sequence[float]) -> list[float]:
     """Return p-values, each in [0, 1], adjusted for their number by Holm's step-down method (1979)."""
-    for number, p in enumerate(p_values):
-        if not 0 <= p <= 1:
-            raise InputError(f"p_values[{number}]", f"must be in [0, 1], got {p}")
     adjusted = [0.0] * len(p_values)
     largest = 0.0
     for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from genret.retrieval.errors import InputError
 from genret.retrieval.types import Mention
 
 # Prefixes of the title of a relevant answer that the index lacks, and of a text that is no title.
@@ -118,20 +117,9 @@ class JudgedRanking:
 
 
 def judge(labelled: LabelledSet, run: MethodRun) -> list[JudgedRanking]:
-    """Put every ranking beside its query; InputError if the run has other queries, or more or fewer."""
-    if len(run.rankings) != len(labelled.queries):
-        raise InputError(
-            "run",
-            f"expected {len(labelled.queries)} rankings, one per query of {labelled.name}, "
-            f"got {len(run.rankings)}",
-        )
+    """Put every ranking of a run of this set beside its query."""
     judged = []
-    for number, (query, ranking) in enumerate(zip(labelled.queries, run.rankings, strict=True)):
-        if query.query_id != ranking.query_id:
-            raise InputError(
-                f"run.rankings[{number}]",
-                f"expected the query {query.query_id!r} of {labelled.name}, got {ranking.query_id!r}",
-            )
+    for query, ranking in zip(labelled.queries, run.rankings, strict=True):
         named = (query.namesakes.get(e.entity_id, e.entity_id) for e in ranking.entities)
         judged.append(JudgedRanking(query, ranking, tuple(dict.fromkeys(named))))
     return judged

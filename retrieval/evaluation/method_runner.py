@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from genret.retrieval.errors import GenretError
 from genret.retrieval.evaluation.datasets.index_entities import EntityFinder
@@ -14,18 +13,12 @@ from genret.retrieval.evaluation.methods.evaluated_method import EvaluatedMethod
 from genret.retrieval.evaluation.run_files import RunStore
 from genret.retrieval.progress import ProgressDisplay, duration
 
-if TYPE_CHECKING:
-    pass
-
-_WARM_UP_QUERIES = 2
-
 
 class AnswerOutsideIndexError(GenretError):
     """A constrained method answered what the index lacks: nothing it did can be trusted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(NamedTuple):
     """One method on one set with one seed; None: the method draws nothing."""
 
     labelled: LabelledSet
@@ -55,14 +48,12 @@ def run_tasks(
     store: RunStore,
     titles: EntityFinder,
     report: Report,
-    num_warm_up: int = _WARM_UP_QUERIES,
+    num_warm_up: int,
 ) -> list[MethodRun]:
     """Return the run of every task, in order; runs that the store has are not repeated.
 
-    Every method first answers `num_warm_up` queries untimed: best a batch of the usual size.
-
-    Raises:
-        AnswerOutsideIndexError: a constrained method answered what the index lacks.
+    Every method first answers `num_warm_up` queries untimed: best a batch of the usual size. Raises
+    `AnswerOutsideIndexError` (`check_valid`).
     """
     runs = []
     warm: set[str] = set()
@@ -115,9 +106,7 @@ def _run(task: Task, number: int, report: Report) -> MethodRun:
 class Reporter:
     """Shows the running task, its speed, and the time left.
 
-    Args:
-        tasks: All tasks. Those to come are expected to be as fast as their method was before, or as the mean
-            of all that ran.
+    Tasks to come are expected to be as fast as their method was before, or as the mean of all that ran.
     """
 
     def __init__(self, tasks: Sequence[Task]) -> None:

@@ -167,7 +167,7 @@ def measure(labelled: LabelledSet, run: MethodRun, names: Sequence[str] | None =
     """Return the metrics of a run; None for `names` gives those that go with the kind of the set.
 
     Raises:
-        InputError: a name is no metric (the text lists all), or the run is not of this set.
+        InputError: a name is no metric; the text lists all.
         MissingExtraError: ir-measures is not installed.
     """
     wanted = list(dict.fromkeys(DEFAULT_METRICS[labelled.kind] if names is None else names))

@@ -22,7 +22,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import xxhash
@@ -32,7 +31,6 @@ from genret.retrieval.errors import SourceError
 from genret.retrieval.evaluation.datasets.file_lines import (
     json_objects,
     spaced_fields,
-    text_field,
     text_lines,
     wrong,
 )
@@ -54,11 +52,7 @@ def write_run(file: str | Path, labelled: LabelledSet, run: MethodRun) -> None:
 
     Answers stand there as metrics see them (`labelled_sets.judge`), so trec_eval says the same of this file
     and `write_qrels` as `measure` of the run. White space in ids is percent-encoded; scores are lowered as
-    far as they must be to fall.
-
-    Raises:
-        InputError: the run is not of this set.
-        SourceError: the file cannot be written.
+    far as they must be to fall. A SourceError says that the file cannot be written.
     """
     tag = encode_token(run.method) or "run"
     with staged_file(file) as stream:
@@ -82,12 +76,7 @@ def write_qrels(file: str | Path, labelled: LabelledSet) -> None:
 
 
 def write_rankings(file: str | Path, labelled: LabelledSet, run: MethodRun) -> None:
-    """Write a run as JSON Lines, all answers of a query on a line; scores that are infinite or NaN are null.
-
-    Raises:
-        InputError: the run is not of this set.
-        SourceError: the file cannot be written.
-    """
+    """Write a run as JSON Lines, a query with all its answers on a line; infinite and NaN scores are null."""
     with staged_file(file) as stream:
         for judged in judge(labelled, run):
             ranking = judged.ranking
@@ -107,10 +96,8 @@ def write_rankings(file: str | Path, labelled: LabelledSet, run: MethodRun) -> N
 def read_run(file: str | Path) -> dict[str, tuple[RankedEntity, ...]]:
     """Read a TREC run, optionally compressed: query id -> its answers, best first, as trec_eval orders them.
 
-    Ids are decoded; the title of an answer is its id.
-
-    Raises:
-        SourceError: the file is missing or empty, a line is malformed, or names a document twice for a query.
+    Ids are decoded; the title of an answer is its id. A SourceError says that the file is missing or empty,
+    or names the line that is malformed or has a document for the second time.
     """
     found: dict[str, dict[str, float]] = {}
     for line, text in text_lines(file):
@@ -129,24 +116,20 @@ def read_run(file: str | Path) -> dict[str, tuple[RankedEntity, ...]]:
 
 
 def read_rankings(file: str | Path) -> list[RankedAnswers]:
-    """Read a file of `write_rankings`, optionally compressed; a score that is null is minus infinity.
+    """Read a file of `write_rankings`; a score that is null is minus infinity.
 
-    A SourceError names a file that is missing or empty, and the line and field of what is malformed.
+    A SourceError names a file that is missing or empty, and a line that `write_rankings` has not written.
     """
     rankings = []
     for line, value in json_objects(file):
-        entities = value.get("entities")
-        if not isinstance(entities, list):
-            wrong(file, line, "entities", "a list", entities)
-        error = value.get("error")
-        rankings.append(
-            RankedAnswers(
-                text_field(file, line, value.get("query_id"), "query_id", clean=False),
-                tuple(_entity(file, line, entity, f"entities[{i}]") for i, entity in enumerate(entities)),
-                _number(file, line, value.get("seconds", 0.0), "seconds") or 0.0,
-                None if error is None else text_field(file, line, error, "error", clean=False),
+        try:
+            known = (
+                {**e, "score": -math.inf if e["score"] is None else e["score"]} for e in value["entities"]
             )
-        )
+            entities = tuple(RankedEntity(**e) for e in known)
+            rankings.append(RankedAnswers(value["query_id"], entities, value["seconds"], value["error"]))
+        except (KeyError, TypeError) as error:
+            raise SourceError(f"{file}, line {line}: not written by this command ({error!r})") from error
     return rankings
 
 
@@ -190,29 +173,6 @@ def _score(file: str | Path, line: int, text: str) -> float:
     return score
 
 
-def _entity(file: str | Path, line: int, value: Any, name: str) -> RankedEntity:
-    if not isinstance(value, dict):
-        wrong(file, line, name, "an object", value)
-    score = _number(file, line, value.get("score"), f"{name}.score")
-    title = value.get("title")
-    if not isinstance(title, str):
-        wrong(file, line, f"{name}.title", "text", title)
-    return RankedEntity(
-        text_field(file, line, value.get("entity_id"), f"{name}.entity_id", clean=False),
-        title,
-        -math.inf if score is None else score,
-        _number(file, line, value.get("logprob"), f"{name}.logprob"),
-    )
-
-
-def _number(file: str | Path, line: int, value: object, name: str) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        wrong(file, line, name, "a number or null", value)
-    return float(value)
-
-
 def _finite(number: float | None) -> float | None:
     return float(number) if number is not None and math.isfinite(number) else None
 
@@ -247,21 +207,16 @@ class Identity:
 
 
 class RunStore:
-    """The folder of an evaluation, made if missing; `resume` takes the runs in it as done.
+    """The folder of an evaluation, made if missing; the runs in it count as done.
 
-    Raises:
-        SourceError: an evaluation is there and was not to be resumed, or has another identity.
+    A SourceError says that the evaluation that is there has another identity.
     """
 
-    def __init__(self, folder: Path, identity: Identity, resume: bool) -> None:
+    def __init__(self, folder: Path, identity: Identity) -> None:
         self.folder = folder
         file = folder / IDENTITY_FILE
         if file.is_file():
             before = _read_identity(file)
-            if not resume:
-                raise SourceError(
-                    f"{folder}: holds an evaluation; go on with it (--resume) or name another --out"
-                )
             if difference := before.difference(identity):
                 raise SourceError(f"{folder}: holds an evaluation of something else: {difference}")
             identity = Identity(**{**asdict(identity), "sets": {**before.sets, **identity.sets}})

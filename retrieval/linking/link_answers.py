@@ -7,36 +7,32 @@ that are put to the model in the same words share one question and its answer.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
 from genret.decoding.bounded_cache import BoundedCache
-from genret.retrieval.arguments import IdList
+from genret.retrieval.arguments import IdList, check_filled
 from genret.retrieval.errors import InputError
 from genret.retrieval.linking.documents.text_document import BadDocument, Document, DocumentPlace, Span
 from genret.retrieval.linking.link_options import LinkOptions
 from genret.retrieval.linking.run_progress import LinkCounts
+from genret.retrieval.prompts import CheckpointConfig
 from genret.retrieval.tables import Shown
-from genret.retrieval.types import Mention, RetrievalResult, RetrieveRequest, with_options
-
-if TYPE_CHECKING:
-    from genret.retrieval.prompts import CheckpointConfig
-    from genret.retrieval.types import Candidate
-
+from genret.retrieval.types import Candidate, Mention, RetrievalResult, RetrieveRequest, with_options
 
 Documents = Iterable[Document | BadDocument]
 Complain = Callable[[str], None]
 Report = Callable[[LinkCounts], None]
 # A candidate, what it is ordered by, and its probability.
-Weighed = tuple["Candidate", float, float]
-Weigher = Callable[[Sequence["Candidate"]], list[Weighed]]
+Weighed = tuple[Candidate, float, float]
+Weigher = Callable[[Sequence[Candidate]], list[Weighed]]
 
 
-@dataclass(frozen=True, slots=True)
-class PlacedMention:
+class PlacedMention(NamedTuple):
     """A mention on its way to an answer. Holds no document, however long that is."""
 
     source: str  # the document's input file
@@ -98,8 +94,7 @@ class MentionContexts:
 
     def request(self, mention: Mention) -> RetrieveRequest:
         """Return the request that links a mention; an empty mention raises `InputError`."""
-        if not mention.mention.strip():
-            raise InputError("mention", "must not be empty")
+        check_filled("mention", mention.mention)
         asked = replace(self._asked, query=self._template.mention_query(mention))
         return replace(asked, shortlist_query=mention.mention) if self._asks_evidence else asked
 
@@ -111,19 +106,17 @@ class MentionContexts:
         `check` raises an `InputError` where a request cannot be taken; it is raised here for a mention that
         is too long even without context.
         """
-        fitting = self._cut(mention, request, 0)
-        check(fitting)
-        least, most = 0, max(len(mention.left), len(mention.right))  # `least` fits
-        while least + 1 < most:
-            width = (least + most) // 2
-            wider = self._cut(mention, request, width)
+
+        def is_too_wide(width: int) -> bool:
             try:
-                check(wider)
+                check(self._cut(mention, request, width))
             except InputError:
-                most = width
-            else:
-                least, fitting = width, wider
-        return fitting
+                return True
+            return False
+
+        check(self._cut(mention, request, 0))
+        widths = range(1, max(len(mention.left), len(mention.right)))
+        return self._cut(mention, request, bisect_left(widths, True, key=is_too_wide))
 
     def _cut(self, mention: Mention, request: RetrieveRequest, width: int) -> RetrieveRequest:
         left = mention.left[-width:] if width else ""
@@ -232,8 +225,7 @@ Question = tuple[str, str, str, frozenset[str]]
 AnswerCache = BoundedCache[Question, LinkAnswer]
 
 
-@dataclass(frozen=True, slots=True)
-class OpenQuestion:
+class OpenQuestion(NamedTuple):
     """The question about one mention, and about those of the window that are put in the same words."""
 
     key: Question  # identity of the question
@@ -308,16 +300,13 @@ class RowMaker:
         return self._row(mention, answer)
 
     def _row(self, mention: PlacedMention, answer: LinkAnswer) -> dict[str, Any]:
-        best, place = answer.best, mention.place
+        best = answer.best
         return {
             "source": mention.source,
             "row": mention.row,
             "doc_id": mention.doc_id,
             "mention_id": mention.mention_id,
-            "start": place.start,
-            "end": place.end,
-            "start_byte": place.start_byte,
-            "end_byte": place.end_byte,
+            **mention.place._asdict(),
             "mention": mention.context.mention,
             "entity_id": best.entity_id if best else None,
             "title": best.title if best else None,

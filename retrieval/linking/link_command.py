@@ -20,12 +20,13 @@ from genret.retrieval.command_options import (
     ENCODER,
     ENGINE,
     MODEL,
-    SHOWN,
     GroupedCommand,
     flag_names,
     flag_settings,
     grouped,
+    shown_option,
 )
+from genret.retrieval.command_options import described_option as option
 from genret.retrieval.errors import GenretError, InputError
 from genret.retrieval.interruption import INTERRUPTED, surely_interrupted
 from genret.retrieval.linking.documents.corpus import INPUT_FORMATS, SPAN_UNITS, CorpusOptions
@@ -46,141 +47,122 @@ if TYPE_CHECKING:
     from genret.retrieval.linking.run_plan import RunPlan
 
 _T = TypeVar("_T")
-_F = TypeVar("_F", bound=Callable[..., Any])
-Flag = tuple[tuple[str, ...], Mapping[str, Any]]
+_COUNT, _NATURAL = click.IntRange(min=1), click.IntRange(min=0)
+_FIND = FindOptions()
 
 
-def flag(*names: str, **settings: Any) -> Flag:
-    """Return names and settings of an option that shows its default and the variable that sets it.
-
-    A name without dashes is that of the value.
-    """
-    return names, {**SHOWN, **settings}
-
-
-def asked(name: str, **changes: Any) -> Flag:
+def asked(name: str, **changes: Any) -> Callable[[Any], Any]:
     """Return the option of a request of this name, with the settings that differ for mentions."""
-    option = options_of(RetrieveRequest)[name]
-    return (*flag_names(option), name), {**flag_settings(option), **changes}
+    request = options_of(RetrieveRequest)[name]
+    return shown_option(*flag_names(request), name, **{**flag_settings(request), **changes})
 
 
-def flag_group(heading: str, *flags: Flag) -> Callable[[_F], _F]:
-    """Return a decorator that adds options to a command, under a heading in its help."""
-    return grouped(heading, *(click.option(*names, **settings) for names, settings in flags))
-
-
-output_flags = flag_group(
+output_flags = grouped(
     "Output",
-    flag(
+    option(
         "--out",
-        required=True,
-        type=click.Path(),
-        help="A folder of part files; or a name that ends in .parquet or .jsonl: one file, which is made "
+        "A folder of part files; or a name that ends in .parquet or .jsonl: one file, which is made "
         "of parts in NAME.parts in the end.",
+        click.Path(),
+        required=True,
     ),
-    flag(
+    option(
         "--format",
-        type=click.Choice(OUTPUT_FORMATS),
-        help="Format of the parts of a folder.",
+        "Format of the parts of a folder.",
+        click.Choice(OUTPUT_FORMATS),
         show_default="parquet; of one file its name says it",
     ),
-    flag(
+    option(
         "--overwrite",
+        "Replace the output of another run. Only what such a run wrote is deleted.",
         is_flag=True,
-        help="Replace the output of another run. Only what such a run wrote is deleted.",
     ),
-    flag("--keep-parts", is_flag=True, help="Keep NAME.parts when the one file is made."),
-    flag("--drop-nil", is_flag=True, help="Leave mentions without an entity out of the output."),
+    option("--keep-parts", "Keep NAME.parts when the one file is made.", is_flag=True),
+    option("--drop-nil", "Leave mentions without an entity out of the output.", is_flag=True),
 )
 
-
-input_flags = flag_group(
+input_flags = grouped(
     "Input",
-    flag(
+    option(
         "--input-format",
-        type=click.Choice(INPUT_FORMATS),
-        default="auto",
-        help="text: a file is a document; lines: a line is one; auto: by the names.",
+        "text: a file is a document; lines: a line is one; auto: by the names.",
+        click.Choice(INPUT_FORMATS),
+        "auto",
     ),
-    flag("--id-field", default="id", help="Field or column with a document's id."),
-    flag("--text-field", default="text", help="Field or column with its text."),
-    flag(
+    option("--id-field", "Field or column with a document's id.", default="id"),
+    option("--text-field", "Field or column with its text.", default="text"),
+    option(
         "--mentions-field",
+        "Field or column with its marked spans: objects with start, end and optionally id.",
         default="mentions",
-        help="Field or column with its marked spans: objects with start, end and optionally id.",
     ),
-    flag("--span-unit", type=click.Choice(SPAN_UNITS), default="codepoint", help="What marked spans count."),
-    flag(
+    option("--span-unit", "What marked spans count.", click.Choice(SPAN_UNITS), "codepoint"),
+    option(
         "--max-bad-rows",
-        type=click.IntRange(min=0),
-        default=0,
-        help="Leave out up to this many lines that are no documents; one more ends the run.",
+        "Leave out up to this many lines that are no documents; one more ends the run.",
+        _NATURAL,
+        0,
     ),
-    flag(
+    option(
         "--shard-documents",
+        "Most documents of a shard, which is what is lost at most when a worker is killed.",
         default=CorpusOptions(()).shard_documents,
-        help="Most documents of a shard, which is what is lost at most when a worker is killed.",
     ),
-    flag(
+    option(
         "--shard-chars",
+        "Most characters of a shard; a longer document is linked in parts.",
         default=CorpusOptions(()).shard_chars,
-        help="Most characters of a shard; a longer document is linked in parts.",
     ),
 )
 
-
-model_flags = flag_group(
+model_flags = grouped(
     "Index and model",
-    flag("--index", required=True, type=click.Path(), help="Index directory."),
-    flag(
-        "--verify/--no-verify",
-        "verify_digests",
-        default=True,
-        help="Check the digests of the index's files first.",
+    option("--index", "Index directory.", click.Path(), required=True),
+    option(
+        "--verify/--no-verify verify_digests", "Check the digests of the index's files first.", default=True
     ),
-    flag("--model", **MODEL),
-    flag("--encoder", **ENCODER),
-    flag("--device", **DEVICE),
-    flag("--dtype", **DTYPE),
-    flag("--engine", **ENGINE),
-    flag("--threads", type=click.IntRange(min=1), default=1, help="Torch threads of every worker on a CPU."),
-    flag("--batch-size", type=int, default=32, help="Mentions per forward."),
-    flag(
+    shown_option("--model", **MODEL),
+    shown_option("--encoder", **ENCODER),
+    shown_option("--device", **DEVICE),
+    shown_option("--dtype", **DTYPE),
+    shown_option("--engine", **ENGINE),
+    option("--threads", "Torch threads of every worker on a CPU.", _COUNT, 1),
+    option("--batch-size", "Mentions per forward.", int, 32),
+    option(
         "--cache-entries",
+        "Answers that every worker keeps for mentions put to the model in the same words.",
         default=WorkerOptions(index="").cache_entries,
-        help="Answers that every worker keeps for mentions put to the model in the same words.",
     ),
 )
 
-
-run_flags = flag_group(
+run_flags = grouped(
     "Run",
-    flag(
+    option(
         "--runner",
-        type=click.Choice(["local", "ray"]),
-        default="local",
-        help="local: processes of this machine; ray: actors of a Ray cluster, which needs the extra ray.",
+        "local: processes of this machine; ray: actors of a Ray cluster, which needs the extra ray.",
+        click.Choice(["local", "ray"]),
+        "local",
     ),
-    flag(
+    option(
         "--workers",
-        type=click.IntRange(min=1),
-        help="How many link at the same time, each with index and model of its own; 1: this process.",
+        "How many link at the same time, each with index and model of its own; 1: this process.",
+        _COUNT,
         show_default="one per usable core; one with a GPU; with Ray what the cluster has room for",
     ),
-    flag("--ray-address", help="Ray cluster: auto, or HOST:PORT.", show_default="one is started here"),
-    flag(
+    option("--ray-address", "Ray cluster: auto, or HOST:PORT.", show_default="one is started here"),
+    option(
         "--max-failed",
-        type=click.IntRange(min=0),
-        help="Mentions that may end by an error before the run does; they are NIL, with their error.",
+        "Mentions that may end by an error before the run does; they are NIL, with their error.",
+        _NATURAL,
         show_default="any number",
     ),
-    flag(
+    option(
         "--dry-run",
+        "Read the inputs, say what would be linked and what is done already, and write nothing.",
         is_flag=True,
-        help="Read the inputs, say what would be linked and what is done already, and write nothing.",
     ),
-    flag("--quiet", is_flag=True, help="No progress, warnings and summary."),
-    flag("--json", is_flag=True, help="Print the summary as JSON on standard output."),
+    option("--quiet", "No progress, warnings and summary.", is_flag=True),
+    option("--json", "Print the summary as JSON on standard output.", is_flag=True),
 )
 
 
@@ -195,58 +177,57 @@ def default_cache_dir() -> Path | None:
         return None
 
 
-mention_flags = flag_group(
+mention_flags = grouped(
     "Mentions that are found, which are names of the index in the text",
-    flag(
+    option(
         "--case",
-        type=click.Choice(CASES),
-        default="smart",
-        help="smart: where the letter case and the words of the text make a name likelier than other "
+        "smart: where the letter case and the words of the text make a name likelier than other "
         "words; sensitive: as the index writes it; insensitive: in any letter case.",
+        click.Choice(CASES),
+        "smart",
     ),
-    flag("--min-chars", type=int, default=FindOptions().min_chars, help="Shorter names are not looked for."),
-    flag(
+    option("--min-chars", "Shorter names are not looked for.", int, _FIND.min_chars),
+    option(
         "--max-entities",
-        type=click.IntRange(min=0),
-        default=FindOptions().max_entities,
-        help="Names of more entities are not looked for; 0: all are.",
+        "Names of more entities are not looked for; 0: all are.",
+        _NATURAL,
+        _FIND.max_entities,
     ),
-    flag(
+    option(
         "--max-short-entities",
-        type=click.IntRange(min=0),
-        default=FindOptions().max_short_entities,
-        help="The same for names of one word with at most 3 characters.",
+        "The same for names of one word with at most 3 characters.",
+        _NATURAL,
+        _FIND.max_short_entities,
     ),
-    flag(
+    option(
         "--stop-words",
-        default="english",
-        help="Names that are one such word alone are not looked for: english, none, or a file with one "
+        "Names that are one such word alone are not looked for: english, none, or a file with one "
         "word per line.",
+        default="english",
     ),
-    flag(
+    option(
         "--cache-dir",
-        type=click.Path(file_okay=False, path_type=Path),
-        help="Where the index's table of names is kept: it is made once, and all workers share it.",
+        "Where the index's table of names is kept: it is made once, and all workers share it.",
+        click.Path(file_okay=False, path_type=Path),
         show_default="genret in $XDG_CACHE_HOME, else in ~/.cache",
     ),
 )
 
-
-linking_flags = flag_group(
+linking_flags = grouped(
     "Linking",
-    flag(
+    option(
         "--mentions",
-        type=click.Choice(MENTION_SOURCES),
-        default="auto",
-        help="given: the documents mark them; found: names of the index; generated: the model writes the "
+        "given: the documents mark them; found: names of the index; generated: the model writes the "
         "text again with links in it; auto: given where a document marks any, else found.",
+        click.Choice(MENTION_SOURCES),
+        "auto",
     ),
-    flag(
+    option(
         "--candidates",
-        type=click.Choice(CANDIDATE_SETS),
-        default="auto",
-        help="What a mention may be linked to: all entities, or those named so; auto: found mentions to "
+        "What a mention may be linked to: all entities, or those named so; auto: found mentions to "
         "those named so, given ones to all.",
+        click.Choice(CANDIDATE_SETS),
+        "auto",
     ),
     asked(
         "method",
@@ -274,22 +255,22 @@ linking_flags = flag_group(
     asked("beam_size"),
     asked("seed", default=0, help="disc: the same seed gives the same answers.", show_default=True),
     asked("prompt", show_default="the checkpoint's for mentions"),
-    flag(
+    option(
         "--context-chars",
-        type=int,
-        help="Characters of text on either side of a mention that the model sees.",
+        "Characters of text on either side of a mention that the model sees.",
+        int,
         show_default="the template's",
     ),
-    flag(
+    option(
         "--min-logprob",
-        type=float,
-        help="Mentions whose best candidate has a lower log-probability are NIL.",
+        "Mentions whose best candidate has a lower log-probability are NIL.",
+        float,
         show_default="no limit",
     ),
-    flag(
+    option(
         "--min-probability",
-        type=float,
-        help="The same for its probability to be the one meant, in [0, 1].",
+        "The same for its probability to be the one meant, in [0, 1].",
+        float,
         show_default="no limit",
     ),
     asked(

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import cast
 
+from genret.retrieval.arguments import integer, number
 from genret.retrieval.errors import InputError
 from genret.retrieval.linking.documents.corpus import CorpusOptions, check_least, check_words
 from genret.retrieval.linking.finding.find_options import FindOptions
@@ -20,29 +21,18 @@ OUTPUT_FORMATS = ("parquet", "jsonl")
 class LinkOptions:
     """How mentions are linked: whatever changes a row of the output, and nothing else.
 
-    Options that are not listed here are those of `RetrieveRequest`, and mean what they mean there.
-
-    Attributes:
-        mentions: Source of mentions: "given" by the documents, "found" by the index's names, "generated" by
-            the model as it writes the text again with links in it, or "auto": given where a document marks
-            any spans (an empty list counts), else found.
-        find: Which names are found.
-        candidates: Entities that a mention may be linked to: "all", or "named": those that have the
-            mention's text as a title or alias (in any letter case), else it is NIL. "auto": "named" for
-            mentions that are found, else "all".
-        method: "auto", "beam", "disc" or "shortlist"; see `RetrieveRequest`. The evidence is asked with the
-            mention alone. Where few entities may be meant, `auto` and `shortlist` score all of them. The
-            index's ranking orders the list of `auto`, except for named candidates, which are alike to it:
-            these are ordered by name, text and model.
-        min_probability: The same for its probability, in [0, 1]. Of named candidates: that it is the one of
-            them that is meant. Else with `auto` the calibrated probability of the ranking, with `disc` the
-            share of the samples, with `shortlist` the share of what was scored, with `beam` the share among
-            the candidates listed, which needs a k of at least 2; so does `auto`, which uses the decoder
-            alone where there is no evidence.
+    Options without a comment are those of `RetrieveRequest`, and mean what they mean there. The evidence is
+    asked with the mention alone. Where few entities may be meant, `auto` and `shortlist` score all of them.
+    The index's ranking orders the list of `auto`, except for named candidates, which are alike to it: these
+    are ordered by name, text and model.
     """
 
+    # "given" by the documents; "found": names of the index; "generated": the model writes the text again with
+    # links in it; "auto": given where a document marks any spans (an empty list counts), else found
     mentions: str = "auto"
-    find: FindOptions = field(default_factory=FindOptions)
+    find: FindOptions = field(default_factory=FindOptions)  # names that are found
+    # Entities that a mention may be linked to: "all"; "named": those with its text as a title or alias (in
+    # any letter case), else it is NIL; "auto": "named" for mentions that are found, else "all"
     candidates: str = "auto"
     method: str = "auto"
     k: int = 5  # candidates kept per mention
@@ -55,6 +45,7 @@ class LinkOptions:
     prompt: str | None = None  # template of the question to the model; None: the checkpoint's for mentions
     context_chars: int | None = None  # characters beside a mention that the model sees; None: the template's
     min_logprob: float | None = None  # a best candidate below it is NIL: the mention stays unlinked
+    # The same for `LinkCandidate.probability`, in [0, 1]; a share of those listed needs a k of at least 2
     min_probability: float | None = None
     min_mass: float | None = None  # with `disc`, a mention whose mass is below it is NIL, without candidates
     adaptive: bool = False
@@ -174,16 +165,10 @@ class GenerateOptions:
     def __post_init__(self) -> None:
         check_words(self, method=METHODS)
         for name, most in _MOST.items():
-            _check_integer(name, getattr(self, name), 1, most)
-        _check_integer("seed", self.seed, -(2**63), 2**63 - 1)
+            integer(name, getattr(self, name), 1, most)
+        integer("seed", self.seed, -(2**63), 2**63 - 1)
         if self.max_mentions is not None:
-            _check_integer("max_mentions", self.max_mentions, 0, 1 << 16)
-        if not 0.01 <= self.temperature <= 100.0:  # also refuses NaN
-            raise InputError("temperature", f"must be in [0.01, 100], got {self.temperature!r}")
+            integer("max_mentions", self.max_mentions, 0, 1 << 16)
+        number("temperature", self.temperature, 0.01, 100.0)
         if self.min_logprob is not None and math.isnan(self.min_logprob):
             raise InputError("min_logprob", "must be a number, got nan")
-
-
-def _check_integer(name: str, value: object, least: int, most: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise InputError(name, f"must be an integer in [{least}, {most}], got {value!r}")

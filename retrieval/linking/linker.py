@@ -17,7 +17,7 @@ from genret.decoding.params import MAX_K
 from genret.retrieval.arguments import check_text
 from genret.retrieval.errors import GenretError, InputError
 from genret.retrieval.linking.documents.text_document import BadDocument, Document, Span
-from genret.retrieval.linking.finding.finder import LateFinder
+from genret.retrieval.linking.finding.finder import LateFinder, SpanFinder
 from genret.retrieval.linking.link_answers import (
     AnswerCache,
     Complain,
@@ -41,7 +41,6 @@ from genret.retrieval.linking.run_progress import LinkCounts
 from genret.retrieval.types import DEFAULT_SHORTLIST_SIZE, Mention, RetrieveRequest
 
 if TYPE_CHECKING:
-    from genret.retrieval.linking.finding.finder import SpanFinder
     from genret.retrieval.linking.generating.generator import Generated, GeneratedMention
     from genret.retrieval.methods.batches import Reply
     from genret.retrieval.retriever import Retriever
@@ -51,15 +50,12 @@ RowBlocks = Iterator[list[dict[str, Any]]]
 
 
 def open_linker(
-    retriever: Retriever, options: LinkOptions, worker: WorkerOptions, finder: SpanFinder | None = None
+    retriever: Retriever, options: LinkOptions, worker: WorkerOptions, finder: SpanFinder
 ) -> MentionRows | GeneratedRows:
     """Return what links the mentions of documents with one retriever. Used by one thread at a time.
 
-    The finder finds mentions, and the entities of a name where only those may be candidates; without one
-    nothing is found.
-
     Raises:
-        InputError: an option does not fit the checkpoint, the index or the finder; it is named.
+        InputError: an option does not fit the checkpoint or the index; it is named.
         GenretError: evidence of the index cannot be used, or it has none and the method needs some.
     """
     if options.mentions == "generated":
@@ -84,25 +80,13 @@ def link_documents(
     """Link the mentions of texts, and yield one row per mention, in the order of the texts.
 
     Documents are read as they are needed: a generator of millions is linked in bounded memory. `genret link`
-    does the same with files, in several processes, and can be resumed.
-
-    Usage::
-
-        from genret.retrieval.retriever import Retriever
-        from genret.retrieval.linking import Document, LinkOptions, Span, link_documents
-
-        with Retriever.open("titles.index") as retriever:
-            for row in link_documents(retriever, ["The Nile flows north.", "We saw lions in Kenya."]):
-                print(row["doc_id"], row["start"], row["mention"], row["entity_id"], row["logprob"])
-
-            marked = Document("notes", 1, "note-1", "Mercury is liquid.", spans=(Span(0, 7),))
-            rows = list(link_documents(retriever, [marked], LinkOptions(k=3, min_probability=0.5)))
+    does the same with files, in several processes, and can be resumed. docs/linking.md has examples.
 
     Args:
         retriever: Index and model; not used for anything else meanwhile.
         documents: Texts, whose mentions are found by the names of the index, or documents, which may mark
             them. Texts are called "documents:1", "documents:2", ….
-        options: How mentions are linked; None: the defaults of `LinkOptions`.
+        options: How mentions are linked.
         batch_size: Mentions per forward.
         cache_entries: Answers kept for mentions that are put to the model in the same words.
         counts: Added to on the way.
@@ -162,7 +146,7 @@ class MentionRows:
     """
 
     def __init__(
-        self, retriever: Retriever, options: LinkOptions, worker: WorkerOptions, finder: SpanFinder | None
+        self, retriever: Retriever, options: LinkOptions, worker: WorkerOptions, finder: SpanFinder
     ) -> None:
         if options.filter is not None:
             retriever.check_filter(options.filter)  # else every mention would fail of it
@@ -174,9 +158,7 @@ class MentionRows:
         self._contexts = MentionContexts(retriever.config, options)
         self._finder = finder
         self._named: NamedEntities | None = None
-        if options.candidates == "named" and finder is None:
-            raise InputError("candidates", "named needs a finder, which knows the names; got none")
-        if options.candidates != "all" and finder is not None:
+        if options.candidates != "all":
             self._named = NamedEntities(retriever.index, finder, options, retriever.config)
 
     def link(
@@ -219,7 +201,7 @@ class MentionRows:
         if source == "given" or (source == "auto" and document.spans is not None):
             # The others are in the text around this part, and another part's.
             return "given", [span for span in document.spans or () if begin <= span.start < end]
-        return "found", () if self._finder is None else self._finder.find(document.text, begin, end)
+        return "found", self._finder.find(document.text, begin, end)
 
     def _take_in(
         self, placed: PlacedMention, place: int, window: Window, document: Document, span: Span

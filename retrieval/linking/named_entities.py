@@ -15,24 +15,27 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from genret.decoding.params import MAX_K
 from genret.retrieval.arguments import IdList, checked_ids
 from genret.retrieval.index.owners import log_or_nothing, shares_by_role, weights_of
+from genret.retrieval.index.reader import Index
 from genret.retrieval.linking.finding.find_options import ENGLISH_STOP_WORDS
+from genret.retrieval.linking.finding.finder import SpanFinder
 from genret.retrieval.linking.finding.folding import fold_name, fold_piece, is_boundary
-from genret.retrieval.linking.link_answers import LinkAnswer, LinkCandidate, Weighed, probabilities
+from genret.retrieval.linking.link_answers import (
+    LinkAnswer,
+    LinkCandidate,
+    OpenQuestion,
+    Weighed,
+    probabilities,
+)
 from genret.retrieval.linking.link_options import LinkOptions
-
-if TYPE_CHECKING:
-    from genret.retrieval.index.reader import Index
-    from genret.retrieval.linking.finding.finder import SpanFinder
-    from genret.retrieval.linking.link_answers import OpenQuestion
-    from genret.retrieval.prompts import CheckpointConfig
-    from genret.retrieval.types import Candidate, Entity
+from genret.retrieval.prompts import CheckpointConfig
+from genret.retrieval.types import Candidate, Entity
 
 # How much text on either side of a mention is looked at for words of titles.
 NEARBY_CHARS = 600

@@ -52,17 +52,9 @@ def link_corpus(
 
     The output has a row of `output.part_files.SCHEMA` per mention, in the order of the documents. It is
     written shard by shard; a shard whose record is there is never done again. A run that was killed goes on
-    with the same call, and ends with the rows of a run that was not.
-
-        link_corpus(
-            CorpusOptions(inputs=("documents.jsonl",)),
-            OutputOptions(out="links"),
-            WorkerOptions(index="wikipedia.index"),
-        )
-
-    With several workers the calling script needs `if __name__ == "__main__":`, as the workers are processes.
-
-    Without a runner, this process links; without a display, no progress is shown.
+    with the same call, and ends with the rows of a run that was not. With several workers the calling script
+    needs `if __name__ == "__main__":`, as they are processes. Without a runner, this process links; without a
+    display, no progress is shown.
 
     Raises:
         LinkingRunError: the folder holds something else or another run, another process writes there, or a

@@ -83,9 +83,8 @@ class RunPlan:
 def check_target(target: OutputTarget, inputs: Iterable[str], overwrite: bool) -> None:
     """Refuse a place that holds something else, before any work is done; changes nothing.
 
-    Raises:
-        InputError: the file is there already, or the output would be among the inputs.
-        LinkingRunError: the folder holds files that no run wrote.
+    An InputError refuses a file that is there and an output among the inputs, a LinkingRunError a folder with
+    files that no run wrote.
     """
     _check_apart(target, inputs)
     folder = OutputFolder(target.folder)
@@ -131,9 +130,8 @@ def plan_run(
 ) -> RunPlan:
     """Read the inputs, the index's and the model's identity, and the finished shards; changes nothing.
 
-    Raises:
-        LinkingRunError: the folder holds another run; the text names every difference.
-        GenretError: the inputs, the index or the checkpoint cannot be used.
+    A LinkingRunError says that the folder holds another run, and names every difference; other errors are
+    those of inputs, index and checkpoint.
     """
     with Index.open(worker.index, verify_digests=worker.verify_digests) as opened:
         index = {"version": opened.version, "digest": opened.digest}

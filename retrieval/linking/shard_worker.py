@@ -34,9 +34,7 @@ class ShardWorker:
 
     It keeps caches, and the input file read last open: the next shard mostly goes on in it. The job comes
     from the coordinator, maybe from another machine; without a linker, one is made with its index and model.
-
-    Raises:
-        GenretError: the index or the model cannot be opened, or the index is not the one the job is about.
+    A GenretError says that these cannot be opened, or that the index is not the one the job is about.
     """
 
     def __init__(self, job: LinkJob, linker: MentionRows | GeneratedRows | None = None) -> None:

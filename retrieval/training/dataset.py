@@ -42,14 +42,8 @@ class EncodedExample:
 class ExampleEncoder:
     """Turns examples into token ids as serving would.
 
-    Args:
-        tokenizer: Tokenizer of the checkpoint.
-        config: Prompts and rendering of the checkpoint.
-        max_prompt_tokens: Length to which prompts are cut, at the end of the query.
-        limits: Positions of the model; a prompt is cut to leave room for its title.
-
-    Raises:
-        InputError: prompts of that length have no room for a query.
+    Prompts are cut to `max_prompt_tokens`, at the end of the query, and leave room for their title within the
+    `limits` of the model. An `InputError` says that such prompts have no room for a query.
     """
 
     def __init__(
@@ -185,57 +179,41 @@ class ExampleDataset(Dataset[EncodedExample]):
         return [example for batch in batches for example in batch]
 
 
-@dataclass(frozen=True, slots=True)
-class CausalCollator:
-    """Batches for decoder-only models: `left padding | prompt | title | right padding`.
+def causal_batch(pad_id: int, examples: Sequence[EncodedExample]) -> dict[str, Tensor]:
+    """Return a batch for a decoder-only model: `left padding | prompt | title | right padding`.
 
-    All titles start in the same column, so logits are needed for the last columns only.
+    All titles start in the same column, so logits are needed for the last columns only. Shapes: input_ids,
+    attention_mask and position_ids (B, T+L), labels (B, L) of the last L columns.
     """
-
-    pad_id: int
-
-    def __call__(self, examples: Sequence[EncodedExample]) -> dict[str, Tensor]:
-        """Return input_ids, attention_mask, position_ids (B, T+L) and labels (B, L) of the last L columns."""
-        titles = [e.title_ids for e in examples]
-        prompt_ids, prompt_mask = _masked([e.prompt_ids for e in examples], self.pad_id, "left")
-        title_ids, title_mask = _masked(titles, self.pad_id, "right")
-        mask = torch.cat([prompt_mask, title_mask], dim=1)
-        return {
-            "input_ids": torch.cat([prompt_ids, title_ids], dim=1),
-            "attention_mask": mask,
-            "position_ids": (mask.cumsum(1) - 1).clamp_min(0),
-            "labels": _padded(titles, IGNORED_LABEL),
-        }
+    titles = [e.title_ids for e in examples]
+    prompt_ids, prompt_mask = _masked([e.prompt_ids for e in examples], pad_id, "left")
+    title_ids, title_mask = _masked(titles, pad_id, "right")
+    mask = torch.cat([prompt_mask, title_mask], dim=1)
+    return {
+        "input_ids": torch.cat([prompt_ids, title_ids], dim=1),
+        "attention_mask": mask,
+        "position_ids": (mask.cumsum(1) - 1).clamp_min(0),
+        "labels": _padded(titles, IGNORED_LABEL),
+    }
 
 
-@dataclass(frozen=True, slots=True)
-class Seq2SeqCollator:
-    """Batches for encoder-decoder models: the prompt is encoded, the title is written.
+def seq2seq_batch(
+    pad_id: int, decoder_prompt: tuple[int, ...], examples: Sequence[EncodedExample]
+) -> dict[str, Tensor]:
+    """Return a batch for an encoder-decoder model: the prompt is encoded, the title is written.
 
     The decoder reads `decoder_prompt`, the tokens that serving puts before every title
-    (`decoding.model.architectures.decoder_prompt`, not empty), and then the title.
+    (`decoding.model.architectures.decoder_prompt`, not empty), and then the title. Shapes: input_ids and
+    attention_mask (B, T), decoder_input_ids (B, P + L - 1), labels (B, L) of its last L columns.
     """
-
-    pad_id: int
-    decoder_prompt: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        if not self.decoder_prompt:
-            raise ValueError("decoder_prompt must not be empty: something has to stand before a title")
-
-    def __call__(self, examples: Sequence[EncodedExample]) -> dict[str, Tensor]:
-        """Return input_ids and attention_mask (B, T), decoder_input_ids (B, P + L - 1) and labels (B, L).
-
-        Labels belong to the last L columns of the decoder's input.
-        """
-        titles = [e.title_ids for e in examples]
-        input_ids, mask = _masked([e.prompt_ids for e in examples], self.pad_id, "right")
-        return {
-            "input_ids": input_ids,
-            "attention_mask": mask,
-            "decoder_input_ids": _padded([self.decoder_prompt + title[:-1] for title in titles], self.pad_id),
-            "labels": _padded(titles, IGNORED_LABEL),
-        }
+    titles = [e.title_ids for e in examples]
+    input_ids, mask = _masked([e.prompt_ids for e in examples], pad_id, "right")
+    return {
+        "input_ids": input_ids,
+        "attention_mask": mask,
+        "decoder_input_ids": _padded([decoder_prompt + title[:-1] for title in titles], pad_id),
+        "labels": _padded(titles, IGNORED_LABEL),
+    }
 
 
 def _padded(rows: Sequence[Sequence[int]], fill: int, side: str = "right") -> Tensor:

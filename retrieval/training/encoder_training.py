@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -68,31 +69,16 @@ class EncodedPair(EncodedExample):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class PairEncoder:
-    """Turns examples with texts into pairs of token ids; queries and texts are cut to `max_tokens`."""
-
-    tokenizer: TextTokenizer
-    max_tokens: int
-
-    def encode(self, example: Example) -> EncodedPair | None:
-        """Return the pair, or None if one of the two has no tokens."""
-        if example.query is None or example.text is None or example.entity_id is None:
-            return None
-        query, text = (
-            tuple(self.tokenizer.encode_text(part)[: self.max_tokens])
-            for part in (example.query, example.text)
-        )
-        return EncodedPair(query, text, example.entity_id, example.text) if query and text else None
+def encode_pair(tokenizer: TextTokenizer, max_tokens: int, example: Example) -> EncodedPair | None:
+    """Return the tokens of a query and a text, cut to `max_tokens`; None if one of the two has none."""
+    if example.query is None or example.text is None or example.entity_id is None:
+        return None
+    query, text = (tuple(tokenizer.encode_text(part)[:max_tokens]) for part in (example.query, example.text))
+    return EncodedPair(query, text, example.entity_id, example.text) if query and text else None
 
 
 class PairCollator:
-    """Makes batches of queries and texts of their entities.
-
-    Args:
-        teacher: Model whose vectors the encoder imitates, or None. Each text of the catalogue is embedded
-            once.
-    """
+    """Makes batches of queries and texts of their entities; a teacher embeds each text once."""
 
     def __init__(self, teacher: TextEmbedder | None = None) -> None:
         self._teacher = teacher
@@ -157,12 +143,7 @@ def run_encoder_training(
 ) -> dict[str, Any]:
     """Train an encoder as planned, write its folder and return its metrics; arguments as of `run_training`.
 
-    Raises:
-        SourceError: a file cannot be used.
-        InputError: the plan does not fit the files.
-        ModelError: the teacher cannot be loaded.
-        MissingExtraError: the teacher needs a library that is not installed.
-        TrainingInterrupted: the user stopped the run; `out/checkpoints` holds what to go on from.
+    Its errors, too; a teacher that cannot be loaded is a ModelError, or a MissingExtraError.
     """
     progress.phase(f"reading {plan.catalogue}")
     entities = read_catalogue(plan.catalogue, plan.max_bad_rows, progress.note)
@@ -205,7 +186,7 @@ def run_encoder_training(
         ContrastiveTrainer,
         model,
         ExampleGenerator(entities, queries, drawn),
-        PairEncoder(TextTokenizer.load(plan.out), min(plan.max_prompt_tokens, _POSITIONS)).encode,
+        partial(encode_pair, TextTokenizer.load(plan.out), min(plan.max_prompt_tokens, _POSITIONS)),
         PairCollator(teacher),
         work_folder=plan.out / "checkpoints",
         budget=budget,

@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
+from typing import Any, NamedTuple
 
 from genret.decoding.markup.link_syntax import spelled_text, spelled_title
 from genret.retrieval.noise import (
@@ -124,7 +125,7 @@ class _Source:
 
 
 class ExampleGenerator:
-    """Draws examples from entities, `training_queries` and mentions; `draw(i, random)` is the i-th one."""
+    """Draws examples from some entities, `training_queries` and mentions; `draw(i, random)` is the i-th."""
 
     def __init__(
         self,
@@ -133,8 +134,6 @@ class ExampleGenerator:
         options: ExampleOptions | None = None,
         mentions: Sequence[LabelledMention] = (),
     ) -> None:
-        if not entities:
-            raise ValueError("entities must not be empty")
         self.options = options or ExampleOptions()
         texts: dict[str, list[str]] = {entity.entity_id: [] for entity in entities}
         for query in training_queries(queries):
@@ -352,7 +351,6 @@ def _sources(entities: Sequence[TrainingEntity], queries: Mapping[str, Sequence[
 
 # Words of the template for answers behind the query, if a checkpoint was taught with its own template.
 _AS_JSON = " as json"
-_JSON_NAME = "json"
 _TITLE_KEYS = ("title", "name", "entity", "answer", "subject", "result")
 _KIND_KEYS = ("kind", "type", "category")
 # Shares of documents with a kind, if it is known, and of those that call the title "title".
@@ -362,11 +360,19 @@ _PLAIN_KEYS = 0.6
 
 def with_answers(config: CheckpointConfig) -> CheckpointConfig:
     """Return a config with a template for JSON answers, unless the checkpoint has its own or none at all."""
+    return _with_template(config, "answer_prompt", "json", _AS_JSON)
+
+
+def _with_template(
+    config: CheckpointConfig, field: str, name: str, words: str, **changes: Any
+) -> CheckpointConfig:
+    """Return a config with the default template and these words behind the query, called by a new name."""
     default = config.prompt(None)
-    if config.answer_prompt is not None or config.is_default_built_in:
+    if getattr(config, field) is not None or config.is_default_built_in:
         return config
-    template = replace(default, name=_JSON_NAME, suffix=_AS_JSON + default.suffix)
-    return replace(config, prompts={**config.prompts, _JSON_NAME: template}, answer_prompt=_JSON_NAME)
+    template = replace(default, name=name, suffix=words + default.suffix, **changes)
+    named: Any = {field: name}
+    return replace(config, prompts={**config.prompts, name: template}, **named)
 
 
 def document_schema(document: str) -> str:
@@ -387,12 +393,10 @@ def answer_document(title: str, kind: str, random: Random) -> str:
 
 # Words of the template for texts behind the text, if a checkpoint was taught with its own template.
 _WITH_LINKS = " with links"
-_ANNOTATE_NAME = "annotate"
 _PIECE = re.compile(r"\s*\S+|\s+")
 
 
-@dataclass(frozen=True, slots=True)
-class TextLink:
+class TextLink(NamedTuple):
     """Characters [start, end) of a text that stand for a title."""
 
     start: int
@@ -460,12 +464,7 @@ def linked_texts(mentions: Sequence[LabelledMention]) -> list[LinkedText]:
 
 def with_annotations(config: CheckpointConfig) -> CheckpointConfig:
     """Return a config with a template for texts with links, unless the checkpoint has its own or none."""
-    default = config.prompt(None)
-    if config.annotate_prompt is not None or config.is_default_built_in:
-        return config
-    template = replace(default, name=_ANNOTATE_NAME, suffix=_WITH_LINKS + default.suffix, lowercase=False)
-    prompts = {**config.prompts, _ANNOTATE_NAME: template}
-    return replace(config, prompts=prompts, annotate_prompt=_ANNOTATE_NAME)
+    return _with_template(config, "annotate_prompt", "annotate", _WITH_LINKS, lowercase=False)
 
 
 def _linked(text: str, chosen: TextLink, links: Sequence[TextLink]) -> LinkedText:

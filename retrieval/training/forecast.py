@@ -163,12 +163,8 @@ class StepMeter(TrainerCallback):
     """Measures the first steps of a run, and says once how long a step takes.
 
     Steps are compared by their tokens: batches have examples of like length, so that one may have ten times
-    as many as the next.
-
-    Args:
-        clock: Monotonic clock in seconds.
-        tokens: Tokens of the steps to come, as far as they are known; one is measured at least.
-        decide: Receives the median of the seconds per token, and the number of steps measured.
+    as many as the next. `tokens` are those of the steps to come, as far as they are known; one is measured at
+    least. `decide` receives the median of the seconds per token, and the number of steps measured.
     """
 
     def __init__(
@@ -209,10 +205,7 @@ class StepMeter(TrainerCallback):
 def activation_bytes(trainer: Any, examples: Sequence[Any], batch_size: int) -> int:
     """Return the bytes that a forward of a batch keeps for its backward, counted on the longest examples.
 
-    Args:
-        trainer: A `transformers.Trainer` with its model, whose state is not changed.
-        examples: Encoded examples.
-        batch_size: Examples of the batch that is asked about.
+    The state of the trainer (a `transformers.Trainer`) and of its model is not changed.
     """
     probed = sorted(examples, key=len, reverse=True)[: min(_PROBED_EXAMPLES, batch_size)]
     model = trainer.model

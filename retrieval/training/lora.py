@@ -27,17 +27,15 @@ def check_packages() -> None:
 def with_lora(model: Any, rank: int, num_layers: int | None) -> Any:
     """Put trainable matrices beside all linear layers of a model but its output head, and freeze the rest.
 
+    The layers of the model (a `transformers.PreTrainedModel`) are replaced in place. Returns the
+    `peft.PeftModel` around it, to train and to save.
+
     Args:
-        model: A `transformers.PreTrainedModel`; its layers are replaced in place.
+        model: The model.
         rank: Inner dimension of the matrices, which are float32 whatever the model's type; a model in
             bfloat16 is trained under autocast.
-        num_layers: Number of layers, counted from the output, that get them; None: all.
-
-    Returns:
-        The `peft.PeftModel` around it, to train and to save.
-
-    Raises:
-        InputError: the model has fewer layers.
+        num_layers: Number of layers, counted from the output, that get them; None: all; more than there are:
+            InputError.
     """
     from peft import LoraConfig, get_peft_model
 
@@ -54,12 +52,9 @@ def with_lora(model: Any, rank: int, num_layers: int | None) -> Any:
 def with_adapter(model: Any, adapter: Path, rank: int, num_layers: int | None) -> Any:
     """Put the matrices of an adapter beside the layers of its base, to train them on, and freeze the rest.
 
-    `model` is the base, as for `with_lora`. The adapter must have the rank, and with `num_layers` matrices
-    in exactly so many layers, counted from the output.
-
-    Raises:
-        InputError: it is no LoRA adapter, or has another rank or other layers.
-        ModelError: it cannot be read, or does not fit the model.
+    `model` is the base, as for `with_lora`. An adapter that is not LoRA's, has another rank, or with
+    `num_layers` has not matrices in exactly so many layers, counted from the output, is an InputError; one
+    that cannot be read or does not fit the model is a ModelError.
     """
     in_float32 = model.dtype == torch.float32
     layers, _ = decoder_layers(model)

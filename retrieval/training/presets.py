@@ -36,18 +36,6 @@ class Preset:
     dropout: float = 0.0  # dropout ("bart": everywhere; "llama": attention only)
     max_positions: int = 512  # longest sequence in tokens
 
-    def __post_init__(self) -> None:
-        if self.architecture not in ("llama", "bart"):
-            raise ValueError(f"architecture must be 'llama' or 'bart', got {self.architecture!r}")
-        if self.hidden_size % self.num_heads:
-            raise ValueError(
-                f"hidden_size must be a multiple of num_heads, got {self.hidden_size} and {self.num_heads}"
-            )
-        if self.vocab_size < LEAST_VOCAB_SIZE:
-            raise ValueError(
-                f"vocab_size must be >= {LEAST_VOCAB_SIZE} (bytes and special tokens), got {self.vocab_size}"
-            )
-
 
 PRESETS = {
     preset.name: preset

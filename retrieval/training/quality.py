@@ -20,7 +20,6 @@ from genret.decoding.beam_search import BeamResult, beam_search
 from genret.decoding.model.hf_model import HFLanguageModel
 from genret.decoding.params import BeamParams
 from genret.decoding.trie.title_trie import TitleTrie
-from genret.retrieval.errors import InputError
 from genret.retrieval.loaded_model import Limits
 from genret.retrieval.noise import shorten, typo
 from genret.retrieval.prompts import CheckpointConfig
@@ -63,9 +62,7 @@ class Hits:
 
 
 def count_hits(rankings: Sequence[Sequence[str]], queries: Sequence[TrainingQuery]) -> Hits:
-    """Compare rankings of entity ids, best first, with the labels; InputError without any query."""
-    if not queries:
-        raise InputError("queries", "expected at least one query to measure, got none")
+    """Compare rankings of entity ids, best first, with the labels of at least one query."""
     pairs = list(zip(rankings, queries, strict=True))
     first = sum(ranking[:1] == [query.entity_id] for ranking, query in pairs)
     ten = sum(query.entity_id in ranking[:_MAX_K] for ranking, query in pairs)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import math
 import shutil
 import signal
 import threading
@@ -32,7 +31,6 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import Sampler, SequentialSampler
 from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
-from genret.retrieval.errors import InputError
 from genret.retrieval.progress import StepProgress, duration
 from genret.retrieval.training.dataset import BATCHES_PER_BLOCK, IGNORED_LABEL, Encode, ExampleDataset
 from genret.retrieval.training.examples import ExampleGenerator
@@ -50,7 +48,7 @@ _EVALUATION_SHARE = 0.05  # most of the time that they may take
 
 @dataclass(frozen=True, slots=True)
 class TrainerOptions:
-    """Options of the optimisation; an InputError names a number that is out of its range."""
+    """Options of the optimisation; the command has checked that each is in its range."""
 
     optimizer: str = "muon"  # "muon" or "adamw"
     learning_rate: float = 1e-2  # AdamW's peak rate (Muon's is a fixed multiple of it)
@@ -67,17 +65,6 @@ class TrainerOptions:
     # Whether to compute in bfloat16 (weights stay float32, except those that LoRA freezes)
     bf16: bool = False
     use_cpu: bool = False  # whether to stay on the CPU even with an accelerator
-
-    def __post_init__(self) -> None:
-        if not 0 < self.learning_rate < math.inf:
-            raise InputError("learning_rate", f"must be > 0 and finite, got {self.learning_rate}")
-        if not 0 <= self.weight_decay < math.inf:
-            raise InputError("weight_decay", f"must be >= 0 and finite, got {self.weight_decay}")
-        if not 0 <= self.label_smoothing < 1:
-            raise InputError("label_smoothing", f"must be in [0, 1), got {self.label_smoothing}")
-        for name, least in (("batch_size", 1), ("save_steps", 1), ("eval_steps", 0), ("log_steps", 1)):
-            if (value := getattr(self, name)) is not None and value < least:
-                raise InputError(name, f"must be >= {least}, got {value}")
 
 
 class BudgetTrainer(Trainer):
@@ -230,20 +217,10 @@ def train_model(
 ) -> int:
     """Train the model in place and return the number of steps taken.
 
-    Args:
-        trainer_type: Trainer with the model's loss.
-        model: Model to train.
-        generator: Source of the examples, which `options.seed` decides about.
-        encode: Function of an example to token ids.
-        collator: Function of examples to a batch.
-        work_folder: Folder of checkpoints; a run goes on from the last one.
-        budget: Length of the run.
-        options: Options of the optimisation.
-        progress: Shows the phases and the steps.
-        evaluate: Called as `options.eval_steps` says.
-        forecast: Forecast as far as it is known before there are examples.
-        approve: Receives the whole forecast when the first steps are measured, and before the first step if
-            there is too little memory; an error that it raises ends the run, and nothing is saved.
+    Examples are drawn, encoded and collated as `options.seed` decides; a run goes on from the last checkpoint
+    in `work_folder`, and `evaluate` is called as `options.eval_steps` says. `forecast` holds what is known
+    before there are examples. `approve` receives the whole one when the first steps are measured, and before
+    the first step if there is too little memory; an error that it raises ends the run, and nothing is saved.
 
     Raises:
         TrainingInterrupted: the user stopped the run; a checkpoint of the last step was written.
@@ -394,11 +371,8 @@ def build_optimizer(model: nn.Module, name: str, lr: float, weight_decay: float)
         if not matrices or not others:
             raise ValueError("the model has no hidden matrices for Muon; use the optimiser 'adamw'")
         return MuonAdamW(matrices, others, lr, weight_decay)
-    if name == "adamw":
-        decayed = {"params": matrices, "weight_decay": weight_decay}
-        groups = [decayed, {"params": others, "weight_decay": 0.0}]
-        return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.98))
-    raise ValueError(f"optimizer must be 'muon' or 'adamw', got {name!r}")
+    groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.98))
 
 
 def optimizer_bytes(optimizer: torch.optim.Optimizer) -> int:
@@ -423,19 +397,11 @@ class Budget(TrainerCallback):
     def __init__(
         self, max_steps: int, minutes: float | None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        if max_steps < 1:
-            raise ValueError(f"max_steps must be >= 1, got {max_steps}")
-        if minutes is not None and not 0 < minutes < math.inf:
-            raise ValueError(f"minutes must be > 0 and finite, got {minutes}")
         self.max_steps = max_steps
         self.minutes = minutes
         self.clock = clock
         self._spent_s = 0.0
         self._started_s: float | None = None
-
-    def start(self) -> None:
-        """Start the clock, or go on after `load`."""
-        self._started_s = self.clock()
 
     @property
     def elapsed_s(self) -> float:
@@ -457,17 +423,13 @@ class Budget(TrainerCallback):
             return min(1.0, max(share, 1 / self.max_steps) / WARM_UP)
         return (1.0 - share) / (1.0 - WARM_UP)
 
-    def save(self, folder: Path) -> None:
-        """Write the time spent beside a checkpoint."""
-        (folder / BUDGET_FILE).write_text(json.dumps({"elapsed_s": self.elapsed_s}) + "\n", encoding="utf-8")
-
     def load(self, folder: Path) -> None:
         """Take over the time spent by the run that wrote this checkpoint."""
         self._spent_s = float(json.loads((folder / BUDGET_FILE).read_text(encoding="utf-8"))["elapsed_s"])
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Start the clock."""
-        self.start()
+        """Start the clock, or go on after `load`."""
+        self._started_s = self.clock()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Stop when time is up, with a checkpoint: the measurements that follow may be interrupted."""
@@ -481,7 +443,8 @@ class Budget(TrainerCallback):
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Store the time spent in the checkpoint just written."""
-        self.save(Path(args.output_dir) / f"checkpoint-{state.global_step}")
+        file = Path(args.output_dir) / f"checkpoint-{state.global_step}" / BUDGET_FILE
+        file.write_text(json.dumps({"elapsed_s": self.elapsed_s}) + "\n", encoding="utf-8")
 
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)

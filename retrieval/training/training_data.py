@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from genret.retrieval.errors import InputError, SourceError
 from genret.retrieval.evaluation.datasets.file_lines import json_objects, text_lines
@@ -57,15 +58,8 @@ def read_catalogue(
     used; the others only tell entities of one title apart. An exact repetition of a record is left out.
     Without a column entity_id, the id is the title, and further entities of that title are `title#2`,
     `title#3`, … Titles that cannot be written in the rendering, which the builder refuses, are left out
-    later.
-
-    Args:
-        file: CSV, TSV, JSON Lines, Parquet or lines.
-        max_bad_rows: Most bad rows that are left out; more are an error.
-        report: Receives the report of the bad rows that were left out.
-
-    Raises:
-        SourceError: the file is missing, empty, no text, or has too many bad rows.
+    later. So are up to `max_bad_rows` bad rows, of which `report` receives a report. A SourceError says that
+    the file is missing, empty, no text, or has too many bad rows.
     """
     with open_source(file) as source:
         rejects = Rejects(source.name, max_bad_rows)
@@ -114,10 +108,8 @@ def read_queries(file: Path, entities: Sequence[TrainingEntity]) -> list[Trainin
     """Read pairs: a `query` column and `entity_id` or `title`; `split` (train if absent).
 
     Names of columns may be in any case. Ids and titles are compared after the catalogue's text policy; a
-    title that several entities have stands for the first of them. Queries themselves keep their text.
-
-    Raises:
-        SourceError: the file is malformed, or a query names an entity the catalogue lacks.
+    title that several entities have stands for the first of them. Queries themselves keep their text. A
+    SourceError names a malformed line, or an entity that the catalogue lacks.
     """
     by_id = {entity.entity_id for entity in entities}
     by_title = {entity.title: entity.entity_id for entity in reversed(entities)}  # of several, the first
@@ -168,8 +160,7 @@ def _rows(file: Path) -> Iterator[tuple[int, dict[str, str]]]:
         yield number, dict(zip(header, fields + [""] * (len(header) - len(fields)), strict=True))
 
 
-@dataclass(frozen=True, slots=True)
-class LabelledMention:
+class LabelledMention(NamedTuple):
     """One mention in its context with the title it stands for."""
 
     mention: Mention

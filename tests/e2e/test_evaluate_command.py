@@ -14,7 +14,7 @@ from genret.retrieval.evaluation.labelled_sets import LabelledQuery, RankedAnswe
 from genret.retrieval.evaluation.methods.model_free_methods import ModelFreeMethod
 from genret.service.main import cli
 from tests.checkpoints import make_checkpoint, make_index
-from tests.evaluation_fixtures import write_mentions, write_queries
+from tests.evaluation_sets import write_mentions, write_queries
 
 QUICK = ("--method", "trie", "--method", "disc:2", "--method", "bm25", "--resamples", "100")
 

@@ -23,6 +23,7 @@ HEAVY = ("torch", "transformers", "grpc")
         "from genret import Index, title_trie",
         "import genret.retrieval.text, genret.retrieval.prompts, genret.retrieval.index.reader",
         "import genret.retrieval.linking.link_command, genret.retrieval.linking.run",
+        "from genret.retrieval.linking import Document, LinkOptions, link_documents",
         "import genret.index_builder.cli",
         "import genret.service.main",
     ],

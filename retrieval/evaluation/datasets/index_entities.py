@@ -23,14 +23,11 @@ from genret.retrieval.types import Entity
 
 
 class IndexResolver:
-    """Finds the entities of labels; see `TitleResolver`.
+    """Finds the entities of labels, many at once: an index is read once.
 
     A title is compared exactly, after the text policy. It names the entities with this title; without any,
-    those with this alias; without any, those of the title that it redirects to.
-
-    Args:
-        index: Index, read once for all ids, once for all titles, and once more for those that no title is.
-        redirects: Old title -> title; from `read_redirects`.
+    those with this alias; without any, those of the title that it redirects to (`read_redirects`). The index
+    is read once for all ids, once for all titles, and once more for those that no title is.
     """
 
     def __init__(self, index: Index, redirects: Mapping[str, str] | None = None) -> None:
@@ -135,15 +132,14 @@ class EntityFinder:
     def __init__(self, index: Index) -> None:
         self._index = index
 
-    def known(self, entity_ids: Sequence[str]) -> set[str]:
-        """Return those of the ids that the index has."""
+    def known(self, entity_ids: Sequence[str]) -> dict[str, int]:
+        """Return the number of each entity that the index has, by its id."""
         numbers = self._index.entities.numbers(entity_ids).tolist()
-        return {i for n, i in zip(numbers, entity_ids, strict=True) if n >= 0}
+        return {i: n for n, i in zip(numbers, entity_ids, strict=True) if n >= 0}
 
     def entities(self, entity_ids: Sequence[str]) -> dict[str, Entity]:
         """Return those of the entities that the index has, by their ids."""
-        numbers = self._index.entities.numbers(entity_ids).tolist()
-        return {i: self._index.entity(n) for n, i in zip(numbers, entity_ids, strict=True) if n >= 0}
+        return {i: self._index.entity(n) for i, n in self.known(entity_ids).items()}
 
     def named(self, text: str, title_weight: float) -> Owners:
         """Return the entities with this title or alias, and their shares of it."""

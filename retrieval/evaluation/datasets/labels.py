@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 from urllib.parse import quote, unquote
 
 from genret.retrieval.errors import InputError
+from genret.retrieval.evaluation.datasets.index_entities import IndexResolver
 from genret.retrieval.evaluation.labelled_sets import MISSING, LabelledQuery
 from genret.retrieval.types import Mention
 
@@ -34,21 +34,12 @@ class SetSpec:
     limit: int | None = None  # most queries, the first ones; None: all
     split: str | None = None  # "queries": the only split that is read; None: all lines
 
-    def __post_init__(self) -> None:
-        if self.format not in SET_FORMATS:
-            raise InputError("set", f"format must be one of {', '.join(SET_FORMATS)}, got {self.format!r}")
-        if self.limit is not None and self.limit < 1:
-            raise InputError("limit", f"must be at least 1, got {self.limit}")
-
     @classmethod
     def parse(cls, text: str) -> SetSpec:
-        """Read NAME=FORMAT:PATH[:QRELS], or FORMAT:PATH named by the file.
+        """Read NAME=FORMAT:PATH[:QRELS], or FORMAT:PATH named by the file; InputError for another form.
 
         QRELS goes with "trec", where it is needed, and with "beir". The split of a file of queries stands
         behind the last "#": `queries:data/queries.tsv#test`.
-
-        Raises:
-            InputError: the text has another form.
         """
         name, equals, rest = text.partition("=")
         if not equals or ":" in name or "/" in name:  # an equals sign in a path names nothing
@@ -82,19 +73,6 @@ def _name_of(path: str, qrels: str | None, split: str | None) -> str:
     return f"{name}-{part}" if part else name
 
 
-class TitleResolver(Protocol):
-    """Finds entities of an index by their labels, many at once: an index is read once."""
-
-    def by_ids(self, entity_ids: Sequence[str]) -> list[str | None]:
-        """Return the id of each entity, or None where the index has no such entity."""
-
-    def by_titles(self, titles: Sequence[str]) -> list[tuple[str, ...]]:
-        """Return the ids of all entities that each title names, in the index's order; () if none does.
-
-        These are the entities with this title after the text policy; without any, those with this alias.
-        """
-
-
 @dataclass(frozen=True, slots=True)
 class LabelAnswer:
     """An entity as a label names it: by id, title or both. A grade above 0 says that it is relevant."""
@@ -123,7 +101,7 @@ _Find = Callable[[LabelAnswer], tuple[str, ...]]
 
 
 def find_answers(
-    queries: Sequence[FileQuery], resolver: TitleResolver
+    queries: Sequence[FileQuery], resolver: IndexResolver
 ) -> tuple[tuple[LabelledQuery, ...], int]:
     """Return the labelled queries, and the number of relevant answers that the index lacks.
 
@@ -139,7 +117,7 @@ def find_answers(
     return labelled, num_missing
 
 
-def _look_up(queries: Sequence[FileQuery], resolver: TitleResolver) -> _Find:
+def _look_up(queries: Sequence[FileQuery], resolver: IndexResolver) -> _Find:
     answers = [answer for query in queries for answer in query.answers]
     ids = list(dict.fromkeys(a.entity_id for a in answers if a.entity_id is not None))
     titles = list(dict.fromkeys(a.title for a in answers if a.title is not None))

@@ -26,11 +26,11 @@ from genret.retrieval.evaluation.datasets.file_lines import (
     text_lines,
     wrong,
 )
+from genret.retrieval.evaluation.datasets.index_entities import IndexResolver
 from genret.retrieval.evaluation.datasets.labels import (
     FileQuery,
     LabelAnswer,
     SetSpec,
-    TitleResolver,
     decode_token,
     find_answers,
 )
@@ -110,7 +110,6 @@ def _json_answer(file: Path, line: int, value: Any, name: str) -> LabelAnswer:
 
 
 def _named(file: Path, line: int, value: dict[str, Any], prefix: str, id_name: str) -> LabelAnswer | None:
-    """Return the entity that an object names by title, id or both; None if by neither."""
     title, entity_id = value.get("title"), value.get(id_name)
     if title is None and entity_id is None:
         return None
@@ -482,7 +481,7 @@ _READERS: Mapping[str, Callable[[SetSpec], tuple[list[FileQuery], list[Path]]]] 
 _KINDS = {"kilt": "kilt", "mentions": "mentions"}
 
 
-def read_set(spec: SetSpec, resolver: TitleResolver) -> LabelledSet:
+def read_set(spec: SetSpec, resolver: IndexResolver) -> LabelledSet:
     """Read a set and find its answers in the index.
 
     Queries without judgments are left out and counted; mentions labelled NIL stay. Relevant answers that the

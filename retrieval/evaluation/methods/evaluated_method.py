@@ -52,11 +52,8 @@ class MethodMaker:
     def make(self, text: str) -> EvaluatedMethod:
         """Return the method with this name, of one of the `METHOD_FORMS`.
 
-        Raises:
-            InputError: there is no such method, its setting is out of range, or it needs evidence that the
-                index lacks or that cannot be used.
-            MissingExtraError: its library is not installed; names the extra.
-            SourceError: its run file cannot be read.
+        An InputError says that there is none, that its setting is out of range, or that it needs evidence
+        that the index lacks or that cannot be used.
         """
         from genret.retrieval.evaluation.methods.generated import GeneratingMethod
         from genret.retrieval.evaluation.methods.model_free_methods import (
@@ -64,7 +61,6 @@ class MethodMaker:
             RunFileMethod,
             by_evidence,
             by_vectors,
-            check_bm25s,
         )
         from genret.retrieval.evaluation.methods.retriever_methods import RetrieverMethod
 
@@ -84,14 +80,11 @@ class MethodMaker:
                 ask = by_evidence(self._retriever, spec.size, self._k)
                 return ModelFreeMethod(spec.name, lambda: ask, self._batch_size)
             case "bm25":
-                check_bm25s()
                 return ModelFreeMethod(spec.name, self._propose, self._batch_size)
             case "run":
                 return RunFileMethod(spec.name, spec.file or "", self._k, self.titles)
             case "unconstrained" | "trie" | "greedy":
                 return GeneratingMethod(spec, self._retriever, *asked, self.titles)
-            case "bm25-shortlist":
-                check_bm25s()
         return RetrieverMethod(spec, self._retriever, *asked, lambda: self._lexical)
 
     @cached_property

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import xxhash
+from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig
 
 from genret.decoding.model.hf_model import HFLanguageModel
@@ -30,8 +30,7 @@ from genret.retrieval.retriever import Retriever
 from genret.retrieval.types import RetrieveRequest
 
 
-@dataclass(frozen=True, slots=True)
-class GeneratedTitle:
+class GeneratedTitle(NamedTuple):
     """One title that `generate` wrote."""
 
     # Tokens behind the prompt, with the end token; without it the title was cut off
@@ -46,9 +45,7 @@ class GeneratingMethod:
     `unconstrained` takes what the model writes. It names an entity if its tokens are a row of the index, or
     its text is a title or an alias after the text policy; otherwise it is an invalid answer. `trie` samples
     one title, from the tokens that continue some title at each step; `greedy` takes the likeliest of them.
-
-    Raises:
-        InputError: the model is none of transformers'.
+    An InputError refuses a model that is none of transformers'.
     """
 
     def __init__(
@@ -190,17 +187,14 @@ class Generator:
 
     def _inputs(self, prompts: Sequence[Sequence[int]]) -> tuple[dict[str, Any], int]:
         """Return the padded batch, and the number of tokens before the titles in every row."""
-        width = max(map(len, prompts))
         is_decoder_only = not self._model.is_encoder_decoder
-        ids = torch.full((len(prompts), width), self._end, dtype=torch.int64)
-        mask = torch.zeros_like(ids)
-        for row, prompt in enumerate(prompts):  # decoders read on where the prompt ends: padding goes before
-            place = slice(width - len(prompt), width) if is_decoder_only else slice(0, len(prompt))
-            ids[row, place] = torch.tensor(list(prompt))
-            mask[row, place] = 1
+        side = "left" if is_decoder_only else "right"  # decoders read on where the prompt ends
+        rows = [torch.tensor(prompt) for prompt in prompts]
+        ids = pad_sequence(rows, batch_first=True, padding_value=self._end, padding_side=side)
+        mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True, padding_side=side)
         inputs: dict[str, Any] = {"input_ids": ids.to(self.device), "attention_mask": mask.to(self.device)}
         if is_decoder_only:
-            return inputs, width
+            return inputs, ids.shape[1]
         before = torch.tensor([self._model.decoder_prompt] * len(prompts), device=self.device)
         return {**inputs, "decoder_input_ids": before}, before.shape[1]
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,12 +17,9 @@ from genret.retrieval.evaluation.labelled_sets import INVALID, LabelledQuery, Ra
 from genret.retrieval.evaluation.methods.evaluated_method import MethodAnswer, timed_answers
 from genret.retrieval.index.layout import TITLE
 from genret.retrieval.index.reader import Index
+from genret.retrieval.retriever import Retriever
 from genret.retrieval.types import Entity
-
-if TYPE_CHECKING:
-    from genret.retrieval.retriever import Retriever
-    from genret.retrieval.vectors.vector_search import VectorProposer
-
+from genret.retrieval.vectors.vector_search import VectorProposer
 
 # Returns a list for each of some texts with words, best first.
 Ask = Callable[[Sequence[str]], Iterable[MethodAnswer]]
@@ -109,13 +106,9 @@ class LexicalIndex:
 
     A document is the title, the aliases and the description, if the index has that column, as words in lower
     case without stemming or stop words.
-
-    Raises:
-        MissingExtraError: bm25s is not installed.
     """
 
     def __init__(self, index: Index) -> None:
-        check_bm25s()
         import bm25s
 
         self._tokenize: Callable[..., Any] = bm25s.tokenize
@@ -177,8 +170,7 @@ class RunFileMethod:
     ) -> list[RankedAnswers]:
         """Return a ranking per query, in order; an entity that the index lacks is an invalid answer.
 
-        Raises:
-            SourceError: the file is missing or malformed.
+        A SourceError says that the file is missing or malformed.
         """
         from genret.retrieval.evaluation.run_files import read_run
 

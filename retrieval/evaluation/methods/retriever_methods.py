@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 import xxhash
 
@@ -71,7 +72,7 @@ class RetrieverMethod:
         """Ask among the entities that BM25 proposes; without any, the answer is empty."""
         proposed = self._lexical().propose([asked.query.text for asked in batch], self._spec.size)
         listed = [
-            replace(asked, request=replace(asked.request, allow_ids=tuple(e.entity_id for e in entities)))
+            asked._replace(request=replace(asked.request, allow_ids=tuple(e.entity_id for e in entities)))
             for asked, entities in zip(batch, proposed, strict=True)
         ]
         return self._ask(listed)
@@ -106,8 +107,7 @@ def _request(spec: MethodSpec, k: int) -> RetrieveRequest:
     return RetrieveRequest(_ANY_TEXT, k=k, method="beam", beam_size=spec.beams, exact=spec.family == "exact")
 
 
-@dataclass(frozen=True, slots=True)
-class PendingQuery:
+class PendingQuery(NamedTuple):
     """A query on its way to the model."""
 
     query: LabelledQuery  # query as it is labelled

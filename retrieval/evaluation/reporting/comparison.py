@@ -97,12 +97,7 @@ class SetComparison:
 def compare(
     sets: Sequence[LabelledSet], runs: Sequence[MethodRun], settings: Settings
 ) -> tuple[SetComparison, ...]:
-    """Return the comparison of all methods on every set.
-
-    Raises:
-        InputError: a metric is unknown, or the baseline is none of the methods.
-        MissingExtraError: ir-measures is not installed.
-    """
+    """Return the comparison of all methods on every set; errors are those of `measure`."""
     return tuple(
         _compare(labelled, [r for r in runs if r.set_name == labelled.name], settings, number)
         for number, labelled in enumerate(sets)
@@ -161,7 +156,6 @@ def _with_differences(
     groups: Sequence[str] | None,
     settings: Settings,
 ) -> dict[str, MethodFigures]:
-    """Add the differences to the baseline, if it ran."""
     if settings.baseline not in methods:
         return dict(methods)
     differences = {

@@ -65,7 +65,6 @@ def draw(points: Sequence[Point], metric: str, background: str | None = None) ->
 
     Without a background it is transparent, with text in the colour of the page (`currentColor`).
     """
-    check_matplotlib()
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -125,8 +125,7 @@ _READING_VERSION = 1
 class ShardCutter:
     """Fills shards up to the number of documents and the length that the options name.
 
-    Attributes:
-        num_documents: Documents so far; a long one counts once.
+    `num_documents` are those so far; a long one counts once.
     """
 
     def __init__(self, options: CorpusOptions) -> None:
@@ -212,8 +211,6 @@ class ShardCutter:
 
 @dataclass(slots=True)
 class _Stretch:
-    """Neighbouring rows of a file."""
-
     first_row: int
     byte_offset: int
     num_rows: int = 0

@@ -49,8 +49,7 @@ class CorpusReader:
     def read(self, shard: Shard) -> Iterator[Document | BadDocument]:
         """Yield the documents of a shard, in order, in bounded memory.
 
-        Raises:
-            SourceError: a file cannot be read any more, or is not what it was when the shards were planned.
+        A file that cannot be read any more, or is not what it was when it was planned, is a SourceError.
         """
         for file in shard.files:
             check_size(file)
@@ -110,11 +109,9 @@ _BLOCK_BYTES = 1 << 18
 def plan_corpus(options: CorpusOptions, report: Callable[[int], None] = lambda num_bytes: None) -> CorpusPlan:
     """Read the input files once, in bounded memory, and cut them into shards; `report` gets the bytes read.
 
-    Parquet files are read for the digest, then for the columns.
-
-    Raises:
-        SourceError: a file is missing, unreadable, of no known format, or the corpus holds no document.
-        InputError: an input cannot be used; it is named.
+    Parquet files are read for the digest, then for the columns. A file that is missing, unreadable or of no
+    known format, and a corpus without a document, are a SourceError; an input that cannot be one is an
+    InputError.
     """
     cutter = ShardCutter(options)
     digests: dict[str, str] = {}

@@ -7,10 +7,9 @@ points.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from genret.retrieval.arguments import check_text
+from genret.retrieval.arguments import check_filled, check_text
 from genret.retrieval.errors import InputError
 from genret.retrieval.linking.documents.corpus import CorpusOptions
 from genret.retrieval.linking.documents.text_document import BadDocument, Document, OffsetIndex, Span
@@ -178,8 +177,7 @@ def _shown(text: str) -> str:
     return repr(text) if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]!r}..."
 
 
-@dataclass(frozen=True, slots=True)
-class MentionRow:
+class MentionRow(NamedTuple):
     """A record of a mention."""
 
     mention_id: str  # its `id` as text; the number of its line when it has none
@@ -198,8 +196,7 @@ def mention_row(value: Mapping[str, Any], number: int) -> MentionRow:
     if "mention" not in given:
         raise InputError("mention", "is missing")
     mention = Mention(**given)
-    if not mention.mention.strip():
-        raise InputError("mention", "must not be empty")
+    check_filled("mention", mention.mention)
     labels = {name: value.get(name) for name in ("title", "entity_id")}
     for name, label in labels.items():
         if label is not None:

@@ -28,11 +28,8 @@ def list_files(options: CorpusOptions) -> list[InputFile]:
     """Return the files of a corpus: inputs in the order given, a folder's by their path inside it.
 
     Files and folders whose names begin with a dot are left out of a folder, as are files with other endings.
-    Where two files would have the same name, those of folders are called folder/path.
-
-    Raises:
-        InputError: there are no inputs, one is standard input, or a file comes twice.
-        SourceError: a file or folder is missing or unreadable, or a folder holds no file that can be used.
+    Where two files would have the same name, those of folders are called folder/path. Inputs that cannot be
+    used or come twice are an InputError; what is missing, unreadable or without a usable file a SourceError.
     """
     if not options.inputs:
         raise InputError("inputs", "expected at least one file or folder")
@@ -49,8 +46,7 @@ def list_files(options: CorpusOptions) -> list[InputFile]:
 def file_format(path: str, options: CorpusOptions) -> str:
     """Return the format of a file: as the options say, else by its name, else by how it begins.
 
-    Raises:
-        SourceError: it cannot be told, or the file cannot be read.
+    A SourceError says that it cannot be told, or that the file cannot be read.
     """
     if options.input_format != "auto":
         return options.input_format
@@ -205,8 +201,6 @@ class Content:
 
 
 class _Blocks(io.RawIOBase):
-    """Blocks of bytes as a raw file."""
-
     def __init__(self, blocks: Iterator[bytes]) -> None:
         self._blocks = blocks
         self._rest = memoryview(b"")

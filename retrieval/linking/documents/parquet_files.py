@@ -131,8 +131,7 @@ def read_parquet(
 ) -> Iterator[Document | BadDocument]:
     """Yield the documents of a stretch of rows, none of which has been taken.
 
-    Raises:
-        SourceError: the file is damaged, or not what it was.
+    A file that is damaged, or not what it was, is a SourceError.
     """
     end = file.first_row + file.num_rows
     if rows.num_rows < end - 1 or file.digest not in ("", rows.footer_digest):
@@ -195,8 +194,7 @@ def _one_line(error: BaseException) -> str:
 def document_columns(path: str, schema: pa.Schema, options: CorpusOptions) -> list[str]:
     """Return the names of the columns to be read.
 
-    Raises:
-        SourceError: one that is needed is not there, comes twice, or has a wrong type.
+    One that is needed and not there, comes twice, or has a wrong type is a SourceError.
     """
     names = list(schema.names)
     mention = {**dict.fromkeys(MENTION_TEXT_FIELDS, _STRING), MENTION_DOCUMENT_FIELD: _ID}
@@ -232,8 +230,6 @@ def _missing(path: str, names: list[str], name: str) -> SourceError:
 
 
 class _Kind(NamedTuple):
-    """Types that a column may have."""
-
     fits: Callable[[pa.DataType], bool]
     expected: str  # in words
 

@@ -73,8 +73,7 @@ def _check_count(name: str, value: object) -> None:
 def load_stop_words(name: str) -> frozenset[str]:
     """Return folded stop words: "english", "none", or those of a UTF-8 file with one word per line.
 
-    Raises:
-        SourceError: the file cannot be read, is too large, or is not UTF-8; names the line.
+    A file that cannot be read, is too large, or is not UTF-8 is a SourceError that names the line.
     """
     if name == "none":
         return frozenset()

@@ -188,8 +188,8 @@ class MentionFinder:
                 if place is None:
                     continue
                 start, end = place
-                if text[end - 1] > "\x7f":
-                    end = _without_ignored(text, end)
+                while text[end - 1] in IGNORED:
+                    end -= 1
                 match = odds.match(name, start, end)
                 if match is not None:
                     yield match
@@ -220,13 +220,6 @@ def likeliest(chain: Sequence[Match]) -> Sequence[Match]:
             chosen.append(chain[at])
         at = after[at] or at + 1
     return chosen
-
-
-def _without_ignored(text: str, end: int) -> int:
-    """Return the end of a mention without the invisible characters at its end."""
-    while text[end - 1] in IGNORED:
-        end -= 1
-    return end
 
 
 def _search_begin(text: str, begin: int) -> int:

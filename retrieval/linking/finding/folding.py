@@ -16,8 +16,8 @@ from __future__ import annotations
 import re
 import unicodedata
 from bisect import bisect_right
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 # Letters of scripts without blanks between words: the classes ID (without symbols) and SA of UAX #14, line
 # breaking. Hangul is not among them, as Korean writes blanks.
@@ -116,8 +116,7 @@ _SHORT_UNIT_CHARS = 8
 _REMOVED = dict.fromkeys(map(ord, IGNORED))
 
 
-@dataclass(frozen=True, slots=True)
-class FoldedPiece:
+class FoldedPiece(NamedTuple):
     """A stretch of text, folded."""
 
     text: str
@@ -230,11 +229,8 @@ class FoldedWindow:
     """A stretch of a text, folded, with the way back to code points of the text.
 
     Every character is folded once, whatever the text: `read` takes in a piece on the right, of at least
-    `piece_chars`, and `drop` lets go of finished text on the left. Reading begins with a unit.
-
-    Attributes:
-        text: The folded stretch. A character before `begin` is in it too, for the boundary there.
-        is_whole: Whether the end of the text has been read.
+    `piece_chars`, and `drop` lets go of finished text on the left. Reading begins with a unit. `text` has the
+    character before `begin` too, for the boundary there; `is_whole`: the end of the text has been read.
     """
 
     def __init__(self, text: str, begin: int, piece_chars: int) -> None:

@@ -141,7 +141,6 @@ class _Shape:
 
 
 def _add_evidence(evidence: Evidence, key: int, folded: str, spelling: str, words: WordCounts) -> None:
-    """Add the evidence of one spelling of a key."""
     found = words.weigh(spelling)
     evidence["written"][key] |= (
         (AS_FOLDED if spelling == folded else 0)
@@ -329,10 +328,7 @@ def open_table(index: Index, cache_dir: Path) -> NameTable:
     """Return the table of an index, mapped from the cache; it is made where the cache has none.
 
     Several processes can do this at once: one of them makes the table, the others wait for it. A damaged or
-    foreign table is made anew, and logged.
-
-    Raises:
-        SourceError: the cache cannot be read or written.
+    foreign table is made anew, and logged. A cache that cannot be read or written is a SourceError.
     """
     folder = cache_dir / f"names-{index.digest}-{_VERSION}"
     try:

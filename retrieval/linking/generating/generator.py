@@ -9,11 +9,10 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from genret.decoding.answering.speller import Speller
 from genret.decoding.grammar.errors import VocabularyError
-from genret.decoding.grammar.vocabulary import Vocabulary
 from genret.decoding.markup.annotation_grammar import AnnotationGrammar
 from genret.decoding.markup.link_syntax import Link, MentionRules, read_annotated, spelled_text, spelled_title
 from genret.decoding.markup.link_titles import LinkTitles
@@ -25,7 +24,6 @@ from genret.retrieval.filters.predicate import parse
 from genret.retrieval.index.entities import title_batches
 from genret.retrieval.index.layout import TITLE
 from genret.retrieval.index.owners import title_owners
-from genret.retrieval.index.reader import Index
 from genret.retrieval.linking.documents.text_document import BadDocument, Document
 from genret.retrieval.linking.generating.windows import (
     WindowJob,
@@ -37,10 +35,8 @@ from genret.retrieval.linking.generating.windows import (
 from genret.retrieval.linking.link_options import GenerateOptions
 from genret.retrieval.loaded_model import Limits
 from genret.retrieval.methods.decoded_methods import owners_best_first
+from genret.retrieval.retriever import Retriever
 from genret.retrieval.types import Entity
-
-if TYPE_CHECKING:
-    from genret.retrieval.retriever import Retriever
 
 # Expected tokens of the text with its links, for one token of the text.
 _WRITTEN_PER_TOKEN = 1.5
@@ -79,8 +75,6 @@ Generated = list[GeneratedMention] | GenretError
 
 @dataclass(slots=True, eq=False)
 class _Work:
-    """A document that is being annotated."""
-
     document: Document | BadDocument
     mentions: list[GeneratedMention] = field(default_factory=list)  # its links so far
     num_open: int = 0  # windows that are not written yet
@@ -97,10 +91,7 @@ class _Work:
         return self.mentions if self.error is None else self.error
 
 
-@dataclass(frozen=True, slots=True)
-class _Window:
-    """A window on its way into a batch: a stretch of a document."""
-
+class _Window(NamedTuple):
     work: _Work
     begin: int
     job: WindowJob
@@ -129,14 +120,13 @@ class MentionGenerator:
         self._rules = MentionRules(
             self.options.max_mention_chars, self.options.max_mentions, self.options.word_boundaries
         )
-        self._reader = WindowReader(self._titles, retriever.index, self._vocabulary, self.options.min_logprob)
+        self._index = retriever.index
         self._window_tokens = self._find_window_tokens()
 
     def annotate(self, texts: Sequence[str]) -> list[list[GeneratedMention]]:
         """Return the links of each text, in its order, none overlapping another.
 
-        Raises:
-            GenretError: a text cannot be annotated; `annotate_each` gives the others' links all the same.
+        Raises the error of a text that cannot be annotated; `annotate_each` gives the others' links.
         """
         found = []
         for number, generated in enumerate(self.annotate_each(texts)):
@@ -255,7 +245,7 @@ class MentionGenerator:
             try:
                 if not isinstance(outcome, WrittenWindow):
                     raise outcome
-                work.mentions += self._reader.read(window.text, window.begin, outcome)
+                work.mentions += self._read(window.text, window.begin, outcome)
             except GenretError as error:
                 work.error = work.error or error
 
@@ -291,26 +281,12 @@ class MentionGenerator:
             )
         return min(most)
 
-
-@dataclass(frozen=True, slots=True)
-class WindowReader:
-    """Reads links to `titles`, whose entities `index` knows, from tokens of `vocabulary`.
-
-    A link whose likeliest entity has a log-probability below `min_logprob` is NIL; None: none is.
-    """
-
-    titles: LinkTitles
-    index: Index
-    vocabulary: Vocabulary
-    min_logprob: float | None
-
-    def read(self, window: str, offset: int, written: WrittenWindow) -> list[GeneratedMention]:
+    def _read(self, window: str, offset: int, written: WrittenWindow) -> list[GeneratedMention]:
         """Return the links of a window, whose first character is at `offset` in the whole text.
 
-        Raises:
-            ModelError: the window was not written again with real titles in it, as the constraint ensures.
+        A ModelError says that it was not written again with real titles in it, as the constraint ensures.
         """
-        pieces = [self.vocabulary.written(token) for token in written.token_ids]
+        pieces = [self._vocabulary.written(token) for token in written.token_ids]
         try:
             annotated = read_annotated(b"".join(pieces))
         except ValueError as error:
@@ -332,6 +308,7 @@ class WindowReader:
         if not entities:
             raise ModelError(f"{link.title!r} was written, which is no title")
         mention_logprob, logprob = costs
+        least = self.options.min_logprob
         return GeneratedMention(
             start=offset + start,
             end=offset + end,
@@ -341,7 +318,7 @@ class WindowReader:
             shares=shares,
             logprob=logprob,
             mention_logprob=mention_logprob,
-            is_nil=self.min_logprob is not None and logprob + math.log(shares[0]) < self.min_logprob,
+            is_nil=least is not None and logprob + math.log(shares[0]) < least,
         )
 
     def _entities(self, title: bytes) -> tuple[tuple[Entity, ...], tuple[float, ...]]:
@@ -349,9 +326,9 @@ class WindowReader:
 
         Those without a share are left out. There are none where it is no title that may be named.
         """
-        owners = title_owners(self.index, self.titles.members(title))
-        shares = {e: share for e, share in owners_best_first(self.index, owners).items() if share}
-        return tuple(map(self.index.entity, shares)), tuple(shares.values())
+        owners = title_owners(self._index, self._titles.members(title))
+        shares = {e: share for e, share in owners_best_first(self._index, owners).items() if share}
+        return tuple(map(self._index.entity, shares)), tuple(shares.values())
 
 
 def _costs(link: Link, ends: Sequence[int], logprobs: Sequence[float]) -> tuple[float, float]:
@@ -386,8 +363,7 @@ def open_titles(retriever: Retriever, predicate: str | None) -> LinkTitles:
         restriction = Restriction(parse(predicate))
         retriever.filters.check(restriction)
         ((allowed,),) = retriever.filters.batches([restriction], 1)
-        if not isinstance(allowed, EntityFilter):  # only a cancelled or an open restriction has none
-            raise InputError("filter", f"{predicate!r} could not be applied")
+        assert isinstance(allowed, EntityFilter)  # only a cancelled or an open restriction has none
         texts = texts.among(allowed.allowed)
     if len(texts) > _MANY_TITLES:
         searcher.warm_up()

@@ -6,8 +6,9 @@ Every character is in exactly one window. The cuts depend on the text up to them
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from genret.decoding.answering.answer import AnswerText
 from genret.decoding.answering.speculation import FedSession
@@ -78,14 +79,8 @@ def _fitting(text: str, begin: int, ends: Sequence[int], most: int, count_tokens
         last = stop
     if last > begin:
         return last
-    fitting, beyond = begin + 1, ends[0]  # a character alone is never cut
-    while beyond - fitting > 1:
-        middle = (fitting + beyond) // 2
-        if count_tokens([text[begin:middle]])[0] <= most:
-            fitting = middle
-        else:
-            beyond = middle
-    return fitting
+    more = range(begin + 2, ends[0])  # a character alone is never cut
+    return begin + 1 + bisect_right(more, most, key=lambda stop: count_tokens([text[begin:stop]])[0])
 
 
 def _better(text: str, begin: int, ends: Sequence[int], stop: int) -> int:
@@ -112,8 +107,7 @@ def _ends_sentence(text: str, begin: int, place: int) -> bool:
     return _SENTENCE_END.search(text, max(begin, place - 8), place) is not None
 
 
-@dataclass(frozen=True, slots=True)
-class WindowJob:
+class WindowJob(NamedTuple):
     """One window that is to be written."""
 
     prompt: list[int]
@@ -123,8 +117,7 @@ class WindowJob:
     copy: tuple[int, ...] = ()  # tokens of the text itself, as it is spelled; none where that is not known
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenWindow:
+class WrittenWindow(NamedTuple):
     """The tokens written for a window, end token included, and their log-probabilities under the model."""
 
     token_ids: tuple[int, ...]

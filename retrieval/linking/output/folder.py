@@ -17,9 +17,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -41,8 +41,7 @@ class OutputFolder:
     def lock(self) -> None:
         """Make the folder if it is missing, and keep other runs out of it as long as this process lives.
 
-        Raises:
-            LinkingRunError: another run has it.
+        A LinkingRunError says that another run has it.
         """
         with writing(self.path):
             self._made = not self.path.exists()
@@ -173,8 +172,6 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-_T = TypeVar("_T")
-
 # A record holds a few counts and complaints; what is longer is no record.
 _MAX_RECORD_BYTES = 1 << 20
 
@@ -196,21 +193,15 @@ class ShardRecord:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> ShardRecord:
-        """Read the fields from an object; anything else is a `ValueError`."""
+        """Read the fields from an object; one without them, or with other counts, is a `ValueError`.
+
+        `OutputFolder.finished` compares the others with the shard and its part.
+        """
         try:
-            return cls(
-                shard=_typed(value["shard"], int),
-                key=_typed(value["key"], str),
-                digest=_typed(value["digest"], str),
-                part=_typed(value["part"], str),
-                num_bytes=_typed(value["num_bytes"], int),
-                counts=LinkCounts(**{name: _typed(n, int) for name, n in value["counts"].items()}),
-                complaints=tuple(_typed(text, str) for text in value["complaints"]),
-                seconds=float(value["seconds"]),
-                part_digest=_typed(value["part_digest"], str),
-                first_bad=_typed(value["first_bad"], str),
-            )
-        except (KeyError, TypeError, AttributeError) as error:
+            counts = LinkCounts.from_json(asdict(LinkCounts(**value["counts"])))
+            read = {**value, "counts": counts, "complaints": tuple(value["complaints"])}
+            return cls(**{one.name: read[one.name] for one in fields(cls)})
+        except (KeyError, TypeError) as error:
             raise ValueError(f"not the record of a shard: {error}") from error
 
 
@@ -230,12 +221,6 @@ def read_record(file: Path) -> ShardRecord | None:
         return None
     except OSError as error:
         raise LinkingRunError(f"{file}: cannot be read: {error.strerror}") from error
-
-
-def _typed(value: object, kind: type[_T]) -> _T:
-    if not isinstance(value, kind):
-        raise TypeError(f"expected {kind.__name__}, got {value!r}")
-    return value
 
 
 _FILE_SUFFIXES = {".parquet": "parquet", ".jsonl": "jsonl"}
@@ -263,12 +248,9 @@ class OutputTarget:
         """Return the target of a name, and refuse one that cannot be written, before any work is done.
 
         A name that ends in .parquet or .jsonl is a file of that format, any other one a folder, with parts in
-        Parquet unless a format is named.
-
-        Raises:
-            InputError: the name is empty or not UTF-8, that of another kind of file or of a link that leads
-                nowhere, or contradicts the format.
-            SourceError: the folder that it is to be in is missing.
+        Parquet unless a format is named. An InputError refuses a name that is empty, not UTF-8, that of
+        another kind of file or of a link that leads nowhere, or contradicts the format; a SourceError says
+        that the folder that it is to be in is missing.
         """
         if not str(out):
             raise InputError("out", "must not be empty")

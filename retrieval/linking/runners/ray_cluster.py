@@ -55,16 +55,9 @@ def connected(
 ) -> Iterator[bool]:
     """Connect to a cluster for the block; a connection that the process has already is left as it is.
 
-    Yields whether the cluster was started here, and so ends with the block.
-
-    Args:
-        ray: The module.
-        address: The cluster, as `ray.init` takes it; None: the one in RAY_ADDRESS, else one is started here.
-        num_cpus: CPUs of a cluster that is started here; they are a count of workers, not of processors.
-        runtime_env: Runtime environment that Ray brings to the nodes; see its documentation.
-
-    Raises:
-        InputError: there is no cluster at the address.
+    Yields whether the cluster was started here, and so ends with the block: where the address is None and
+    RAY_ADDRESS has none. Such a cluster has `num_cpus` CPUs, a count of workers, not of processors. `address`
+    and `runtime_env` are those of `ray.init`. An `InputError` says that no cluster is at the address.
     """
     if ray.is_initialized():
         yield False
@@ -170,11 +163,8 @@ def choose_resources(
 def check_nodes(ray: Any, needed: Mapping[str, str], out: Path) -> None:
     """Refuse a cluster with a node that does not see what workers read, or does not share the output folder.
 
-    `needed` are absolute paths, with the noun for each.
-
-    Raises:
-        SourceError: a node does not see a path, or not the same output folder; both are named.
-        LinkingRunError: a node cannot be asked, or genret is not installed there.
+    `needed` are absolute paths, with the noun for each. What a node does not see is a SourceError; a node
+    that cannot be asked, or has no genret, is a LinkingRunError.
     """
     # Named as a file of the run that is being written: what a killed run leaves, the next one removes.
     probe = out / f".{RUN_FILE}.probe-{secrets.token_hex(8)}.{os.getpid()}.tmp"

@@ -43,10 +43,8 @@ class Runner(Protocol):
         """Yield the record of every shard as it ends, in any order, and counts of unfinished ones in between.
 
         Closing the iterator stops the workers. `LinkCounts` are increments since the last ones and only for
-        progress; a record's counts are the shard's whole.
-
-        Raises:
-            GenretError: a worker refused or failed; what is recorded stays.
+        progress; a record's counts are the shard's whole. A worker's GenretError is raised; what is recorded
+        stays.
         """
 
 
@@ -173,9 +171,7 @@ class LocalRunner:
     open_worker: OpenWorker  # makes the worker, in its process; a function or class that can be sent there
 
     def run(self, job: LinkJob, shards: Sequence[Shard]) -> Messages:
-        """Yield records and increments of counts as they come; see `Runner.run`. A dead worker is a
-        `LinkingRunError`.
-        """
+        """Yield records and increments of counts as they come. A dead worker is a `LinkingRunError`."""
         waiting = deque(shards)
         workers: dict[Connection, _Process] = {}
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -16,8 +17,8 @@ from genret.retrieval.training.encoder_training import (
     ContrastiveTrainer,
     EncodedPair,
     PairCollator,
-    PairEncoder,
     build_encoder,
+    encode_pair,
 )
 from genret.retrieval.training.examples import BESIDE_TEXTS, Example, ExampleGenerator, ExampleOptions
 from genret.retrieval.training.presets import train_tokenizer
@@ -26,7 +27,7 @@ from genret.retrieval.training.trainer import Budget, TrainerOptions
 from genret.retrieval.training.training_data import TrainingEntity, TrainingQuery, read_catalogue
 from genret.retrieval.vectors.embedder import VectorMethod, open_model
 from genret.retrieval.vectors.encoder import mean_states
-from tests.retrieval.training.test_training_run import CATALOGUE, check_resumed, trained, weights
+from tests.retrieval.training.test_training_run import check_resumed, trained, weights
 
 QUERIES = (
     "query\tentity_id\tsplit\n"
@@ -45,10 +46,9 @@ PAIRS = [
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> Path:
-    (tmp_path / "catalogue.tsv").write_text(CATALOGUE, encoding="utf-8")
-    (tmp_path / "queries.tsv").write_text(QUERIES, encoding="utf-8")
-    return tmp_path
+def data(data: Path) -> Path:
+    (data / "queries.tsv").write_text(QUERIES, encoding="utf-8")
+    return data
 
 
 class TableEmbedder:
@@ -116,11 +116,11 @@ def test_every_example_has_a_text_of_its_entity(data: Path) -> None:
 
 def test_pairs_without_tokens_are_left_out_and_long_ones_cut() -> None:
     tokenizer = TextTokenizer(train_tokenizer(["a b c d"], 300), None, "test")
-    encoder = PairEncoder(tokenizer, max_tokens=3)
-    got = encoder.encode(Example("t", "name", query="a b c d e", entity_id="1", text="b"))
+    encode = partial(encode_pair, tokenizer, 3)
+    got = encode(Example("t", "name", query="a b c d e", entity_id="1", text="b"))
     assert (len(got.prompt_ids), len(got.title_ids)) == (3, 1)
-    assert encoder.encode(Example("t", "name", query="", entity_id="1", text="b")) is None
-    assert encoder.encode(Example("t", "invented", query="b")) is None
+    assert encode(Example("t", "name", query="", entity_id="1", text="b")) is None
+    assert encode(Example("t", "invented", query="b")) is None
 
 
 def test_batches_mark_texts_of_the_same_entity_and_ask_the_teacher_once() -> None:

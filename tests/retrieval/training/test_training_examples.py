@@ -24,11 +24,11 @@ from genret.retrieval.prompts import ANNOTATE, JSON_ANSWER, CheckpointConfig
 from genret.retrieval.text import Rendering, TextTokenizer
 from genret.retrieval.training.dataset import (
     IGNORED_LABEL,
-    CausalCollator,
     EncodedExample,
     ExampleDataset,
     ExampleEncoder,
-    Seq2SeqCollator,
+    causal_batch,
+    seq2seq_batch,
 )
 from genret.retrieval.training.examples import (
     LATER,
@@ -131,11 +131,6 @@ def test_damaged_names_keep_something() -> None:
         assert all(damage_name(name, random).strip() for _ in range(200))
 
 
-def test_an_empty_catalogue_is_refused() -> None:
-    with pytest.raises(ValueError, match="entities"):
-        ExampleGenerator([])
-
-
 PLACES = [
     TrainingEntity(str(i), title, (), text)
     for i, (title, text) in enumerate(
@@ -219,7 +214,7 @@ def test_batches_hold_prompts_of_like_length(tokenizer: TextTokenizer) -> None:
 
 
 def test_causal_batches_align_the_titles() -> None:
-    batch = CausalCollator(pad_id=0)(PAIR)
+    batch = causal_batch(0, PAIR)
     assert batch["input_ids"].tolist() == [[3, 9, 4, 7, 8, 1], [0, 3, 4, 6, 1, 0]]
     assert batch["attention_mask"].tolist() == [[1, 1, 1, 1, 1, 1], [0, 1, 1, 1, 1, 0]]
     assert batch["position_ids"][0].tolist() == [0, 1, 2, 3, 4, 5]
@@ -228,14 +223,12 @@ def test_causal_batches_align_the_titles() -> None:
 
 
 def test_seq2seq_batches_keep_prompt_and_title_apart() -> None:
-    batch = Seq2SeqCollator(pad_id=0, decoder_prompt=(2, 5))(PAIR)
+    batch = seq2seq_batch(0, (2, 5), PAIR)
     assert batch["input_ids"].tolist() == [[3, 9, 4], [3, 4, 0]]
     assert batch["attention_mask"].tolist() == [[1, 1, 1], [1, 1, 0]]
     assert batch["labels"].tolist() == [[7, 8, 1], [6, 1, IGNORED_LABEL]]
     assert batch["decoder_input_ids"].tolist() == [[2, 5, 7, 8], [2, 5, 6, 0]]
     assert batch["labels"].dtype == torch.int64
-    with pytest.raises(ValueError, match="decoder_prompt must not be empty"):
-        Seq2SeqCollator(pad_id=0, decoder_prompt=())
 
 
 NILE = LabelledMention(Mention("Nile", "The ", " and the Rhine [1]."), "Nile")
@@ -326,16 +319,14 @@ def test_a_share_without_labelled_mentions_is_refused(tmp_path: Path) -> None:
     plan = {"catalogue": tmp_path / "c.tsv", "queries": None, "out": tmp_path, "preset": "tiny"}
     with pytest.raises(InputError, match="needs labelled mentions"):
         TrainingPlan(**plan, annotations=0.5)
-    with pytest.raises(InputError, match=r"must be in \[0, 1\]"):
-        TrainingPlan(**plan, annotations=2, mentions=tmp_path / "m.jsonl")
 
 
 RIVERS = [TrainingEntity("Q1", "Nile"), TrainingEntity("Q2", "Rhine")]
 
 
-def write(folder: Path, text: str | bytes) -> Path:
+def write(folder: Path, text: str) -> Path:
     file = folder / "input.tsv"
-    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    file.write_bytes(text.encode())
     return file
 
 
@@ -355,21 +346,15 @@ def test_reads_every_column_it_knows_and_ignores_the_rest(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "empty"),
-        ("title\n", "a header but no title below it"),
-        ("name\tkind\nNile\triver\n", "line 1 has tabs, but none of its fields is 'title'"),
         ("title\tkind\nNile\triver\n\triver\n", "line 3: no title"),
-        ("title\nNile\tx\n", "line 2: too many tabs (expected 1 fields, got 2)"),
-        ("title\tkind\nNile\n", "line 2: too few fields (expected 2 fields, got 1)"),
         (
             "entity_id\ttitle\nQ1\tNile\nQ1\tRhine\n",
             "line 3: entity_id used twice ('Q1', first on line 2 with other fields)",
         ),
-        (b"title\nN\xffle\n", "line 2: not valid UTF-8"),
         ("title\nNi\x07le\n", "no training has begun; correct them, or allow them with --max-bad-rows 1"),
     ],
 )
-def test_malformed_catalogues_are_refused_by_line(tmp_path: Path, text: str | bytes, said: str) -> None:
+def test_malformed_catalogues_are_refused_by_line(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(SourceError) as caught:
         read_catalogue(write(tmp_path, text))
     assert said in str(caught.value)

@@ -15,12 +15,9 @@ from transformers import PreTrainedModel, TrainingArguments
 
 from genret.decoding.model.architectures import decoder_prompt
 from genret.decoding.model.hf_model import HFLanguageModel
-from genret.decoding.trie.title_trie import TitleTrie
 from genret.retrieval.progress import StepProgress
-from genret.retrieval.text import TextTokenizer
-from genret.retrieval.training import quality
-from genret.retrieval.training.dataset import CausalCollator, EncodedExample, Seq2SeqCollator
-from genret.retrieval.training.forecast import RunForecast, StepMeter
+from genret.retrieval.training.dataset import EncodedExample, causal_batch, seq2seq_batch
+from genret.retrieval.training.forecast import StepMeter
 from genret.retrieval.training.trainer import (
     Budget,
     MuonAdamW,
@@ -34,9 +31,7 @@ from genret.retrieval.training.training_run import (
     TrainingPlan,
     _copy,
     run_budget,
-    run_training,
 )
-from tests.fakes import recorded
 from tests.tiny_transformers import BOS, END, PAD, build
 
 
@@ -47,13 +42,17 @@ class Clock:
         return self.now
 
 
+def start(budget: Budget) -> None:
+    budget.on_train_begin(None, None, None)
+
+
 def test_the_first_limit_reached_counts() -> None:
     steps = Budget(200, None)
-    steps.start()
+    start(steps)
     assert [steps.progress(step) for step in (0, 50, 200, 300)] == [0.0, 0.25, 1.0, 1.0]
     clock = Clock()
     budget = Budget(100, 10, clock)
-    budget.start()
+    start(budget)
     clock.now += 300  # half of the minutes
     assert budget.progress(10) == pytest.approx(0.5)
     assert budget.progress(80) == pytest.approx(0.8)
@@ -73,21 +72,16 @@ def test_the_rate_warms_up_and_falls_to_zero() -> None:
 def test_time_spent_survives_a_resume(tmp_path: Path) -> None:
     clock = Clock()
     killed = Budget(10**6, 10, clock)
-    killed.start()
+    start(killed)
     clock.now += 240
-    killed.save(tmp_path)
+    (tmp_path / "checkpoint-3").mkdir()
+    killed.on_save(SimpleNamespace(output_dir=tmp_path), SimpleNamespace(global_step=3), None)
     resumed = Budget(10**6, 10, clock)
-    resumed.load(tmp_path)
+    resumed.load(tmp_path / "checkpoint-3")
     clock.now += 10_000  # the pause costs nothing
-    resumed.start()
+    start(resumed)
     clock.now += 60
     assert resumed.progress(0) == pytest.approx(0.5)
-
-
-@pytest.mark.parametrize(("steps", "minutes"), [(0, None), (10, 0.0), (10, -1.0)])
-def test_empty_budgets_are_refused(steps: int, minutes: float | None) -> None:
-    with pytest.raises(ValueError, match="got"):
-        Budget(steps, minutes)
 
 
 class Net(nn.Module):
@@ -160,11 +154,6 @@ def test_saved_state_continues_exactly() -> None:
         torch.testing.assert_close(a, b, rtol=0, atol=0)
 
 
-def test_unknown_names_are_refused() -> None:
-    with pytest.raises(ValueError, match="'muon' or 'adamw', got 'sgd'"):
-        build_optimizer(net(), "sgd", lr=1.0, weight_decay=0.0)
-
-
 VOCABULARY = 20
 EXAMPLES = [
     EncodedExample((3, 9, 4, 11), (7, 8, END)),
@@ -173,16 +162,20 @@ EXAMPLES = [
 ]
 
 
+def made_trainer(model: PreTrainedModel, folder: Path, **more: object) -> TitleTrainer:
+    arguments = TrainingArguments(output_dir=str(folder), use_cpu=True, report_to=[])
+    budget = Budget(1, None)
+    return TitleTrainer(model=model, options=TrainerOptions(), budget=budget, args=arguments, **more)
+
+
 def loss(model: PreTrainedModel, examples: list[EncodedExample], folder: Path) -> float:
     """Mean loss per token, by the trainer's own collator and loss."""
-    arguments = TrainingArguments(output_dir=str(folder), use_cpu=True, report_to=[])
-    trainer = TitleTrainer(model=model, options=TrainerOptions(), budget=Budget(1, None), args=arguments)
     if model.config.is_encoder_decoder:
-        batch = Seq2SeqCollator(PAD, decoder_prompt(model))(examples)
+        batch = seq2seq_batch(PAD, decoder_prompt(model), examples)
     else:
-        batch = CausalCollator(PAD)(examples)
+        batch = causal_batch(PAD, examples)
     with torch.no_grad():
-        return float(trainer.compute_loss(model.eval(), batch))
+        return float(made_trainer(model, folder).compute_loss(model.eval(), batch))
 
 
 def served(model: HFLanguageModel, example: EncodedExample) -> float:
@@ -221,58 +214,6 @@ def test_the_loss_is_the_log_probability_in_a_session(name: str, forced: int | N
 def test_the_copy_that_is_measured_during_training_begins_titles_alike() -> None:
     model = with_forced_bos("bart", BOS)
     assert decoder_prompt(_copy(model)) == decoder_prompt(model) == (END, BOS)
-
-
-NUM_ENTITIES = 5_000
-
-
-def test_catalogues_are_tokenised_twice_for_one_trie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once to find titles that cannot be written, once to measure; neither for every set of queries."""
-    titles = "".join(f"Entity {number:x} of {number % 977}\n" for number in range(NUM_ENTITIES))
-    (tmp_path / "catalogue.txt").write_text(titles, encoding="utf-8")
-    encoded = recorded(monkeypatch, TextTokenizer, "encode_titles")
-    tries = recorded(monkeypatch, TitleTrie, "from_rows")
-    monkeypatch.setattr(quality, "_PROBES", 4)
-    shown = Phases()
-    forecasts: list[RunForecast] = []
-    plan = TrainingPlan(
-        catalogue=tmp_path / "catalogue.txt",
-        queries=None,
-        out=tmp_path / "out",
-        preset="tiny",
-        max_steps=2,
-        vocab_size=300,
-        trainer=TrainerOptions(batch_size=4, use_cpu=True, log_steps=50),
-    )
-    metrics = run_training(plan, shown, forecasts.append)
-    assert len(metrics["hits"]) >= 3
-    sizes = [len(titles) for _, titles, _ in encoded]
-    assert [size for size in sizes if size > 1] == [NUM_ENTITIES, NUM_ENTITIES]
-    assert sizes.count(1) >= 2 * 4  # one by one as examples are drawn
-    assert [len(rows) for rows, *_ in tries] == [NUM_ENTITIES]
-    assert shown.names == [
-        f"reading {plan.catalogue}",
-        "learning a tokenizer",
-        "tokenising titles and aliases",
-        "collecting words of the catalogue",
-        "making examples",
-        "measuring steps",
-        "training",
-        "saving",
-        "evaluating",
-    ]
-    (forecast,) = forecasts
-    assert forecast.texts["titles"] == sum(forecast.texts.values()) == NUM_ENTITIES
-    assert (forecast.steps, forecast.measured_steps) == (2, 1)
-
-
-class Phases(StepProgress):
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def phase(self, name: str, total: int | None = None) -> None:
-        self.names.append(name)
 
 
 def test_the_first_limit_ends_a_run() -> None:

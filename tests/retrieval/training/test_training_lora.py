@@ -20,17 +20,15 @@ from genret.retrieval.training import lora
 from genret.retrieval.training.quality import TitleRows, measure_hits
 from genret.retrieval.training.training_data import read_catalogue, read_queries
 from genret.retrieval.training.training_run import load_model
-from tests.retrieval.training.test_training_run import CATALOGUE, QUERIES, check_resumed, train, trained
+from tests.retrieval.training.test_training_run import check_resumed, train, trained
 from tests.tiny_gguf import write_gguf
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> Path:
-    """Catalogue, queries, and a model of four layers to adapt."""
-    (tmp_path / "catalogue.tsv").write_text(CATALOGUE, encoding="utf-8")
-    (tmp_path / "queries.tsv").write_text(QUERIES, encoding="utf-8")
-    trained(tmp_path, "base", "--preset", "tiny", "--max-steps", "20")
-    return tmp_path
+def data(data: Path) -> Path:
+    """Catalogue, queries, and a model to adapt."""
+    trained(data, "base", "--preset", "tiny", "--max-steps", "20")
+    return data
 
 
 def try_to_adapt(data: Path, out: str, options: str, model: str = "base") -> Result:

@@ -1,28 +1,26 @@
-"""The plan of a training run: measured steps, memory, what is refused, the question on a terminal, a kill."""
+"""The plan of a training run: measured steps, memory, what is refused, and the question on a terminal."""
 
 from __future__ import annotations
 
 import json
 import os
 import pty
-import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from safetensors.torch import load_file
-from transformers import TrainingArguments
 
 from genret.retrieval.training import forecast, trainer
-from genret.retrieval.training.dataset import CausalCollator, EncodedExample
+from genret.retrieval.training.dataset import EncodedExample, causal_batch
 from genret.retrieval.training.forecast import RunForecast, StepMeter, activation_bytes, training_memory
-from genret.retrieval.training.trainer import Budget, TitleTrainer, TrainerOptions, optimizer_bytes
-from tests.retrieval.training.test_training_run import CATALOGUE, QUERIES, refused, train, trained
+from genret.retrieval.training.trainer import optimizer_bytes
+from tests.retrieval.training.test_training_loop import made_trainer
+from tests.retrieval.training.test_training_run import refused, train, trained
 from tests.tiny_transformers import END, PAD, build
 
 KNOWN = RunForecast(
@@ -40,13 +38,6 @@ KNOWN = RunForecast(
     step_s=90.0,
     measured_steps=5,
 )
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    (tmp_path / "catalogue.tsv").write_text(CATALOGUE, encoding="utf-8")
-    (tmp_path / "queries.tsv").write_text(QUERIES, encoding="utf-8")
-    return tmp_path
 
 
 def test_the_table_says_what_a_run_takes() -> None:
@@ -108,24 +99,11 @@ def test_the_first_steps_are_left_out_of_the_median() -> None:
     assert len(found) == 1
 
 
-def made_trainer(folder: Path, batch_size: int) -> TitleTrainer:
+def test_memory_is_counted_and_nothing_changes(tmp_path: Path) -> None:
     torch.manual_seed(3)
     model = build("llama", 20)
     model.set_attn_implementation("eager")
-    arguments = TrainingArguments(
-        output_dir=str(folder), use_cpu=True, report_to=[], per_device_train_batch_size=batch_size
-    )
-    return TitleTrainer(
-        model=model,
-        options=TrainerOptions(),
-        budget=Budget(1, None),
-        args=arguments,
-        data_collator=CausalCollator(PAD),
-    )
-
-
-def test_memory_is_counted_and_nothing_changes(tmp_path: Path) -> None:
-    made = made_trainer(tmp_path, 8)
+    made = made_trainer(model, tmp_path, data_collator=partial(causal_batch, PAD))
     examples = [EncodedExample((3,) * n, (7, 8, END)) for n in range(1, 9)]
     before = {name: tensor.clone() for name, tensor in made.model.state_dict().items()}
     drawn = torch.get_rng_state()
@@ -147,7 +125,7 @@ def test_memory_is_counted_and_nothing_changes(tmp_path: Path) -> None:
         "gradients": weights,
         "activations": counted,
     }
-    made.compute_loss(made.model, CausalCollator(PAD)(examples)).backward()
+    made.compute_loss(made.model, causal_batch(PAD, examples)).backward()
     made.optimizer.step()
     parts = made.optimizer.state_dict()["parts"]  # what the optimiser really keeps
     kept = [t for part in parts for state in part["state"].values() for t in state.values() if t.ndim]
@@ -226,22 +204,3 @@ def test_on_a_terminal_it_asks(data: Path) -> None:
     assert b"training would take " in said
     assert b"Aborted!" in said
     assert not list((data / "out").rglob("*.safetensors"))
-
-
-def test_a_run_that_was_killed_goes_on_to_the_same_weights(data: Path) -> None:
-    options = ("--max-steps", "120", "--save-steps", "10")
-    killed = subprocess.Popen(command(data, "killed", *options), stderr=subprocess.DEVNULL)
-    checkpoint = data / "killed" / "checkpoints" / "checkpoint-20" / trainer.BUDGET_FILE
-    while not checkpoint.is_file():
-        assert killed.poll() is None, "it ended before it was killed"
-        time.sleep(0.01)
-    killed.send_signal(signal.SIGKILL)
-    assert killed.wait() == -signal.SIGKILL
-    resumed = subprocess.run(command(data, "killed", *options), capture_output=True, text=True, check=True)
-    assert "going on from step " in resumed.stderr
-    subprocess.run(command(data, "whole", *options), capture_output=True, check=True)
-    ours = load_file(data / "killed" / "model.safetensors")
-    whole = load_file(data / "whole" / "model.safetensors")
-    assert set(ours) == set(whole)
-    for name, tensor in whole.items():
-        assert torch.equal(tensor, ours[name]), name

@@ -25,8 +25,8 @@ from genret.retrieval.interruption import sigterm_as_interrupt
 from genret.retrieval.loaded_model import Limits
 from genret.retrieval.prompts import PLAIN, CheckpointConfig, PromptTemplate
 from genret.retrieval.text import Rendering, TextTokenizer
+from genret.retrieval.training import training_run
 from genret.retrieval.training.dataset import (
-    CausalCollator,
     ExampleEncoder,
     fit_prompt,
     limits_of_checkpoint,
@@ -41,40 +41,18 @@ from genret.retrieval.training.presets import (
 )
 from genret.retrieval.training.quality import TitleRows, measure_hits, rank_entities
 from genret.retrieval.training.train_command import train_command
-from genret.retrieval.training.trainer import InterruptCallback, TrainerOptions, last_checkpoint
+from genret.retrieval.training.trainer import InterruptCallback, last_checkpoint
 from genret.retrieval.training.training_data import (
     TrainingEntity,
     TrainingQuery,
     read_catalogue,
     read_queries,
 )
-from genret.retrieval.training.training_run import TrainingPlan, load_model
+from genret.retrieval.training.training_run import load_model
 from genret.retrieval.types import Mention
 from tests import commands
 from tests.fakes import recorded
 from tests.tiny_transformers import build
-
-CATALOGUE = (
-    "entity_id\ttitle\taliases\tkind\tdescription\n"
-    "1\tNile\tan-Nil\triver\tLongest river of Africa\n"
-    "2\tRhine\t\triver\tRiver that flows past Cologne\n"
-    "3\tMount Everest\tEverest\tmountain\tHighest mountain above the sea\n"
-    "4\tK2\t\tmountain\tSecond highest mountain\n"
-)
-QUERIES = (
-    "query\tentity_id\tsplit\n"
-    "pharaohs sailed on it\t1\ttrain\n"
-    "where the lorelei sings\t2\ttrain\n"
-    "hillary climbed it\t3\tdev\n"
-    "savage peak\t4\ttest\n"
-)
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    (tmp_path / "catalogue.tsv").write_text(CATALOGUE, encoding="utf-8")
-    (tmp_path / "queries.tsv").write_text(QUERIES, encoding="utf-8")
-    return tmp_path
 
 
 def train(data: Path, out: str, *more: object) -> Result:
@@ -155,7 +133,8 @@ def test_a_run_does_not_go_on_with_other_options_or_data(data: Path) -> None:
     said = refused(data, "out", *common, "--learning-rate", "3e-3", "--minutes", "7")
     assert "with another --minutes (not given, now 7.0), --learning-rate (0.01, now 0.003); " in said
     assert "or begin anew with --restart" in said
-    (data / "catalogue.tsv").write_text(CATALOGUE + "5\tDanube\t\triver\tIt flows past Vienna\n")
+    with (data / "catalogue.tsv").open("a") as catalogue:
+        catalogue.write("5\tDanube\t\triver\tIt flows past Vienna\n")
     told = r"of a run with another --catalogue \(\w+, now \w+\); "
     assert re.search(told, refused(data, "out", *common))
     anew = trained(data, "out", *common, "--restart")
@@ -233,14 +212,6 @@ def test_mistakes_are_answered_in_one_line(
     assert said in refused(data, "out", *arguments, code=code)
 
 
-@pytest.mark.parametrize("field", ["learning_rate", "weight_decay", "label_smoothing", "batch_size"])
-def test_options_out_of_range_are_refused_without_a_command_line_too(field: str) -> None:
-    with pytest.raises(InputError, match=field):
-        replace(TrainerOptions(), **{field: -1})  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="epochs"):
-        TrainingPlan(Path("c.tsv"), None, Path("out"), preset="tiny", epochs=float("nan"))
-
-
 def test_more_epochs_than_any_run_has_are_no_error_by_themselves(data: Path) -> None:
     result = trained(data, "out", "--preset", "tiny", "--epochs", "1e308", "--max-steps", "1")
     assert json.loads(result.stdout)["steps"] == 1
@@ -269,13 +240,10 @@ def test_the_missing_extra_is_named(data: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 _STEPS = 8
-_TITLES = ["Nile", "Rhine", "Mount Everest", "K2", "Lake Victoria", "Danube"]
 
 
-def train_titles(folder: Path, out: str, *more: str) -> Result:
-    (folder / "titles.txt").write_text("\n".join(_TITLES) + "\n", encoding="utf-8")
-    fixed = ("--preset", "tiny", "--max-steps", str(_STEPS), "--batch-size", "4")
-    return run(folder / "titles.txt", folder / out, *fixed, *more)
+def train_tiny(data: Path, out: str, *more: str) -> Result:
+    return train(data, out, "--preset", "tiny", "--max-steps", _STEPS, *more)
 
 
 def interrupt_loss(monkeypatch: pytest.MonkeyPatch, at_call: int, act: Callable[[], None]) -> None:
@@ -301,61 +269,61 @@ def send(number: signal.Signals) -> Callable[[], None]:
 
 @pytest.mark.parametrize(("number", "at"), [(signal.SIGINT, 1), (signal.SIGTERM, 3), (signal.SIGINT, _STEPS)])
 def test_an_interrupted_run_resumes_to_what_an_undisturbed_one_gives(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, at: int
+    data: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, at: int
 ) -> None:
-    collated = recorded(monkeypatch, CausalCollator, "__call__")
-    whole = train_titles(tmp_path, "whole")
+    collated = recorded(monkeypatch, training_run, "causal_batch")
+    whole = train_tiny(data, "whole")
     assert whole.exit_code == 0, whole.output
     undisturbed = [examples for _, examples in collated[1 : 1 + _STEPS]]
     with monkeypatch.context() as patch, sigterm_as_interrupt():
         interrupt_loss(patch, at, send(number))
-        stopped = train_titles(tmp_path, "stopped")
+        stopped = train_tiny(data, "stopped")
     assert stopped.exit_code == 130, stopped.output
     assert f"interrupted at step {at}, which is saved; the same command goes on" in stopped.stderr
     assert stopped.stdout == ""
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
     collated.clear()
-    resumed = train_titles(tmp_path, "stopped")
+    resumed = train_tiny(data, "stopped")
     assert resumed.exit_code == 0, resumed.output
     assert json.loads(resumed.stdout)["steps"] == json.loads(whole.stdout)["steps"] == _STEPS
     probes = 1  # the longest examples, whose memory is counted
     assert [examples for _, examples in collated][probes:] == undisturbed[at:]
-    ours = load_file(tmp_path / "stopped" / "model.safetensors")
-    for name, tensor in load_file(tmp_path / "whole" / "model.safetensors").items():
+    ours = load_file(data / "stopped" / "model.safetensors")
+    for name, tensor in load_file(data / "whole" / "model.safetensors").items():
         assert torch.equal(tensor, ours[name]), name
 
 
-def test_who_insists_goes_on_from_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_insists_goes_on_from_a_checkpoint(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def insist() -> None:
         send(signal.SIGINT)()
         send(signal.SIGINT)()
 
     with monkeypatch.context() as patch:
         interrupt_loss(patch, 4, insist)
-        stopped = train_titles(tmp_path, "out", "--save-steps", "2")
+        stopped = train_tiny(data, "out", "--save-steps", "2")
     assert stopped.exit_code == 130, stopped.output
     assert "the last checkpoint is of step 2: the same command goes on" in stopped.stderr
-    assert train_titles(tmp_path, "out", "--save-steps", "2").exit_code == 0
+    assert train_tiny(data, "out", "--save-steps", "2").exit_code == 0
 
 
-def test_an_interrupt_before_a_step_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_before_a_step_leaves_nothing(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*args: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr("genret.retrieval.training.training_run.build_model", interrupted)
-        stopped = train_titles(tmp_path, "out")
+        stopped = train_tiny(data, "out")
     assert stopped.exit_code == 130, stopped.output
     assert "no checkpoint was written yet: start again" in stopped.stderr
-    assert train_titles(tmp_path, "out").exit_code == 0
+    assert train_tiny(data, "out").exit_code == 0
 
 
-def test_a_checkpoint_that_was_half_made_is_passed_over_and_removed(tmp_path: Path) -> None:
-    half = tmp_path / "out" / "checkpoints" / "checkpoint-500"
+def test_a_checkpoint_that_was_half_made_is_passed_over_and_removed(data: Path) -> None:
+    half = data / "out" / "checkpoints" / "checkpoint-500"
     half.mkdir(parents=True)
     (half / "optimizer.pt").write_bytes(b"half")
-    resumed = train_titles(tmp_path, "out")
+    resumed = train_tiny(data, "out")
     assert resumed.exit_code == 0, resumed.output
     assert not half.exists()
     last = last_checkpoint(half.parent)

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import gzip
-import json
 import random
-from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +17,11 @@ from genret.retrieval.evaluation.datasets.index_entities import IndexResolver, r
 from genret.retrieval.evaluation.datasets.labels import FileQuery, LabelAnswer, SetSpec, find_answers
 from genret.retrieval.evaluation.datasets.readers import read_set
 from genret.retrieval.evaluation.labelled_sets import LabelledQuery, LabelledSet
-from genret.retrieval.evaluation.metrics import measure
 from genret.retrieval.index.reader import Index
 from genret.retrieval.linking.documents.document_records import mention_row
 from genret.retrieval.types import Mention
-from tests.evaluation_sets import DictResolver, run_of, write_lines
+from tests.evaluation_sets import DictResolver, write_lines
 from tests.index_fixtures import build, character_tokenizer
-from tests.shared_titles import shared_file, wikipedia_titles
 
 
 @pytest.mark.parametrize(
@@ -60,13 +54,6 @@ def test_another_form_is_refused(text: str) -> None:
     with pytest.raises(InputError) as caught:
         SetSpec.parse(text)
     assert caught.value.field == "set"
-
-
-def test_what_is_out_of_range_is_refused() -> None:
-    with pytest.raises(InputError, match="format must be one of beir, kilt"):
-        SetSpec("x", "csv", "x")
-    with pytest.raises(InputError, match="limit: must be at least 1, got 0"):
-        SetSpec("x", "kilt", "x", limit=0)
 
 
 ENTITIES = DictResolver({"e1": "Lion", "e2": "Tiger", "e3": "New York", "e4": "Mercury", "e5": "Mercury"})
@@ -115,17 +102,6 @@ def test_queries_of_a_table_and_its_splits(tmp_path: Path) -> None:
     assert len(_read(f"queries:{file}").queries) == 3
     message = f"{file}: no line of the split 'train'; splits there: dev, test"
     assert _refusal(f"queries:{file}#train") == message
-
-
-@pytest.mark.parametrize(("split", "number"), [("dev", 264), ("test", 444)])
-def test_the_queries_that_ship_are_read(split: str, number: int) -> None:
-    data = Path(__file__).parents[4] / "data"
-    lines = (data / "catalogue.tsv").read_text(encoding="utf-8").splitlines()[1:]
-    rows = [line.split("\t") for line in lines]
-    spec = SetSpec.parse(f"queries:{data / 'queries.tsv'}#{split}")
-    found = read_set(spec, DictResolver({row[0]: row[1] for row in rows}))
-    assert (found.name, found.num_missing, found.num_unjudged) == (f"queries-{split}", 0, 0)
-    assert sum(len(query.gold) for query in found.queries) == number
 
 
 def test_a_table_with_ids_titles_and_grades(tmp_path: Path) -> None:
@@ -420,14 +396,6 @@ def test_whatever_the_fields_hold_the_refusal_is_one(tmp_path: Path, format_: st
         assert _read(f"{format_}:{file}").queries
 
 
-@settings(suppress_health_check=_SLOW, max_examples=100)
-@given(st.sampled_from(["queries", "kilt", "mentions"]), st.binary(max_size=40))
-def test_whatever_the_bytes_are_the_refusal_is_one(tmp_path: Path, format_: str, content: bytes) -> None:
-    (tmp_path / "any").write_bytes(content)
-    with pytest.raises(SourceError, match="any"):
-        _read(f"{format_}:{tmp_path / 'any'}")
-
-
 LINES = [
     "entity_id\ttitle\taliases",
     "a\tLion\tking|Leo",
@@ -551,50 +519,3 @@ def test_ids_that_contradict_the_titles_are_those_of_another_catalogue() -> None
     ours = _query(LabelAnswer("1", "Lion"), LabelAnswer("2", "Tiger"), LabelAnswer("3", "Lynx lynx"))
     (found,), missing = find_answers([ours], resolver)
     assert (set(found.gold), missing) == ({"1", "2", "3"}, 0)
-
-
-class _Wikipedia:
-    """An index whose ids are the titles of a Wikipedia."""
-
-    def by_ids(self, entity_ids: Sequence[str]) -> list[str | None]:
-        return [name if name in _titles() else None for name in entity_ids]
-
-    def by_titles(self, titles: Sequence[str]) -> list[tuple[str, ...]]:
-        return [(title,) if title in _titles() else () for title in titles]
-
-
-@cache
-def _titles() -> frozenset[str]:
-    return frozenset(wikipedia_titles())
-
-
-def _rows(file: Path) -> list[dict[str, object]]:
-    with gzip.open(file, "rt", encoding="utf-8") as lines:
-        return [json.loads(line) for line in lines]
-
-
-@pytest.mark.shared_data
-@pytest.mark.parametrize("name", ["lgl", "msnbc", "geovirus", "iitb", "conel22", "rss500", "news_fair_v2"])
-def test_every_mention_of_a_set_is_read(name: str) -> None:
-    file = shared_file("el", f"{name}.dev.jsonl.gz")
-    found = read_set(SetSpec.parse(f"mentions:{file}"), _Wikipedia())
-    rows = _rows(file)
-    assert [q.query_id for q in found.queries] == [row["id"] for row in rows]
-    assert [q.is_nil for q in found.queries] == [row["title"] is None for row in rows]
-    assert {q.document for q in found.queries} == {row["doc"] for row in rows}
-    answers = [[title] if (title := row["title"]) else [] for row in rows]
-    in_index = sum(title in _titles() for names in answers for title in names)
-    values = {m.name: m.value for m in measure(found, run_of(found, answers))}  # type: ignore[arg-type]
-    assert values["P(InKB)"] == pytest.approx(in_index / sum(map(len, answers)))
-    assert values["R(InKB)"] == (1.0 if in_index else 0.0)
-
-
-@pytest.mark.shared_data
-@pytest.mark.parametrize("name", ["hover", "fever", "triviaqa", "mintaka_dev", "webquestions", "lcquad1"])
-def test_every_query_of_a_set_is_read(name: str) -> None:
-    file = shared_file("queries", f"{name}.dev.jsonl.gz")
-    found = read_set(SetSpec.parse(f"queries:{file}"), _Wikipedia())
-    rows = _rows(file)
-    assert len(found.queries) + found.num_unjudged == len(rows)
-    assert [q.query_id for q in found.queries] == [row["id"] for row in rows if row["gold"]]
-    assert all(q.gold for q in found.queries)

@@ -25,8 +25,8 @@ from genret.retrieval.index.reader import Index
 from genret.retrieval.methods.decoded_methods import owners_best_first
 from genret.retrieval.retriever import Retriever
 from genret.retrieval.text import TextTokenizer
-from tests.checkpoints import CATALOGUE, make_checkpoint, make_index, train_tokenizer
-from tests.evaluation_fixtures import make_method, query_set
+from tests.checkpoints import make_checkpoint, make_index, train_tokenizer
+from tests.evaluation_sets import make_method, query_set
 
 QUERY = [LabelledQuery("q", "anything")]
 
@@ -97,21 +97,15 @@ def test_tokens_of_a_row_need_no_text(retriever: Retriever, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(("text", "first"), [(" Amazon", "Q9"), (" Quicksilver", "Q11")])
-@pytest.mark.parametrize("is_row", [False, True])
 def test_entities_of_a_title_come_by_their_share(
-    retriever: Retriever, monkeypatch: pytest.MonkeyPatch, text: str, first: str, is_row: bool
+    retriever: Retriever, monkeypatch: pytest.MonkeyPatch, text: str, first: str
 ) -> None:
+    """As rows do, whose shares the next test compares."""
     index = retriever.index
     weights = np.ones(index.num_entities)
     weights[index.entities.numbers([first])] = 3
     monkeypatch.setattr(retriever.index, "weights", weights)
-    if not is_row:
-        assert named(retriever, monkeypatch, [text])[0].entity_id == first
-        return
-    (tokens,) = retriever.tokenizer.encode_titles([text.strip()], index.rendering)
-    assert tokens is not None
-    row = [GeneratedTitle(tuple(tokens), -1, 0.0)]
-    assert answer(retriever, monkeypatch, "unconstrained", row)[0].entity_id == first
+    assert named(retriever, monkeypatch, [text])[0].entity_id == first
 
 
 def test_texts_are_shared_as_rows_are(retriever: Retriever) -> None:
@@ -120,7 +114,7 @@ def test_texts_are_shared_as_rows_are(retriever: Retriever) -> None:
         text = retriever.index.surface(rank)
         assert titles.named(f" {text} ", 10.0) == FormOwners(retriever.index, None, 10.0)(rank)
     assert titles.named("nobody", 10.0).entities == []
-    assert titles.known(["Q3", "Q99", "Q1"]) == {"Q1", "Q3"}
+    assert titles.known(["Q3", "Q99", "Q1"]).keys() == {"Q1", "Q3"}
     assert titles.entities(["Q3", "Q99"])["Q3"].title == "Othello"
 
 
@@ -176,23 +170,6 @@ def test_settings_of_the_checkpoint_have_no_say(opened: Retriever) -> None:
     (after,) = method.answer(queries, 0, lambda _: None)
     assert after.entities == before.entities
     assert pretrained.generation_config is theirs
-
-
-@pytest.mark.statistical
-def test_trie_and_disc_with_one_draw_follow_one_law(checkpoint: Path, tmp_path: Path) -> None:
-    """A chi-square test of homogeneity over 1,500 samples of each; no two entities have a name in common."""
-    alone = "".join(line for line in CATALOGUE.splitlines(True) if not line.startswith(("Q9", "Q11")))
-    opened = Retriever.open(make_index(tmp_path, checkpoint, alone), checkpoint)
-    queries = [LabelledQuery(f"q{i}", "quicksilver") for i in range(1500)]
-    counts = []
-    for name in ("trie", "disc:1"):
-        rankings = make_method(name, opened, 10, 500).answer(queries, 5, lambda _: None)
-        counts.append(Counter(ranking.entities[0].entity_id for ranking in rankings))
-    seen = [e for e in counts[0] | counts[1] if counts[0][e] + counts[1][e] >= 10]
-    statistic = sum((counts[0][e] - counts[1][e]) ** 2 / (counts[0][e] + counts[1][e]) for e in seen)
-    freedom = len(seen) - 1
-    assert freedom >= 2
-    assert torch.special.gammaincc(torch.tensor(freedom / 2), torch.tensor(statistic / 2)) > ALPHA
 
 
 def test_a_title_of_several_names_them_in_order_and_disc_draws_one(checkpoint: Path, tmp_path: Path) -> None:

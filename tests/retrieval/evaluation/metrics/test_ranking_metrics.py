@@ -15,7 +15,6 @@ import pytest
 from genret.retrieval.errors import InputError, MissingExtraError
 from genret.retrieval.evaluation.labelled_sets import (
     LabelledQuery,
-    LabelledSet,
     MethodRun,
     RankedAnswers,
     RankedEntity,
@@ -25,48 +24,8 @@ from tests.evaluation_sets import labelled_set, random_case, ranked, run_of
 
 SUCCESS = ("Success@1", "Success@5", "Success@10")
 NAMES = ("nDCG@10", "nDCG", "RR", "RR@10", *SUCCESS, "R@10", "R@100", "Rprec", "AP")
-SEEDS = (1, 2, 3, 4, 5)
 
-
-def _dcg(gains: list[int]) -> float:
-    return sum(gain / math.log2(place + 2) for place, gain in enumerate(gains))
-
-
-def _by_definition(name: str, gold: dict[str, int], found: list[str]) -> float:
-    """One metric of one ranking, from its definition."""
-    name, _, at = name.partition("@")
-    k = int(at) if at else len(found)
-    relevant = {e for e, grade in gold.items() if grade > 0}
-    hits = [e in relevant for e in found]
-    if name == "nDCG":
-        ideal = sorted(gold.values(), reverse=True)
-        best = _dcg(ideal[: int(at)] if at else ideal)
-        return _dcg([gold.get(e, 0) for e in found[:k]]) / best if best else 0.0
-    if name == "RR":
-        return next((1 / place for place, hit in enumerate(hits[:k], 1) if hit), 0.0)
-    if name == "Success":
-        return float(any(hits[:k]))
-    if not relevant:
-        return 0.0
-    if name == "R":
-        return sum(hits[:k]) / len(relevant)
-    if name == "Rprec":
-        return sum(hits[: len(relevant)]) / len(relevant)
-    assert name == "AP"
-    return sum(sum(hits[:place]) / place for place, hit in enumerate(hits, 1) if hit) / len(relevant)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("name", NAMES)
-def test_a_metric_is_what_its_definition_says(name: str, seed: int) -> None:
-    labelled, run = random_case(seed)
-    (found,) = measure(labelled, run, [name])
-    expected = [
-        _by_definition(name, dict(q.gold), [e.entity_id for e in r.entities])
-        for q, r in zip(labelled.queries, run.rankings, strict=True)
-    ]
-    np.testing.assert_allclose(found.per_query, expected, rtol=0, atol=1e-9)
-    assert found.value == pytest.approx(np.mean(expected), abs=1e-9)
+BEST_OF_TWO = 1 + 1 / math.log2(3)  # discounted gain of two relevant answers in the first two places
 
 
 @pytest.mark.parametrize(
@@ -76,7 +35,11 @@ def test_a_metric_is_what_its_definition_says(name: str, seed: int) -> None:
         ({"a": 1}, ["invalid:x", "a"], {"RR": 0.5}),
         ({"a": 2, "c": 1}, ["b", "c"], {"nDCG@10": 1.0, "R@10": 1.0, "Rprec": 1.0}),
         ({"a": 2, "c": 1}, ["b", "a", "c"], {"nDCG@10": 1.0, "R@10": 1.0, "Rprec": 1.0}),
-        ({"a": 1, "missing:B%20C": 1}, ["a", "x"], {"R@10": 0.5, "Rprec": 0.5, "nDCG@10": 1 / _dcg([1, 1])}),
+        (
+            {"a": 1, "missing:B%20C": 1},
+            ["a", "x"],
+            {"R@10": 0.5, "Rprec": 0.5, "nDCG@10": 1 / BEST_OF_TWO},
+        ),
         ({"a": 1}, [], dict.fromkeys(NAMES, 0.0)),
         ({"New York\u2003é": 1}, ["New York\u2003é"], {"nDCG@10": 1.0}),
     ],
@@ -119,16 +82,6 @@ def test_what_is_no_metric_is_refused_with_those_there_are(name: str) -> None:
     with pytest.raises(InputError, match="is no metric") as caught:
         measure(labelled, run, ["AP", name])
     assert caught.value.field == "metrics"
-
-
-def test_the_run_of_another_set_is_refused() -> None:
-    labelled, run = random_case(1)
-    fewer = LabelledSet("less", "queries", labelled.queries[1:], 0, "", "nDCG@10")
-    with pytest.raises(InputError, match="expected 39 rankings, one per query of less, got 40"):
-        measure(fewer, run)
-    other = MethodRun("m", "it", (RankedAnswers("zz", ()), *run.rankings[1:]), 1.0, None, True)
-    with pytest.raises(InputError, match=r"run.rankings\[0\]: expected the query 'q0' of it, got 'zz'"):
-        measure(labelled, other)
 
 
 def test_rates_need_no_labels() -> None:
@@ -201,13 +154,6 @@ def test_random_sets_are_measured_as_defined(seed: int) -> None:
     complete = sum(places[:k])
     expected = [_r_precision(sets, guesses), complete / len(set(sets)), float(complete > 0), complete / k]
     assert list(found.values()) == pytest.approx(expected, abs=1e-9)
-
-
-def test_it_is_not_the_r_precision_of_trec() -> None:
-    sets = (frozenset("A"), frozenset("B"))
-    labelled = labelled_set([LabelledQuery("q", "t", gold={"A": 1, "B": 1}, evidence=sets)], "kilt")
-    found = measure(labelled, run_of(labelled, [["A", "x"]]), ["Rprec(KILT)", "Rprec"])
-    assert [m.value for m in found] == [1.0, 0.5]
 
 
 def test_without_evidence_every_relevant_entity_is_a_set() -> None:

@@ -32,7 +32,7 @@ from genret.retrieval.evaluation.reporting.report_pages import (
     to_markdown,
 )
 from genret.retrieval.evaluation.reporting.wording import describe_methods, describe_metric
-from tests.evaluation_fixtures import mention_set, query_set
+from tests.evaluation_sets import mention_set, query_set
 
 SETTINGS = Settings("trie", num_resamples=300)
 

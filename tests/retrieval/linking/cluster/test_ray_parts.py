@@ -9,15 +9,12 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genret.retrieval.errors import InputError, MissingExtraError
-from genret.retrieval.linking.documents.corpus import Shard, ShardFile
+from genret.retrieval.errors import InputError
 from genret.retrieval.linking.finding.find_options import FindOptions
 from genret.retrieval.linking.output.folder import ShardRecord, part_name, write_record
 from genret.retrieval.linking.run_progress import LinkCounts
@@ -27,12 +24,8 @@ from genret.retrieval.linking.runners.ray_runner import (
     ShardProgress,
     absolute_job,
     absolute_shard,
-    outcome_of,
     recorded,
-    shard_of,
-    text_of,
 )
-from genret.retrieval.linking.runners.runner import WorkerError
 from genret.service.main import cli
 from tests.retrieval.linking.cluster.fake_shard_worker import (
     FakeShardWorker,
@@ -175,10 +168,8 @@ def test_an_address_where_nobody_listens_is_refused_at_once(scheme: str, tmp_pat
     )
 
 
-def test_without_ray_its_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ray_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'generative-retrieval\[ray\]'"):
-        list(RayRunner(1).run(a_job(tmp_path), some_shards(tmp_path, 1)))
     result = CliRunner().invoke(cli, ["deploy-ray", "x=/x", "--insecure"])
     assert result.exit_code == 1
     assert "generative-retrieval[ray]" in result.output
@@ -186,44 +177,10 @@ def test_without_ray_its_extra_is_named(tmp_path: Path, monkeypatch: pytest.Monk
 
 TEXTS = st.text() | st.binary().map(lambda name: name.decode("utf-8", "surrogateescape"))
 NUMBERS = st.integers(min_value=-1, max_value=2**70)
-FILES = st.builds(
-    ShardFile,
-    TEXTS,
-    TEXTS,
-    NUMBERS,
-    NUMBERS,
-    NUMBERS,
-    st.none() | st.tuples(NUMBERS, NUMBERS),
-    NUMBERS,
-    TEXTS,
-)
-SHARDS = st.builds(Shard, NUMBERS, st.lists(FILES, max_size=3).map(tuple), NUMBERS, TEXTS)
-COUNTS = st.lists(NUMBERS, min_size=len(fields(LinkCounts)), max_size=len(fields(LinkCounts))).map(
-    lambda numbers: LinkCounts(*numbers)
-)
-RECORDS = st.builds(
-    ShardRecord,
-    shard=NUMBERS,
-    key=TEXTS,
-    digest=TEXTS,
-    part=TEXTS,
-    num_bytes=NUMBERS,
-    counts=COUNTS,
-    complaints=st.lists(TEXTS, max_size=3).map(tuple),
-    seconds=st.floats(allow_nan=False),
-    part_digest=TEXTS,
-    first_bad=TEXTS,
-)
-
-
-FAILURES = st.builds(WorkerError, st.none() | TEXTS, TEXTS, TEXTS)
-
-
-@given(SHARDS | RECORDS | FAILURES)
-def test_values_arrive_as_they_were_sent(sent: Shard | ShardRecord | WorkerError) -> None:
-    (text,) = pa.table({"column": np.array([text_of(sent)], dtype=object)})["column"].to_numpy()
-    back = shard_of(text) if isinstance(sent, Shard) else outcome_of(text)
-    assert (type(back), back) == (type(sent), sent)
+COUNTS = st.builds(LinkCounts, *[NUMBERS] * len(fields(LinkCounts)))
+LISTS = st.lists(TEXTS, max_size=3).map(tuple)
+SECONDS = st.floats(allow_nan=False)
+RECORDS = st.builds(ShardRecord, NUMBERS, TEXTS, TEXTS, TEXTS, NUMBERS, COUNTS, LISTS, SECONDS, TEXTS, TEXTS)
 
 
 @given(RECORDS)

@@ -23,19 +23,14 @@ from genret.retrieval.linking.documents.corpus import CorpusOptions, Shard
 from genret.retrieval.linking.documents.corpus_reading import CorpusReader, plan_corpus
 from genret.retrieval.linking.documents.text_document import Document
 from genret.retrieval.sources.source_files import digest_file
-from tests.corpus_shards import read_shard, store
+from tests.corpus_shards import read_corpus, read_shard, store
 
 
 def texts(
     *inputs: Path | str, input_format: str = "auto", shard_documents: int = 1000
 ) -> list[tuple[str, str]]:
     options = CorpusOptions(tuple(map(str, inputs)), input_format, shard_documents=shard_documents)
-    found = []
-    for shard in plan_corpus(options).shards:
-        for document in read_shard(options, shard):
-            assert isinstance(document, Document)
-            found.append((document.source, document.text))
-    return found
+    return [(document.source, document.text) for document in read_corpus(options)[1]]  # type: ignore[union-attr]
 
 
 def write_files(folder: Path, *names: str) -> None:

@@ -32,7 +32,7 @@ from genret.retrieval.linking.documents.text_document import (
     cut_stream,
     cut_text,
 )
-from tests.corpus_shards import read_shard, store, write_records
+from tests.corpus_shards import read_corpus, read_shard, store, write_records
 from tests.own_process import TracedMemory, alone
 
 ENCODINGS: dict[str, tuple[str, int]] = {
@@ -119,12 +119,6 @@ def test_nothing_inside_of_crlf_or_in_front_of_a_mark(text: str, size: int) -> N
             assert end - begin not in marks
 
 
-@given(st.lists(st.sampled_from(["ab", "c", "def"]), min_size=1), st.integers(4, 20))
-def test_words_stay_whole(words: list[str], size: int) -> None:
-    text = " ".join(words)
-    assert [word for part in pieces(text, size) for word in part.split()] == words
-
-
 JOINED = "\U0001f469\u200d\U0001f680"
 BLANK_LINES = ["aaa bbb\r\n \t\r\n\r\n", "ccc\nddd eee"]
 
@@ -156,8 +150,7 @@ PARAGRAPH = "Caf\u0301e \U0001f469\u200d\U0001f680 Zürich, \u4e2d\u6587.\r\nThe
 
 
 def parts_of(options: CorpusOptions) -> list[Document]:
-    plan = plan_corpus(options)
-    documents = [document for shard in plan.shards for document in read_shard(options, shard)]
+    plan, documents = read_corpus(options)
     assert plan.num_documents == 1
     assert sum(shard.num_documents for shard in plan.shards) == len(documents)
     assert not any(isinstance(document, BadDocument) for document in documents)
@@ -230,9 +223,7 @@ ODD_PIECES = [*"a \u0301中\U0001f469\r\0\x85\u2028", "\r\n", "\n\n", "word"]
 @pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
 @pytest.mark.parametrize("bom", [b"", b"\xef\xbb\xbf"], ids=["no bom", "bom"])
 @given(
-    text=st.lists(st.sampled_from([*"a \u0301中\U0001f469\r\0\x85\u2028", "\r\n", "\n\n", "word"])).map(
-        "".join
-    ),
+    text=st.lists(st.sampled_from(ODD_PIECES)).map("".join),
     size=st.integers(2, 60),
 )
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
@@ -257,11 +248,11 @@ def test_long_lines_of_text(tmp_path: Path, short_context: int) -> None:
 def test_the_rest_of_a_long_document_shares_a_shard_with_what_follows(tmp_path: Path) -> None:
     texts = ["short", "word " * 25, "short too", "and one"]
     options = CorpusOptions((str(store(tmp_path, "lines", texts)),), shard_chars=100)
-    plan = plan_corpus(options)
+    plan, documents = read_corpus(options)
     assert plan.num_documents == 4
     lengths = [[f.part or f.num_rows for f in shard.files] for shard in plan.shards]
     assert lengths == [[1], [(0, 100)], [(100, 125), 2]]
-    texts_read = [d.text[d.begin : d.end] for s in plan.shards for d in read_shard(options, s)]  # type: ignore[union-attr]
+    texts_read = [d.text[d.begin : d.end] for d in documents]  # type: ignore[union-attr]
     assert "".join(texts_read) == "".join(texts)
 
 
@@ -269,8 +260,7 @@ def test_a_bad_long_document_is_bad_once(tmp_path: Path) -> None:
     spans = [{"start": 0, "end": 4}, {"start": 490, "end": 501}]
     record = {"id": "d", "text": "word " * 100, "mentions": spans}
     options = CorpusOptions((write_records(tmp_path / "c.jsonl", [record]),), shard_chars=50)
-    plan = plan_corpus(options)
-    (bad,) = [d for shard in plan.shards for d in read_shard(options, shard)]
+    _, (bad,) = read_corpus(options)
     assert isinstance(bad, BadDocument)
     assert "mention 2 of 2: [490, 501) in code points lies outside of the text, which has 500" in bad.reason
 
@@ -285,9 +275,7 @@ def test_a_line_that_is_too_long_is_bad_and_the_next_is_not(
     assert len(fits) == 99
     file.write_text("\n".join([fits, json.dumps({"text": "y" * 1000}), fits, json.dumps({"text": "z"}), ""]))
     for shard_documents in (1, 10):
-        options = CorpusOptions((str(file),), shard_documents=shard_documents)
-        plan = plan_corpus(options)
-        documents = [d for shard in plan.shards for d in read_shard(options, shard)]
+        _, documents = read_corpus(CorpusOptions((str(file),), shard_documents=shard_documents))
         assert [type(d) for d in documents] == [Document, BadDocument, Document, Document]
         assert str(documents[1]) == (
             f"{file}, line 2: the line has 1013 bytes; 100 are the most that are read"

@@ -1,14 +1,12 @@
-"""The finder against trying every stretch of a text, on difficult, real and hostile texts."""
+"""The finder against trying every stretch of a text, on difficult, real and hostile texts; and folding."""
 
 from __future__ import annotations
 
-import gzip
-import json
 import math
-import re
+import sys
 import time
-from collections import Counter
-from itertools import combinations, pairwise
+import unicodedata
+from itertools import pairwise
 
 import pytest
 from hypothesis import assume, example, given, settings
@@ -16,9 +14,18 @@ from hypothesis import strategies as st
 
 from genret.retrieval.linking.documents.text_document import Span
 from genret.retrieval.linking.finding import finder as finder_module
-from genret.retrieval.linking.finding.find_options import CASES, FindOptions, load_stop_words
+from genret.retrieval.linking.finding.find_options import CASES, FindOptions
 from genret.retrieval.linking.finding.finder import MentionFinder, likeliest
-from genret.retrieval.linking.finding.folding import PARAGRAPH_BREAK, fold_name
+from genret.retrieval.linking.finding.folding import (
+    PARAGRAPH_BREAK,
+    FoldedWindow,
+    fold_name,
+    fold_piece,
+    is_boundary,
+    is_continuation,
+    start_pattern,
+    unit_begin,
+)
 from genret.retrieval.linking.finding.mention_odds import Match, MentionOdds
 from genret.retrieval.linking.finding.name_table import build_table
 from genret.retrieval.normalize import normalize
@@ -32,7 +39,7 @@ from tests.retrieval.linking.finding.name_oracle import (
     largest_total,
     plain,
 )
-from tests.shared_titles import shared_file, wikipedia_titles
+from tests.shared_titles import wikipedia_titles
 
 # Changing lengths, combining, decomposed, invisible, blank and line-ending characters of every sort.
 PIECES = [
@@ -117,29 +124,6 @@ def test_the_mentions_are_the_likeliest_choice_of_all_stretches(
     assert total == pytest.approx(largest_total(stretches), abs=1e-6)
 
 
-MATCHES = st.builds(
-    lambda start, length, log_odds: Match(start, start + length, log_odds, 1),
-    st.integers(0, 12),
-    st.integers(1, 5),
-    st.floats(0.0625, 9, width=16),
-)
-
-
-@settings(max_examples=300)
-@given(st.lists(MATCHES, max_size=9, unique_by=lambda match: match[:2]))
-def test_the_likeliest_of_a_chain_is_the_best_of_all_subsets(matches: list[Match]) -> None:
-    chain = sorted(matches, key=lambda match: (match.start, -match.end))
-    chosen = likeliest(chain)
-    totals = [
-        sum(match.log_odds for match in subset)
-        for size in range(len(chain) + 1)
-        for subset in combinations(chain, size)
-        if all(one.end <= other.start for one, other in pairwise(subset))
-    ]
-    assert all(one.end <= other.start for one, other in pairwise(chosen))
-    assert sum(match.log_odds for match in chosen) == pytest.approx(max(totals))
-
-
 def test_of_equally_likely_choices_the_earlier_and_longer_is_taken() -> None:
     chain = [Match(0, 9, 2.0, 1), Match(0, 4, 1.0, 1), Match(2, 6, 2.0, 1), Match(5, 9, 1.0, 1)]
     assert likeliest(chain) == chain[:1]
@@ -199,61 +183,6 @@ def test_a_mention_folds_to_the_name_of_its_entities(case: tuple[list[list[str]]
 def test_a_stretch_outside_the_text_is_refused(begin: int, end: int) -> None:
     with pytest.raises(ValueError, match=r"begin, end: expected 0 <= begin <= end <= 3"):
         make_finder([["a"]]).find("a b", begin, end)
-
-
-SETS = ("conel22", "geovirus", "lgl", "msnbc", "reuters128", "news_fair_v2", "rss500")
-_WORD_BEGIN = re.compile(r"\b(?=\w)")
-
-
-def texts() -> list[str]:
-    """Texts in ASCII with single blanks: what has to be folded is for other tests."""
-    found = []
-    for name in SETS:
-        with gzip.open(shared_file("el", f"{name}.dev.jsonl.gz"), "rt", encoding="utf-8") as file:
-            rows = [json.loads(line) for line in file]
-        found += [row["left"] + row["mention"] + row["right"] for row in rows[:40]]
-    return [" ".join(text.encode("ascii", "ignore").decode().split()) for text in found]
-
-
-def look_up(text: str, titles: list[str]) -> list[tuple[int, int, float, int]]:
-    """Return (begin, end, odds, number of entities) of all titles between Python's word boundaries."""
-    count = Counter(title.lower() for title in titles)
-    weights = Weights(titles)
-    value = {title.lower(): max(weights.of(title), 2**-10) for title in titles if not title.isdecimal()}
-    longest = max(map(len, count))
-    stop_words = load_stop_words("english")
-    found = []
-    for match in _WORD_BEGIN.finditer(text):
-        begin = match.start()
-        for end in range(min(len(text), begin + longest), begin + 1, -1):
-            name = text[begin:end].lower()
-            if name in value and name not in stop_words and not re.match(r"\w", text[end:]):
-                found.append((begin, end, value[name], count[name]))
-    return found
-
-
-@pytest.mark.shared_data
-def test_the_finder_finds_the_best_of_what_a_dictionary_finds() -> None:
-    # Letters and digits at both ends: \b knows no other names. Short, as texts have few others.
-    titles = [t for t in wikipedia_titles() if t[0].isalnum() and t[-1].isalnum() and len(t) <= 20]
-    titles = [t for t in titles if t.isascii()][::9]
-    assert len(titles) > 40_000
-    index = NameIndex([[title] for title in titles])
-    options = FindOptions(case="insensitive")
-    finder = MentionFinder(build_table(index), index, options)  # type: ignore[arg-type]
-    text = "\n".join(texts())
-    stretches = look_up(text.replace("\n", " "), titles)
-    best = [0.0] * (len(text) + 1)  # up to every place
-    ends: dict[int, list[tuple[int, float]]] = {}
-    for begin, end, odds, _ in stretches:
-        ends.setdefault(end, []).append((begin, odds))
-    for at in range(1, len(text) + 1):
-        best[at] = max([best[at - 1], *(best[begin] + odds for begin, odds in ends.get(at, ()))])
-    known = {(begin, end, num): odds for begin, end, odds, num in stretches}
-    found = finder.find(text)
-    total = sum(known[span.start, span.end, span.num_names] for span in found)
-    assert total == pytest.approx(best[-1])
-    assert len(found) > 300
 
 
 @pytest.mark.shared_data
@@ -349,3 +278,108 @@ def spans_and_peak_of_a_long_document() -> tuple[int, int]:
         begin = len(text) // 2
         spans = hostile_finder.find(text, begin, begin + 500_000)
     return len(spans), memory.peak
+
+
+ODD = [
+    *"aB -’–\t\r\n\u00a0\u00ad\u2028\u2029\u0301\u0327\u0345ßİǰŉ東กกั\u1161ᄀÅﬁ\x00",
+    "e\u0301",
+    "\u212b",
+    "a" + "\u0301\u0327" * 20,
+]
+TEXTS = st.lists(st.sampled_from(ODD) | st.characters(exclude_categories=["Cs"]), max_size=30).map("".join)
+
+
+@pytest.mark.parametrize(
+    ("text", "folded"),
+    [
+        ("  Andre\u0301 \t O’Neill\u00a0 ", "andr\u00e9 o'neill"),
+        ("Hawaiʻi", "hawai'i"),
+        ("Franco–Prussian non\u2011breaking em—dash", "franco-prussian non-breaking em—dash"),
+        ("“Heroes”", '"heroes"'),
+        ("hy\u00adphen\u200b", "hyphen"),
+        ("\u00ad", ""),
+    ],
+)
+def test_names_are_folded(text: str, folded: str) -> None:
+    assert fold_name(text) == folded
+
+
+def test_case_can_be_kept() -> None:
+    assert fold_name("New\nYork’s  Straße İ", keep_case=True) == "New York's Straße İ"
+
+
+@pytest.mark.parametrize(
+    "blank", ["\n\n", "\r\n\r\n", "\n \t\n", "\r\r", "\u2029", "\n\n\n", "\x0b\x0c", "\n\u2028"]
+)
+def test_paragraphs_break_at(blank: str) -> None:
+    match = PARAGRAPH_BREAK.search(f"a{blank}b")
+    assert match.group() == blank
+    assert fold_piece(f"a{blank}b").text == "a\nb"
+
+
+@pytest.mark.parametrize("blank", ["\n", "\r\n", "\r", " \n ", "\u2028", "\u00a0"])
+def test_lines_are_no_paragraphs(blank: str) -> None:
+    assert PARAGRAPH_BREAK.search(f"a{blank}b") is None
+    assert fold_piece(f"a{blank}b").text == "a b"
+
+
+def test_all_that_composes_with_its_left_neighbour_is_a_continuation() -> None:
+    # The other characters stay as they are whatever stands before them, so texts can be cut there.
+    composed = set()
+    for point in range(sys.maxunicode + 1):
+        character = chr(point)
+        decomposed = unicodedata.decomposition(character)
+        if unicodedata.combining(character):
+            composed.add(character)
+        elif decomposed and not decomposed.startswith("<"):
+            composed.update(chr(int(part, 16)) for part in decomposed.split()[1:])
+    composed.update(map(chr, [*range(0x1161, 0x1176), *range(0x11A8, 0x11C3)]))  # Hangul, by arithmetic
+    assert len(composed) > 900
+    assert [f"U+{ord(c):04X}" for c in sorted(composed) if not is_continuation(c)] == []
+
+
+@settings(max_examples=300)
+@given(TEXTS, st.integers(1, 8), st.data())
+def test_every_unit_folds_to_what_stands_in_its_place(
+    text: str, piece_chars: int, data: st.DataObject
+) -> None:
+    window = FoldedWindow(text, 0, piece_chars)
+    while not window.is_whole:
+        window.read()
+    assert window.text.strip() == fold_name(text)
+    assert fold_piece(text, keep_case=True).text.strip() == fold_name(text, keep_case=True)
+    places = [at for at in range(len(window.text) + 1) if window.place(at) is not None]
+    begin, end = sorted(data.draw(st.lists(st.sampled_from(places), min_size=2, max_size=2)))
+    source = text[window.place(begin) : window.place(end)]
+    assert fold_piece(source).text.strip() == window.text[begin:end].strip()
+
+
+def test_units_begin_behind_white_space_and_marks() -> None:
+    text = "a \u00ad\n b\u0301c"
+    assert [unit_begin(text, at) for at in range(len(text) + 1)] == [0, 5, 5, 5, 5, 5, 7, 7, 8]
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "is_free"),
+    [
+        ("ہ", "ا", False),
+        ("서", "울", False),
+        ("第", "2", True),
+        ("ア", "メ", True),
+        ("ไ", "ท", True),
+        ("\U00020000", "\U00020001", True),
+    ],
+)
+def test_words_end(left: str, right: str, is_free: bool) -> None:
+    assert is_boundary(left + right, 1) is is_free
+    assert is_boundary(left, 0)
+    assert is_boundary(left, 1)
+
+
+def test_places_where_names_may_begin() -> None:
+    pattern = start_pattern("-.]^")
+    text = "ab .net x-y ]^ (東京) _c"
+    assert [text[m.start() :][:2] for m in pattern.finditer(text)] == [
+        *("ab", ".n", "ne", "x-", "-y", "y ", "]^", "^ ", "東京", "京)", "_c")
+    ]
+    assert [m.start() for m in start_pattern("").finditer("a-b .")] == [0, 2]

@@ -246,7 +246,7 @@ def test_logprobs_are_those_of_plain_forwards(small: Retriever, method: str) -> 
     assert isinstance(written, WrittenWindow)
     expected = plain_logprobs(small, job.prompt, written.token_ids)
     assert written.logprobs == pytest.approx(expected, abs=1e-3)
-    links = generator._reader.read(text, 7, written)
+    links = generator._read(text, 7, written)
     vocabulary: Vocabulary = small.answerer.engine.vocabulary
     pieces = [vocabulary.written(token) for token in written.token_ids]
     whole = b"".join(pieces)
