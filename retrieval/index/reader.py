@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self, Unpack
 
 import numpy as np
@@ -384,9 +383,7 @@ class Index(Shown):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _parts(self) -> tuple[TrieArrays, RowBuckets, EntityTable]:
@@ -430,6 +427,13 @@ class TextBatch(NamedTuple):
 
     numbers: IntArray
     texts: list[str]
+
+    def by_entity(self) -> dict[int, list[str]]:
+        """Return the texts of each entity that has some, in order."""
+        found: dict[int, list[str]] = {}
+        for number, text in zip(self.numbers.tolist(), self.texts, strict=True):
+            found.setdefault(number, []).append(text)
+        return found
 
 
 class EntityTexts:
