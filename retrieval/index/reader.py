@@ -81,6 +81,7 @@ class Index(Shown):
         metadata_columns: Names of the metadata columns; `metadata_types` has their types.
         vectors: Description of the vectors, or None where the version has none.
         evidence: Description of names, texts and past queries, or None where the version has none.
+        evidence_problems: Faults of files of evidence found when the index was opened, by the files' names.
     """
 
     _told = (
@@ -121,7 +122,7 @@ class Index(Shown):
         self.vectors: VectorsEntry | None = manifest.vectors
         self.evidence: EvidenceEntry | None = manifest.evidence
         self._evidence_files = {file.name: file for file in manifest.files if file.name in EVIDENCE_FILES}
-        self._evidence_problems: dict[str, IndexChecksumError] = {}
+        self.evidence_problems: dict[str, IndexChecksumError] = {}
         for entry in self._evidence_files.values():
             self._check_evidence(entry, verify_digests)
         self._open: tuple[TrieArrays, RowBuckets, EntityTable] | None = (trie, rows, entities)
@@ -234,11 +235,6 @@ class Index(Shown):
         self._parts()
         return self._title_order
 
-    @property
-    def evidence_problems(self) -> Mapping[str, IndexChecksumError]:
-        """Faults of files of evidence found when the index was opened, by the files' names."""
-        return self._evidence_problems
-
     def evidence_path(self, name: str) -> Path:
         """Return the path of one of `EVIDENCE_FILES`, checked against the manifest.
 
@@ -254,10 +250,10 @@ class Index(Shown):
                 f"{self.path}: this version of the index has no {name}; evidence is added with: genret "
                 f"update INDEX {flags}"
             )
-        if name not in self._evidence_problems:
+        if name not in self.evidence_problems:
             self._check_evidence(entry, False)  # a publication may have removed the version meanwhile
-        if name in self._evidence_problems:
-            raise self._evidence_problems[name]
+        if name in self.evidence_problems:
+            raise self.evidence_problems[name]
         return self.path / name
 
     def evidence_file(self, name: str) -> pa.Buffer:
@@ -269,7 +265,7 @@ class Index(Shown):
         try:
             open_mapped(self.path, entry, verify_digest)
         except IndexChecksumError as error:
-            self._evidence_problems[entry.name] = error
+            self.evidence_problems[entry.name] = error
 
     @cached_property
     def forms_per_entity(self) -> npt.NDArray[np.int64]:
