@@ -259,9 +259,10 @@ def _check_fields(index: Index, damaged: Set[str], notes: list[str]) -> Iterator
                 yield Problem(MANIFEST_FILE, f"evidence.{kind}: expected {found}, got {getattr(entry, kind)}")
         except IndexDirectoryError as error:
             yield Problem(file, str(error).removeprefix(f"{file}: "))
-    for file, read in ((RANKING_FILE, Rankings.read), (PRIOR_FILE, read_priors)):
-        if file not in damaged:
-            yield from _faults(file, partial(read, index))
+    if RANKING_FILE not in damaged:
+        yield from _faults(RANKING_FILE, partial(Rankings.read, index))
+    if PRIOR_FILE not in damaged:
+        yield from _faults(PRIOR_FILE, partial(read_priors, index))
 
 
 def _check_vectors(index: Index, notes: list[str]) -> Iterator[Problem]:

@@ -9,6 +9,7 @@ import shutil
 from itertools import pairwise
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
