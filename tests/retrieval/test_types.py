@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import math
 import re
 from dataclasses import FrozenInstanceError
@@ -16,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from genret.decoding import params
-from genret.retrieval.answers.answer_types import AnswerRequest, AnswerResult
+from genret.retrieval.answers.answer_types import AnswerRequest
 from genret.retrieval.arguments import INT64, options_of
 from genret.retrieval.errors import InputError, nearest
 from genret.retrieval.retriever import Retriever
@@ -397,9 +396,3 @@ def test_the_width_of_a_request_is_its_branches() -> None:
     widths = {"greedy": 1, "sample": 1, "beam": 7, "disc": 3}
     for method, width in widths.items():
         assert AnswerRequest("q", True, method=method, beam_size=7, num_draws=3).width == width
-
-
-def test_the_value_of_a_result_is_its_text_parsed() -> None:
-    result = AnswerResult("q", "greedy", '{"a": [1, null]}', (), logprob=-1.0, num_tokens=3)
-    assert result.value == {"a": [1, None]}
-    assert json.dumps(result.value) == result.text
