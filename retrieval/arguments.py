@@ -24,6 +24,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from genret.retrieval.errors import InputError, SourceError, nearest
 from genret.retrieval.filters.predicate import Predicate, canonical
+from genret.retrieval.normalize import find_surrogate
 
 Item = TypeVar("Item")
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -309,13 +310,9 @@ def checked_ids(field: str, ids: object) -> IdList:
     try:
         "".join(items).encode()
     except UnicodeEncodeError:
-        number = next(n for n, item in enumerate(items) if _is_broken(item))
+        number = next(n for n, item in enumerate(items) if find_surrogate(item))
         raise InputError(f"{field}[{number}]", "not valid Unicode: half a surrogate pair") from None
     return items
-
-
-def _is_broken(text: str) -> bool:
-    return any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _digest(ids: tuple[str, ...]) -> str:

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from genret.decoding.errors import DecodingError, ModelLoadError
+from genret.retrieval.arguments import INT64
 from genret.retrieval.checkpoints import find_checkpoint
-from genret.retrieval.command_options import SHOWN, GroupedCommand, hardware_options
+from genret.retrieval.command_options import (
+    GroupedCommand,
+    described_option,
+    hardware_options,
+    shown_option,
+)
 from genret.retrieval.defaults import default_model
 from genret.retrieval.errors import GenretError, ModelError
 from genret.retrieval.progress import ProgressDisplay
@@ -26,36 +32,27 @@ if TYPE_CHECKING:
 
 
 _DIFFERENT = 1
-_LARGEST_SEED = 2**63 - 1
 
 
 @click.command("doctor", cls=GroupedCommand)
 @click.argument("model", required=False)
 @hardware_options(dtype="float32")
-@click.option(
-    "--seed", type=click.IntRange(0, _LARGEST_SEED), default=0, help="Of everything random.", **SHOWN
-)
-@click.option(
-    "--trees", type=click.IntRange(min=1), default=2, help="Random trees of four queries each.", **SHOWN
-)
-@click.option(
-    "--depth", type=click.IntRange(min=1), default=6, help="Tokens written below every prompt.", **SHOWN
-)
-@click.option("--beams", type=click.IntRange(min=1), default=4, help="Branches per query and level.", **SHOWN)
-@click.option(
+@described_option("--seed", "Of everything random.", click.IntRange(0, INT64[1]), 0)
+@described_option("--trees", "Random trees of four queries each.", click.IntRange(min=1), 2)
+@described_option("--depth", "Tokens written below every prompt.", click.IntRange(min=1), 6)
+@described_option("--beams", "Branches per query and level.", click.IntRange(min=1), 4)
+@described_option(
     "--prompt-tokens",
-    type=click.IntRange(min=1),
-    help="Length of the longest prompt.",
+    "Length of the longest prompt.",
+    click.IntRange(min=1),
     show_default="48, or enough to reach behind windows of up to 512 tokens",
-    show_envvar=True,
 )
-@click.option(
+@shown_option(
     "--even-if-refused",
     is_flag=True,
     help="Compare an architecture that is refused by name too, as far as it runs.",
-    **SHOWN,
 )
-@click.option(
+@shown_option(
     "--json",
     "json_file",
     envvar="GENRET_DOCTOR_JSON",
@@ -63,7 +60,6 @@ _LARGEST_SEED = 2**63 - 1
     metavar="FILE|-",
     help="Write the findings as JSON too; '-': on standard output, in place of the tables.",
     show_default="tables alone",
-    show_envvar=True,
 )
 def doctor_command(
     model: str | None,
@@ -106,7 +102,7 @@ def doctor_command(
     except DecodingError as error:
         raise click.ClickException(str(error)) from error
     if json_file is not None:
-        how = usage if usage is None or isinstance(usage, str) else usage.to_json()
+        how = usage if usage is None or isinstance(usage, str) else asdict(usage)
         text = json.dumps({"model": place, **report.to_json(), "usage": how}, indent=2)
         if str(json_file) == "-":
             click.echo(text)

@@ -10,7 +10,7 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from textwrap import fill
@@ -240,10 +240,6 @@ class Usage:
     query_s: float
     query: str
     commands: tuple[str, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a document of plain types."""
-        return asdict(self) | {"commands": list(self.commands)}
 
 
 def find_usage(

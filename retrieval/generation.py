@@ -163,6 +163,7 @@ class _Writer:
     def write(
         self, prompts: Any, constraint: Constraint, max_tokens: int, batch_size: int, is_free: bool = False
     ) -> list[list[GeneratedText]]:
+        from genret.decoding.beam_search import beam_search
         from genret.decoding.row_scores import DEFAULT_MAX_LOGITS_BYTES as MAX_LOGITS_BYTES
 
         asked = [prompts] if isinstance(prompts, str) else prompts
@@ -177,9 +178,9 @@ class _Writer:
         for at in range(0, len(order), size):
             batch = order[at : at + size]
             session = self._model.prefill([encoded[i] for i in batch], prefix)
-            texts.update(
-                zip(batch, self._searched(session, constraint, [rooms[i] for i in batch]), strict=True)
-            )
+            params = [self._params] * len(batch)
+            results: Any = beam_search(session, constraint, params, room=[rooms[i] for i in batch])
+            texts.update(zip(batch, map(self._texts, results), strict=True))
         return [texts[i] for i in range(len(encoded))]
 
     def _shared(self, prompts: list[list[int]]) -> PromptPrefix | None:
@@ -190,12 +191,6 @@ class _Writer:
         pairs = enumerate(zip(first[:-1], last, strict=False))
         num = next((i for i, (one, other) in pairs if one != other), len(first) - 1)
         return self._model.share_prefix(first[:num]) if num >= MIN_PREFIX_TOKENS else None
-
-    def _searched(self, session: Any, constraint: Constraint, rooms: list[int]) -> list[list[GeneratedText]]:
-        from genret.decoding.beam_search import beam_search
-
-        results: Any = beam_search(session, constraint, [self._params] * len(rooms), room=rooms)
-        return [self._texts(result) for result in results]
 
     def _texts(self, result: BeamResult) -> list[GeneratedText]:
         penalty = self._params.length_penalty

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor, equal
 
@@ -407,6 +408,17 @@ class PrefixStore:
     def before(self, prompt: Sequence[int], num_shared: int) -> PromptPrefix | None:
         """Return the shared prefix of a prompt, of `num_shared` tokens; at least one token follows it."""
         return None if num_shared >= len(prompt) else self.get(prompt[:num_shared])
+
+    def grouped(
+        self, jobs: Sequence[Any], kinds: Sequence[Hashable]
+    ) -> list[tuple[PromptPrefix | None, list[int]]]:
+        """Return the places of jobs of one kind that share a prefix, with it, in the order of the first."""
+        groups: dict[Hashable, tuple[PromptPrefix | None, list[int]]] = {}
+        for place, (job, kind) in enumerate(zip(jobs, kinds, strict=True)):
+            prefix = self.before(job.prompt, job.num_shared)
+            shared = None if prefix is None else prefix.token_ids
+            groups.setdefault((kind, shared), (prefix, []))[1].append(place)
+        return list(groups.values())
 
     def clear(self) -> None:
         """Drop everything held."""

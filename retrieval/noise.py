@@ -86,6 +86,14 @@ def drop_words(text: str, share: float, random: Random) -> str:
     return " ".join(kept or [random.choice(words)]) if words else text
 
 
+def drop_a_word(text: str, random: Random) -> str:
+    """Return the text without one of its words, if it has several."""
+    words = text.split()
+    if len(words) > 1:
+        del words[random.randrange(len(words))]
+    return " ".join(words)
+
+
 def reorder_clauses(text: str, random: Random) -> str:
     """Return the text with its comma-separated clauses in another order."""
     clauses = [clause.strip() for clause in text.split(",") if clause.strip()]

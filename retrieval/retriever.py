@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from genret.decoding.cancellation import CancelToken
@@ -35,6 +35,7 @@ from genret.retrieval.complete_types import (
 from genret.retrieval.errors import InputError
 from genret.retrieval.filters.entity_filter import DEFAULT_FILTER_CACHE_BYTES, FilterStore
 from genret.retrieval.filters.predicate import parse
+from genret.retrieval.index.owners import FormOwners
 from genret.retrieval.index.reader import Index
 from genret.retrieval.loaded_model import (
     DEFAULT_BATCH_SIZE,
@@ -48,7 +49,7 @@ from genret.retrieval.loaded_model import (
 )
 from genret.retrieval.methods.batches import BatchAnswerer, BatchRunner, Reply, RetrieveJob, answer_prepared
 from genret.retrieval.methods.explainer import Explainer, TokenTexts
-from genret.retrieval.methods.scored_methods import ScoreJob, ScoreReply, TitleScorer
+from genret.retrieval.methods.scored_methods import EntityScorer, ScoreJob, ScoreReply, TitleScorer
 from genret.retrieval.prompts import CheckpointConfig, PromptTemplate
 from genret.retrieval.ranking.prior import null_prompts, prompts_digest
 from genret.retrieval.ranking.ranker import Ranker
@@ -165,10 +166,12 @@ class Retriever:
         self._shares_prefixes = prefixes is not None
         explainer = Explainer(index, TokenTexts(tokenizer))
         self.ranker = Ranker.none(index) if ranker is None else ranker
-        answering = BatchAnswerer(index, model, self.trie, limits, explainer, self.ranker)
+        answering = BatchAnswerer(
+            index, model, self.trie, limits, explainer, EntityScorer(index), self.ranker
+        )
         self._runner = BatchRunner(answering, self.filters, self.prefixes, model.vocab_size)
-        title_weight = self.config.title_weight
-        self._titles = TitleScorer(index, model, tokenizer, limits, self.prefixes, title_weight)
+        owners = FormOwners(index, None, self.config.title_weight)
+        self._titles = TitleScorer(index, model, tokenizer, limits, self.prefixes, owners)
         if answerer is None:
             asked = (self.config, self.prefixes, index.end_token_id, grammar_cache_bytes, draft, base)
             answerer = SharedAnswerer(partial(_new_answerer, model, tokenizer, *asked))
@@ -324,9 +327,7 @@ class Retriever:
     def __enter__(self) -> Retriever:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @documents_options(RetrieveRequest)
@@ -507,7 +508,8 @@ class Retriever:
             yield partial(self.retrieve, "warm-up", k=1, method=method, seed=0, num_samples=1)
         if self.ranker.can_propose:
             yield partial(self.retrieve, "warm-up", k=1, method="shortlist", shortlist_size=1)
-        if self._fits(self.config.mention_prompt):  # otherwise requests to link are refused
+        with suppress(InputError):  # where requests to link are refused
+            self.prompt_template(self.config.mention_prompt)
             yield partial(self.link, Mention("warm-up"))
         yield partial(self.answer, "warm-up", _WARM_UP_SCHEMA, max_tokens=64)
 
@@ -578,13 +580,6 @@ class Retriever:
             check_prompt(self.index, self.tokenizer, self.config, template)
             self._fitting.add(template)
         return template
-
-    def _fits(self, name: str) -> bool:
-        try:
-            self.prompt_template(name)
-        except InputError:
-            return False
-        return True
 
     def _score_job(self, request: ScoreRequest, cancel: CancelToken | None = None) -> ScoreJob:
         template = self.prompt_template(request.prompt)

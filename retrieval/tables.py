@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _HEAD_CHARS, _LINE_CHARS, _TEXT_CHARS = 180, 110, 60  # of a repr: of its first line, others, and a text
+_EMPTY: tuple[Any, ...] = (None, "", [], {})
 _HTML_ROWS, _CELL_CHARS = 50, 200  # of a table in a notebook; of a cell of it
 
 
@@ -107,7 +108,7 @@ class Shown:
         rows = _shown_rows(self)
         if self._rows:
             told = [f"{name}: {_short(value)}" for name, value in _facts(self)]
-            names = [name for name in (rows[0] if rows else ()) if any(_says(row[name]) for row in rows)]
+            names = [name for name in rows[0] if any(row[name] not in _EMPTY for row in rows)] if rows else []
             cells = [[row[name] for name in names] for row in rows[:_HTML_ROWS]]
             more = len(rows) - len(cells)
             told += [f"{more:,} more rows"] if more else [] if rows else [f"no {self._rows}"]
@@ -207,15 +208,12 @@ def _shown_rows(value: Shown) -> list[dict[str, Any]]:
     return [{"rank": rank, **row} for rank, row in enumerate(rows, start=1)] if value._has_ranks else rows
 
 
-def _listed(results: Any) -> list[Any]:
-    return [results] if isinstance(results, Shown) or not isinstance(results, Iterable) else list(results)
-
-
 def _rows_of(results: Any) -> tuple[Any, list[dict[str, Any]]]:
     """Return the class of results, and the rows of their table as plain values; InputError names an item."""
     from genret.retrieval.types import RetrievalResult
 
-    items = [getattr(one, "result", one) for one in _listed(results)]
+    is_one = isinstance(results, Shown) or not isinstance(results, Iterable)
+    items = [getattr(one, "result", one) for one in ([results] if is_one else results)]
     kind = type(items[0]) if items else RetrievalResult
     for place, item in enumerate(items):
         if not isinstance(item, Tabular) or type(item) is not kind:
@@ -277,10 +275,6 @@ def _column(name: str, hint: Any) -> tuple[Any, Callable[[Any], Any]]:
 
 def _same(value: Any) -> Any:
     return value
-
-
-def _says(value: Any) -> bool:
-    return value is not None and value != "" and value != [] and value != {}
 
 
 def _text(value: Any) -> str:

@@ -66,22 +66,16 @@ class RetrieveRequest:
 
     Attributes:
         query: The query text; must hold something besides white space.
-        method: "beam" (top-k list), "disc" (unbiased samples and their posterior), "shortlist" (the entities
-            that the index's evidence proposes, scored exactly) or "auto" (those that a decoder finds and
-            those that the evidence proposes, all scored exactly, in the order of the index's ranking; the
-            decoder alone where there is no evidence to use).
+        method: "auto" is its decoder alone where there is no evidence to use.
         beam_size: `beam`: live prefixes per step; None: max(k, 10). `disc`: prefixes per draw; None: 1, which
             is DISC itself. With more, draws favour likely titles.
         num_samples: `disc`: samples times draws times prefixes per draw are at most 8,192.
-        min_mass: `disc`: abstain (no candidates) when the mass is estimated to be below this; None: never.
         adaptive: `disc`: judge draws against the known bounds of P_L(S), and leave out of the second phase
             what the first found to be invalid: more draws are accepted. Excludes `top_m` and a `beam_size`
             above 1.
         exact: `beam`: go on after the beam search, through the prefixes it dropped, until the list of
             entities is proven or the budget is spent. Where entities have several forms that may take fewer
             forms than the beam search lists, or many more.
-        length_penalty: `beam`: forms are ranked by logprob / length ** length_penalty, the length in tokens
-            with the end token.
         aggregate: `beam`: score of an entity: "sum", its probability by all of its forms that were found, or
             "max", that by the best one. None: "sum", and "max" with a `length_penalty`: a sum of
             probabilities has no length.

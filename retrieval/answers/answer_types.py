@@ -36,15 +36,7 @@ class AnswerRequest:
         schema: A JSON Schema as text or as `json.loads` reads one; the order of its properties is the order
             they are written in. Kept as text.
         schema_name: Name of a schema the retriever or server knows, in place of `schema`.
-        method: "greedy" (the likeliest token at each step), "sample" (each token from the model's own
-            distribution over what may come), "beam" (the likeliest whole document of a beam search) or
-            "disc" (an unbiased sample of the model's own distribution over documents).
-        max_tokens: Most tokens of the answer, end token included, in [1, 65,536]. The document is closed in
-            time; a budget below the shortest answer is refused.
-        whitespace: "spaced" (as `json.dumps` writes), "compact" or "flexible" (the model's choice, bounded).
-        formats: "assert": known formats are enforced; "annotate": none is.
-        extra_properties: "declared": properties the schema does not mention only where it speaks of such;
-            "allowed": wherever it does not forbid them.
+        max_tokens: A budget below the shortest answer is refused.
         shortlist: Choose every title among the so many best ones of a search in the words that the checkpoint
             was taught, by `auto` where the index has evidence and by `beam` elsewhere, in [0, 1000]; 0: among
             all titles. None: among all where the checkpoint was

@@ -55,6 +55,8 @@ from genret.retrieval.types import Timings
 _MIN_ROOM = 64
 # Tokens that an answer may write again before it is taken for one that would do so up to its budget.
 _ECHO_TOKENS = 12
+# Methods that write one document, token by token; their requests go together.
+_CHAINS = ("greedy", "sample")
 
 AnswerReply = AnswerResult | GenretError | DecodingCancelledError
 
@@ -215,16 +217,11 @@ class Answerer:
                 ready[number] = job if job.shortlist is None else self._narrowed(job)
             except (GenretError, DecodingCancelledError) as error:
                 replies[number] = error
-        groups: dict[tuple[str, tuple[int, ...]], list[int]] = {}
-        prefixes: dict[tuple[int, ...], PromptPrefix | None] = {}
-        for number, job in ready.items():
-            prefix = self._prefixes.before(job.prompt, job.num_shared)
-            shared = () if prefix is None else prefix.token_ids
-            prefixes[shared] = prefix
-            kind = "chain" if job.request.method in ("greedy", "sample") else job.request.method
-            groups.setdefault((kind, shared), []).append(number)
-        for (_, shared), members in groups.items():
-            answers = self._answer([ready[i] for i in members], prefixes[shared])
+        numbers, methods = list(ready), [job.request.method for job in ready.values()]
+        kinds = ["chain" if method in _CHAINS else method for method in methods]
+        for prefix, places in self._prefixes.grouped(list(ready.values()), kinds):
+            members = [numbers[i] for i in places]
+            answers = self._answer([ready[i] for i in members], prefix)
             replies.update(zip(members, answers, strict=True))
         return [replies[i] for i in range(len(jobs))]
 
@@ -249,7 +246,7 @@ class Answerer:
     def _answer(self, jobs: Sequence[AnswerJob], prefix: PromptPrefix | None) -> list[AnswerReply]:
         begun = time.perf_counter()
         try:
-            written = _write(self._model, self._draft, self.engine, jobs, prefix)
+            written = self._write(jobs, prefix)
         except InvalidLogitsError as error:
             if len(jobs) == 1:
                 return [ModelError(str(error))]
@@ -264,6 +261,89 @@ class Answerer:
             else:
                 replies.append(outcome)
         return replies
+
+    def _write(self, jobs: Sequence[AnswerJob], prefix: PromptPrefix | None) -> list[_Written]:
+        """Write the documents of compatible jobs: all by chains, all by beam search or all by DISC."""
+        requests, cancel = [job.request for job in jobs], [job.cancel for job in jobs]
+        method = requests[0].method
+        if method in _CHAINS:
+            return self._write_chains(jobs, prefix)
+        begun = time.perf_counter()
+        meter = KvMeter(self._model.prefill([job.prompt for job in jobs], prefix), len(jobs))
+        timings = Timings(prefill_ms=(time.perf_counter() - begun) * 1e3)
+        constraint = GrammarConstraint(
+            [job.schema.grammar for job in jobs],
+            [request.max_tokens for request in requests],
+            self._model.device,
+        )
+        results: Sequence[BeamResult | DiscResult | DecodingCancelledError]
+        if method == "beam":
+            searches = [BeamParams(k=1, beam_size=request.beam_size) for request in requests]
+            results = beam_search(meter.session, constraint, searches, cancel)
+        else:
+            # Draws that go on to their ends give the mass by their weights.
+            draws = [
+                DiscParams(
+                    num_draws=r.num_draws, temperature=r.temperature, seed=r.seed or 0, reject_early=False
+                )
+                for r in requests
+            ]
+            results = disc(meter.session, constraint, draws, cancel)
+        written: list[_Written] = []
+        for number, (job, result) in enumerate(zip(jobs, results, strict=True)):
+            if isinstance(result, DecodingCancelledError):
+                written.append(result)
+                continue
+            mass = stderr = None
+            if isinstance(result, DiscResult):
+                found = [sample.hypothesis for sample in result.samples]
+                mass = result.mass
+                stderr = None if math.isnan(result.mass_stderr) else result.mass_stderr
+            else:
+                found = list(result.hypotheses)
+            if not found:
+                nothing = "the model gives no document that is valid under the schema any probability"
+                written.append(ModelError(nothing))
+                continue
+            facts = AnswerResult(
+                query=job.request.query,
+                method=method,
+                text="",
+                entities=(),
+                logprob=found[0].logprob,
+                num_tokens=len(found[0].token_ids),
+                num_forwards=result.num_steps,
+                mass=mass,
+                mass_stderr=stderr,
+                timings=timings,
+                kv=meter.share(number),
+            )
+            written.append((job.schema.grammar.text(found[0].token_ids), facts))
+        return written
+
+    def _write_chains(self, jobs: Sequence[AnswerJob], prefix: PromptPrefix | None) -> list[_Written]:
+        params = [
+            AnswerParams(
+                max_tokens=job.request.max_tokens,
+                temperature=0.0 if job.request.method == "greedy" else job.request.temperature,
+                seed=job.request.seed or 0,
+                forced_spans=job.request.forced_spans,
+                echo_tokens=_ECHO_TOKENS if job.request.end_repetition else 0,
+            )
+            for job in jobs
+        ]
+        meter = ChainMeter(self._model)
+        answers = write_answers(
+            meter,
+            [job.prompt for job in jobs],
+            [job.schema.grammar for job in jobs],
+            params,
+            prefix=prefix,
+            speller=self.engine.speller,
+            draft=self._draft,
+            cancel=[job.cancel for job in jobs],
+        )
+        return [_of_chain(job.request, answer, meter) for job, answer in zip(jobs, answers, strict=True)]
 
     def _finish(self, job: AnswerJob, document: bytes, facts: AnswerResult, total_ms: float) -> AnswerReply:
         """Validate a document, and find the entities behind its titles."""
@@ -316,99 +396,6 @@ def _check_budget(schema: CompiledSchema, budget: int, asked: int) -> None:
 
 # A document, and the facts of it that are known before it is validated; or why there is none.
 _Written = tuple[bytes, AnswerResult] | GenretError | DecodingCancelledError
-
-
-def _write(
-    model: LanguageModel,
-    draft: LanguageModel | None,
-    engine: AnswerEngine,
-    jobs: Sequence[AnswerJob],
-    prefix: PromptPrefix | None,
-) -> list[_Written]:
-    """Write the documents of compatible jobs: all by chains, all by beam search or all by DISC."""
-    requests, cancel = [job.request for job in jobs], [job.cancel for job in jobs]
-    method = requests[0].method
-    if method in ("greedy", "sample"):
-        return _write_chains(model, draft, engine, jobs, prefix)
-    begun = time.perf_counter()
-    meter = KvMeter(model.prefill([job.prompt for job in jobs], prefix), len(jobs))
-    timings = Timings(prefill_ms=(time.perf_counter() - begun) * 1e3)
-    constraint = GrammarConstraint(
-        [job.schema.grammar for job in jobs], [request.max_tokens for request in requests], model.device
-    )
-    results: Sequence[BeamResult | DiscResult | DecodingCancelledError]
-    if method == "beam":
-        searches = [BeamParams(k=1, beam_size=request.beam_size) for request in requests]
-        results = beam_search(meter.session, constraint, searches, cancel)
-    else:
-        # Draws that go on to their ends give the mass by their weights.
-        draws = [
-            DiscParams(num_draws=r.num_draws, temperature=r.temperature, seed=r.seed or 0, reject_early=False)
-            for r in requests
-        ]
-        results = disc(meter.session, constraint, draws, cancel)
-    written: list[_Written] = []
-    for number, (job, result) in enumerate(zip(jobs, results, strict=True)):
-        if isinstance(result, DecodingCancelledError):
-            written.append(result)
-            continue
-        mass = stderr = None
-        if isinstance(result, DiscResult):
-            found = [sample.hypothesis for sample in result.samples]
-            mass = result.mass
-            stderr = None if math.isnan(result.mass_stderr) else result.mass_stderr
-        else:
-            found = list(result.hypotheses)
-        if not found:
-            nothing = "the model gives no document that is valid under the schema any probability"
-            written.append(ModelError(nothing))
-            continue
-        facts = AnswerResult(
-            query=job.request.query,
-            method=method,
-            text="",
-            entities=(),
-            logprob=found[0].logprob,
-            num_tokens=len(found[0].token_ids),
-            num_forwards=result.num_steps,
-            mass=mass,
-            mass_stderr=stderr,
-            timings=timings,
-            kv=meter.share(number),
-        )
-        written.append((job.schema.grammar.text(found[0].token_ids), facts))
-    return written
-
-
-def _write_chains(
-    model: LanguageModel,
-    draft: LanguageModel | None,
-    engine: AnswerEngine,
-    jobs: Sequence[AnswerJob],
-    prefix: PromptPrefix | None,
-) -> list[_Written]:
-    params = [
-        AnswerParams(
-            max_tokens=job.request.max_tokens,
-            temperature=0.0 if job.request.method == "greedy" else job.request.temperature,
-            seed=job.request.seed or 0,
-            forced_spans=job.request.forced_spans,
-            echo_tokens=_ECHO_TOKENS if job.request.end_repetition else 0,
-        )
-        for job in jobs
-    ]
-    meter = ChainMeter(model)
-    answers = write_answers(
-        meter,
-        [job.prompt for job in jobs],
-        [job.schema.grammar for job in jobs],
-        params,
-        prefix=prefix,
-        speller=engine.speller,
-        draft=draft,
-        cancel=[job.cancel for job in jobs],
-    )
-    return [_of_chain(job.request, answer, meter) for job, answer in zip(jobs, answers, strict=True)]
 
 
 def _of_chain(request: AnswerRequest, answer: AnswerText | DecodingError, meter: ChainMeter) -> _Written:

@@ -100,8 +100,8 @@ class IndexSet:
         """
         if "\\" in schema:  # a name may be spelled with escapes
             return tuple(named.serial for named in self)
-        # Without escapes JSON spells a name in one way.
-        asked = {named.name for named in self if not _is_plain(named.name) or f'"{named.name}"' in schema}
+        # Without escapes JSON spells a name in one way, or not at all.
+        asked = {named.name for named in self if {'"', "\\"} & {*named.name} or f'"{named.name}"' in schema}
         if f'"{FIRST_INDEX}"' in schema:
             asked.add(self.first_name if titles == FIRST_INDEX else titles)
         return tuple(named.serial for named in self if named.name in asked)
@@ -119,11 +119,6 @@ class IndexSet:
             told = f"{FIRST_INDEX!r}, for the one that is asked, and {known}" if known else "none"
             raise TitleSlotError(f"there is no index {name!r}; there are: {told}")
         return found
-
-
-def _is_plain(name: str) -> bool:
-    """Whether JSON spells a name as it is, without escapes."""
-    return '"' not in name and "\\" not in name
 
 
 # Name in schemas of the index that was added first.
@@ -272,27 +267,25 @@ class _Titles:
 Finder = Callable[[str, str | None, int], Sequence[Entity]]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class ShortlistedSlots:
     """Opens the title slots of one request's schema (`decoding.grammar.leaves.leaf.TitleSlotOpener`).
 
     `finder` returns the finder of an index by name; a slot has at most `size` titles.
     """
 
-    def __init__(
-        self, query: str, size: int, finder: Callable[[str], Finder], searcher: TextSearcher
-    ) -> None:
-        self._query = query
-        self._size = size
-        self._finder = finder
-        self._searcher = searcher
-        self._leaves: dict[TitleSlotName, TextLeaf] = {}
+    query: str
+    size: int
+    finder: Callable[[str], Finder]
+    searcher: TextSearcher
+    leaves: dict[TitleSlotName, TextLeaf] = field(default_factory=dict)
 
     def __call__(self, name: TitleSlotName) -> TextLeaf:
         """Return the leaf of the likeliest titles of an index; they are searched for once."""
-        leaf = self._leaves.get(name)
+        leaf = self.leaves.get(name)
         if leaf is None:
-            found = self._finder(name.index)(self._query, name.predicate, self._size)
+            found = self.finder(name.index)(self.query, name.predicate, self.size)
             titles = tuple(entity.title for entity in found)
             texts = SortedTexts.of(title.encode() for title in titles)
-            leaf = self._leaves[name] = TextLeaf(name, ("shortlist", titles), texts, self._searcher)
+            leaf = self.leaves[name] = TextLeaf(name, ("shortlist", titles), texts, self.searcher)
         return leaf

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import NamedTuple
 
@@ -208,32 +209,32 @@ class Completer:
         return tuple(MatchedSpan(*span) for span in sorted(spans))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class _Found:
     """The best entities so far, each with the place of its name and the errors."""
 
-    def __init__(self, owner: Words, wanted: int, allowed: Mask | None) -> None:
-        self._owner = owner
-        self._wanted = wanted
-        self._allowed = allowed
-        self.entities: dict[int, tuple[int, int]] = {}
+    owner: Words
+    wanted: int
+    allowed: Mask | None
+    entities: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def add(self, places: Words, errors: int) -> bool:
         """Add entities by ascending places; return whether there are enough."""
-        owner = self._owner[places]
-        if self._allowed is not None:
-            kept = self._allowed[owner]
+        owner = self.owner[places]
+        if self.allowed is not None:
+            kept = self.allowed[owner]
             places, owner = places[kept], owner[kept]
-        step = 4 * self._wanted  # an entity may have several of the names
+        step = 4 * self.wanted  # an entity may have several of the names
         for begin in range(0, len(places), step):
             some = zip(
                 owner[begin : begin + step].tolist(), places[begin : begin + step].tolist(), strict=True
             )
             for entity, place in some:
                 if entity not in self.entities:
-                    if len(self.entities) == self._wanted:
+                    if len(self.entities) == self.wanted:
                         return True
                     self.entities[entity] = place, errors
-            if len(self.entities) == self._wanted:
+            if len(self.entities) == self.wanted:
                 return True
         return False
 

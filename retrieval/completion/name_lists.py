@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -164,14 +165,8 @@ class NameLists:
 
     def _first_place(self, word: int) -> int:
         """Return where the names begin whose first word is `word` or behind it."""
-        low, high = 0, len(self._by_first)
-        while low < high:
-            middle = (low + high) // 2
-            if self._word[self._offset[self._by_first[middle]]] < word:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        places = range(len(self._by_first))
+        return bisect_left(places, word, key=lambda place: self._word[self._offset[self._by_first[place]]])
 
 
 def ascending(places: Words) -> Iterator[Words]:

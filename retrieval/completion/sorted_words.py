@@ -6,6 +6,7 @@ a word that is alone is followed by its letters.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -150,14 +151,7 @@ class SortedWords:
 
     def _place(self, codes: list[int]) -> int:
         """Return the first word that is not before some letters."""
-        low, high = 0, self.size
-        while low < high:
-            middle = (low + high) // 2
-            if self._codes(middle) < codes:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        return bisect_left(range(self.size), codes, key=self._codes)
 
     def _made_levels(self) -> list[_Level]:
         length = self.length

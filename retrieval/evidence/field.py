@@ -7,7 +7,8 @@ block by block and mapped for reading. `make_fields` makes those of an index: na
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import zip_longest
+from itertools import groupby, zip_longest
+from operator import itemgetter
 from pathlib import Path
 from random import Random
 from typing import Any, Self, TypeVar
@@ -427,19 +428,27 @@ def make_fields(
         InputError: a column is unknown or not of strings.
         SourceError: a file cannot be written.
     """
-    counter = _Counter()
+    num_queries = 0
+
+    def kept() -> Iterator[tuple[int, list[Counted]]]:
+        nonlocal num_queries
+        for entity, mine in queries or ():
+            few = most_frequent(mine)
+            num_queries += len(few)
+            yield entity, few
+
     fields = {NAMES: _name_blocks(index, memory_bytes)}
     if columns:
         fields[TEXTS] = _column_blocks(index, columns, memory_bytes)
     if queries is not None:
-        fields[QUERIES] = query_blocks(_batches(counter.watch(queries)), memory_bytes)
+        fields[QUERIES] = query_blocks(_batches(kept()), memory_bytes)
     made = dict.fromkeys(FIELD_FILES, 0)
     for kind, blocks in fields.items():
         progress.phase(f"words and letters of {kind}")
         for done in write_blocks(folder / FIELD_FILES[kind], blocks, kind == QUERIES):
             progress.advance(done, f"{kind} of {done:,} entities" if kind == QUERIES else f"{done:,} {kind}")
             made[kind] = done
-    entry = EvidenceEntry(TERMS_VERSION, made[NAMES], tuple(columns), made[TEXTS], counter.count)
+    entry = EvidenceEntry(TERMS_VERSION, made[NAMES], tuple(columns), made[TEXTS], num_queries)
     return entry, tuple(FIELD_FILES[kind] for kind in fields)
 
 
@@ -454,7 +463,7 @@ def wrong_block(index: Index, kind: str) -> int | None:
     stored = stored_blocks(index.evidence_file(FIELD_FILES[kind]), FIELD_FILES[kind], kind == QUERIES)
     if kind == QUERIES:
         queries = open_field(index, kind).all_queries()
-        blocks = query_blocks(_batches(_Counter().watch(queries)))
+        blocks = query_blocks(_batches((entity, most_frequent(mine)) for entity, mine in queries))
     else:
         columns = () if index.evidence is None else index.evidence.columns
         blocks = _name_blocks(index) if kind == NAMES else _column_blocks(index, columns)
@@ -472,7 +481,7 @@ def _column_blocks(
     index: Index, columns: Sequence[str], memory_bytes: int = DEFAULT_BLOCK_BYTES
 ) -> Iterator[pa.RecordBatch]:
     texts = EntityTexts(index, columns, has_names=False).batches(_READ)
-    return text_blocks(_one_per_entity(texts), memory_bytes)
+    return text_blocks(_batches(_one_per_entity(texts)), memory_bytes)
 
 
 def most_frequent(queries: Sequence[Counted]) -> list[Counted]:
@@ -480,47 +489,23 @@ def most_frequent(queries: Sequence[Counted]) -> list[Counted]:
     return sorted(queries, key=lambda one: (-one[1], one[0]))[:MAX_QUERIES_PER_ENTITY]
 
 
-class _Counter:
-    def __init__(self) -> None:
-        self.count = 0
-
-    def watch(self, queries: Iterable[tuple[int, Sequence[Counted]]]) -> Iterator[tuple[int, list[Counted]]]:
-        for entity, mine in queries:
-            kept = most_frequent(mine)
-            self.count += len(kept)
-            yield entity, kept
-
-
 def _batches(
-    queries: Iterable[tuple[int, list[Counted]]],
-) -> Iterator[tuple[IntArray, list[list[Counted]]]]:
+    owned: Iterable[tuple[int, _Text]],
+) -> Iterator[tuple[IntArray, list[_Text]]]:
     owner: list[int] = []
-    asked: list[list[Counted]] = []
-    for entity, mine in queries:
+    texts: list[_Text] = []
+    for entity, mine in owned:
         owner.append(entity)
-        asked.append(mine)
+        texts.append(mine)
         if len(owner) == _READ:
-            yield np.array(owner), asked
-            owner, asked = [], []
+            yield np.array(owner), texts
+            owner, texts = [], []
     if owner:
-        yield np.array(owner), asked
+        yield np.array(owner), texts
 
 
-def _one_per_entity(
-    batches: Iterable[tuple[IntArray, Sequence[str]]],
-) -> Iterator[tuple[IntArray, list[str]]]:
+def _one_per_entity(batches: Iterable[tuple[IntArray, Sequence[str]]]) -> Iterator[tuple[int, str]]:
     """Join the texts of every entity, which are neighbours."""
-    last, parts = -1, list[str]()
-    for owner, texts in batches:
-        numbers: list[int] = []
-        joined: list[str] = []
-        for number, text in zip(owner.tolist(), texts, strict=True):
-            if number != last and parts:
-                numbers.append(last)
-                joined.append("\n".join(parts))
-                parts = []
-            last = number
-            parts.append(text)
-        yield np.array(numbers, np.int64), joined
-    if parts:
-        yield np.array([last]), ["\n".join(parts)]
+    pairs = (pair for owner, texts in batches for pair in zip(owner.tolist(), texts, strict=True))
+    for entity, mine in groupby(pairs, key=itemgetter(0)):
+        yield entity, "\n".join(text for _, text in mine)

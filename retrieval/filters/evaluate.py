@@ -376,20 +376,12 @@ class Narrow(NamedTuple):
     value: int | float
 
 
-def integer_bounds(data_type: pa.DataType) -> tuple[int, int]:
-    """Return the least and the greatest value of an integer type."""
-    bits = data_type.bit_width
-    if pa.types.is_unsigned_integer(data_type):
-        return 0, 2**bits - 1
-    return -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
-
-
 def narrow_to_integer(operator: str, literal: int | float, data_type: pa.DataType) -> Narrow | bool:
     """Return the equivalent of `integer column operator literal`; a bool if it is the same for all values."""
-    least, greatest = integer_bounds(data_type)
-    if literal > greatest:
+    bounds = np.iinfo(data_type.to_pandas_dtype())
+    if literal > bounds.max:
         return _BELOW[operator]
-    if literal < least:
+    if literal < bounds.min:
         return _ABOVE[operator]
     whole = math.floor(literal)
     if whole == literal:

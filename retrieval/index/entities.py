@@ -338,13 +338,10 @@ _SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31))
 class IdLookup:
     """Finds the places of ids in a column of strings without nulls, none of them twice.
 
-    Memory: 16 bytes per id. Making it takes as long as some ten to twenty passes over the ids. ValueError for
-    another column.
+    Memory: 16 bytes per id. Making it takes as long as some ten to twenty passes over the ids.
     """
 
     def __init__(self, ids: pa.ChunkedArray) -> None:
-        if ids.type != pa.string() or ids.null_count:
-            raise ValueError(f"ids: expected strings without nulls, got {ids.type} with {ids.null_count}")
         self._ids = ids
         hashes = np.concatenate([np.empty(0, dtype=np.uint64), *map(hash_strings, ids.chunks)])
         self._begins = np.cumsum([0, *map(len, ids.chunks)])[:-1]

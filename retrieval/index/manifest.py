@@ -302,7 +302,8 @@ class Manifest:
         try:
             return cls._from_document(document)
         except (KeyError, TypeError, ValueError, InputError) as error:
-            raise IndexFormatError(f"{where}: {_explain(error)}") from error
+            told = f"missing field {error}" if isinstance(error, KeyError) else str(error)
+            raise IndexFormatError(f"{where}: {told}") from error
 
     @classmethod
     def _from_document(cls, document: Mapping[str, Any]) -> Manifest:
@@ -417,7 +418,3 @@ def _buckets(document: Mapping[str, Any]) -> tuple[Bucket, ...]:
     if lengths != sorted(set(lengths)) or not 1 <= min(lengths, default=1) <= max(lengths, default=1) < 2**31:
         raise ValueError("buckets: expected ascending lengths from 1 to 2**31 - 1")
     return buckets
-
-
-def _explain(error: Exception) -> str:
-    return f"missing field {error}" if isinstance(error, KeyError) else str(error)

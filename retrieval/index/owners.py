@@ -15,7 +15,7 @@ beside two (docs/numbers.md has the measurement).
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby, takewhile
 from typing import Any, NamedTuple
@@ -157,14 +157,9 @@ class EntityRows:
         counts = np.array([len(mine) for mine in rows], dtype=np.int64)
         if counts.sum() <= most:
             return rows, True
-        low, high = 1, int(counts.max())  # the largest cut that fits lies in [low, high)
-        while high - low > 1:
-            middle = (low + high) // 2
-            if np.minimum(counts, middle).sum() <= most:
-                low = middle
-            else:
-                high = middle
-        return [mine[:low] for mine in rows], low == int(counts.max())
+        cuts = range(2, int(counts.max()))
+        cut = 1 + bisect_right(cuts, most, key=lambda cut: int(np.minimum(counts, cut).sum()))
+        return [mine[:cut] for mine in rows], cut == int(counts.max())
 
     def _postings(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
         if self._turned is None:

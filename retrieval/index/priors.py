@@ -50,7 +50,8 @@ def read_priors(index: Index) -> dict[str, Prior]:
     names = read_schema(data, PRIOR_FILE).names
     if len(set(names)) != len(names):
         raise IndexFormatError(f"{PRIOR_FILE}: a column stands there twice: {names}")
-    table = read_table(data, PRIOR_FILE, [_schema(names)], index.num_entities)
+    schema = pa.schema([pa.field(name, pa.float32(), nullable=False) for name in names])
+    table = read_table(data, PRIOR_FILE, [schema], index.num_entities)
     return {name: _prior(table, name) for name in names}
 
 
@@ -69,10 +70,6 @@ def priors_to_bytes(priors: Iterable[Prior]) -> bytes:
     with pa.ipc.new_file(sink, pa.schema(fields)) as writer:
         writer.write_batch(pa.record_batch(columns, schema=pa.schema(fields)))
     return bytes(sink.getvalue())
-
-
-def _schema(names: Iterable[str]) -> pa.Schema:
-    return pa.schema([pa.field(name, pa.float32(), nullable=False) for name in names])
 
 
 def _told(prior: Prior) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self, Unpack
 
 import numpy as np
@@ -82,6 +81,7 @@ class Index(Shown):
         metadata_columns: Names of the metadata columns; `metadata_types` has their types.
         vectors: Description of the vectors, or None where the version has none.
         evidence: Description of names, texts and past queries, or None where the version has none.
+        evidence_problems: Faults of files of evidence found when the index was opened, by the files' names.
     """
 
     _told = (
@@ -122,7 +122,7 @@ class Index(Shown):
         self.vectors: VectorsEntry | None = manifest.vectors
         self.evidence: EvidenceEntry | None = manifest.evidence
         self._evidence_files = {file.name: file for file in manifest.files if file.name in EVIDENCE_FILES}
-        self._evidence_problems: dict[str, IndexChecksumError] = {}
+        self.evidence_problems: dict[str, IndexChecksumError] = {}
         for entry in self._evidence_files.values():
             self._check_evidence(entry, verify_digests)
         self._open: tuple[TrieArrays, RowBuckets, EntityTable] | None = (trie, rows, entities)
@@ -235,11 +235,6 @@ class Index(Shown):
         self._parts()
         return self._title_order
 
-    @property
-    def evidence_problems(self) -> Mapping[str, IndexChecksumError]:
-        """Faults of files of evidence found when the index was opened, by the files' names."""
-        return self._evidence_problems
-
     def evidence_path(self, name: str) -> Path:
         """Return the path of one of `EVIDENCE_FILES`, checked against the manifest.
 
@@ -255,10 +250,10 @@ class Index(Shown):
                 f"{self.path}: this version of the index has no {name}; evidence is added with: genret "
                 f"update INDEX {flags}"
             )
-        if name not in self._evidence_problems:
+        if name not in self.evidence_problems:
             self._check_evidence(entry, False)  # a publication may have removed the version meanwhile
-        if name in self._evidence_problems:
-            raise self._evidence_problems[name]
+        if name in self.evidence_problems:
+            raise self.evidence_problems[name]
         return self.path / name
 
     def evidence_file(self, name: str) -> pa.Buffer:
@@ -270,7 +265,7 @@ class Index(Shown):
         try:
             open_mapped(self.path, entry, verify_digest)
         except IndexChecksumError as error:
-            self._evidence_problems[entry.name] = error
+            self.evidence_problems[entry.name] = error
 
     @cached_property
     def forms_per_entity(self) -> npt.NDArray[np.int64]:
@@ -384,9 +379,7 @@ class Index(Shown):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _parts(self) -> tuple[TrieArrays, RowBuckets, EntityTable]:
@@ -430,6 +423,13 @@ class TextBatch(NamedTuple):
 
     numbers: IntArray
     texts: list[str]
+
+    def by_entity(self) -> dict[int, list[str]]:
+        """Return the texts of each entity that has some, in order."""
+        found: dict[int, list[str]] = {}
+        for number, text in zip(self.numbers.tolist(), self.texts, strict=True):
+            found.setdefault(number, []).append(text)
+        return found
 
 
 class EntityTexts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from genret.decoding.trie.trie_arrays import derive_trie
-from genret.retrieval.errors import (
-    IndexChecksumError,
-    IndexDirectoryError,
-    IndexFormatError,
-    MissingExtraError,
-)
+from genret.retrieval.errors import IndexDirectoryError, IndexFormatError, MissingExtraError
 from genret.retrieval.index.entities import first_disorder, title_batches, weight_problem
 from genret.retrieval.index.layout import (
     ALIASES,
@@ -122,10 +118,15 @@ def _verify_version(folder: Path) -> VerificationReport:
 
 def _damaged_files(folder: Path, manifest: Manifest) -> Iterator[Problem]:
     for entry in manifest.files:
-        try:
-            open_mapped(folder, entry, verify_digest=True)
-        except IndexChecksumError as error:
-            yield Problem(entry.name, str(error).removeprefix(f"{entry.name}: "))
+        yield from _faults(entry.name, partial(open_mapped, folder, entry, verify_digest=True))
+
+
+def _faults(file: str, read: Callable[[], object]) -> Iterator[Problem]:
+    """Yield the error of reading a file, if there is one."""
+    try:
+        read()
+    except IndexDirectoryError as error:
+        yield Problem(file, str(error).removeprefix(f"{file}: "))
 
 
 def _broken_content(index: Index) -> Iterator[Problem]:
@@ -176,10 +177,7 @@ def _check_columns(index: Index) -> Iterator[Problem]:
     """Find columns that Arrow cannot read; reading them all the same may crash."""
     aliases = [ALIASES] if index.manifest.stored_aliases else []
     for name in (ENTITY_ID, TITLE, *aliases, *index.metadata_columns):
-        try:
-            index.entities.stored_column(name)
-        except IndexFormatError as error:
-            yield Problem(ENTITIES_FILE, str(error).removeprefix(f"{ENTITIES_FILE}: "))
+        yield from _faults(ENTITIES_FILE, partial(index.entities.stored_column, name))
 
 
 def _check_entities(index: Index) -> Iterator[Problem]:
@@ -261,16 +259,10 @@ def _check_fields(index: Index, damaged: Set[str], notes: list[str]) -> Iterator
                 yield Problem(MANIFEST_FILE, f"evidence.{kind}: expected {found}, got {getattr(entry, kind)}")
         except IndexDirectoryError as error:
             yield Problem(file, str(error).removeprefix(f"{file}: "))
-    readers: tuple[tuple[str, Callable[[Index], object]], ...] = (
-        (RANKING_FILE, Rankings.read),
-        (PRIOR_FILE, read_priors),
-    )
-    for file, read in readers:
-        if file not in damaged:
-            try:
-                read(index)
-            except IndexDirectoryError as error:
-                yield Problem(file, str(error).removeprefix(f"{file}: "))
+    if RANKING_FILE not in damaged:
+        yield from _faults(RANKING_FILE, partial(Rankings.read, index))
+    if PRIOR_FILE not in damaged:
+        yield from _faults(PRIOR_FILE, partial(read_priors, index))
 
 
 def _check_vectors(index: Index, notes: list[str]) -> Iterator[Problem]:

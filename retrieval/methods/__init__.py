@@ -2,5 +2,3 @@
 
 It must not know files, schemas, gRPC or HTTP.
 """
-
-from __future__ import annotations

@@ -23,7 +23,7 @@ from genret.decoding.trie.title_trie import TitleTrie
 from genret.retrieval.arguments import new_seed
 from genret.retrieval.errors import GenretError, ModelError
 from genret.retrieval.evidence.evidence import EvidenceQuery
-from genret.retrieval.filters.entity_filter import EntityFilter, FilterStore
+from genret.retrieval.filters.entity_filter import EntityFilter, FilterStore, mask_of
 from genret.retrieval.index.reader import Index
 from genret.retrieval.loaded_model import KvMeter, Limits, PrefixStore
 from genret.retrieval.methods.decoded_methods import (
@@ -63,10 +63,9 @@ class _Kind:
     drawing: tuple[int | None, bool, int] | None
     exact: bool  # whether sessions keep what they have written
     explained: bool  # whether traces are recorded, for which the host waits at every step
-    shared: tuple[int, ...]  # token ids of their shared prefix; empty for none
 
     @classmethod
-    def of(cls, request: RetrieveRequest, prefix: PromptPrefix | None) -> _Kind:
+    def of(cls, request: RetrieveRequest) -> _Kind:
         drawing = None
         if request.decoding == "disc":
             drawing = (request.top_m, request.adaptive, request.prefixes)
@@ -76,35 +75,27 @@ class _Kind:
             drawing=drawing,
             exact=request.exact,
             explained=request.explain,
-            shared=() if prefix is None else prefix.token_ids,
         )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class BatchRunner:
     """Answers jobs over one index with one model of `vocab_size` logits, in batches of one kind."""
 
-    def __init__(
-        self, answerer: BatchAnswerer, filters: FilterStore, prefixes: PrefixStore, vocab_size: int
-    ) -> None:
-        self._answerer = answerer
-        self._filters = filters
-        self._prefixes = prefixes
-        self._vocab_size = vocab_size
+    answerer: BatchAnswerer
+    filters: FilterStore
+    prefixes: PrefixStore
+    vocab_size: int
 
     def run(self, jobs: Sequence[RetrieveJob]) -> list[Reply]:
         """Answer jobs with any mixture of options: per job its result, or its own error."""
-        groups: dict[_Kind, list[RetrieveJob]] = {}
-        prefixes: dict[_Kind, PromptPrefix | None] = {}
-        for job in jobs:
-            prefix = self._prefixes.before(job.prompt, job.num_shared)
-            kind = _Kind.of(job.request, prefix)
-            prefixes[kind] = prefix
-            groups.setdefault(kind, []).append(job)
-        for kind, members in groups.items():
-            most = max(1, _MAX_LOGITS_BYTES // (kind.width * self._vocab_size * 4))
+        kinds = [_Kind.of(job.request) for job in jobs]
+        for prefix, places in self.prefixes.grouped(jobs, kinds):
+            members = [jobs[i] for i in places]
+            most = max(1, _MAX_LOGITS_BYTES // (kinds[places[0]].width * self.vocab_size * 4))
             restrictions, rest = [job.request.restriction for job in members], iter(members)
-            for filters in self._filters.batches(restrictions, most, [job.cancel for job in members]):
-                self._answer(list(islice(rest, len(filters))), filters, prefixes[kind])
+            for filters in self.filters.batches(restrictions, most, [job.cancel for job in members]):
+                self._answer(list(islice(rest, len(filters))), filters, prefix)
         return [job.reply for job in jobs if job.reply is not None]
 
     def run_all(
@@ -144,7 +135,7 @@ class BatchRunner:
             job.reply = reason_to_stop(job.cancel)  # while other groups were answered, or a filter was made
             if job.reply is None and made is not None and not made.num_allowed:
                 job.reply = nothing_allowed(job.request)
-        self._answerer.answer([job for job in jobs if job.reply is None], prefix)
+        self.answerer.answer([job for job in jobs if job.reply is None], prefix)
 
 
 def _seeded(request: RetrieveRequest) -> RetrieveRequest:
@@ -177,25 +168,17 @@ class RetrieveJob(Asked):
         return self.request.decoding is not None and is_needed
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class BatchAnswerer:
     """Answers jobs of one kind, over one open index with one model; `trie` is on the model's device."""
 
-    def __init__(
-        self,
-        index: Index,
-        model: LanguageModel,
-        trie: TitleTrie,
-        limits: Limits,
-        explainer: Explainer,
-        ranker: Ranker,
-    ) -> None:
-        self._index = index
-        self._model = model
-        self._trie = trie
-        self._limits = limits
-        self._explainer = explainer
-        self._ranker = ranker
-        self._scorer = EntityScorer(index)
+    index: Index
+    model: LanguageModel
+    trie: TitleTrie
+    limits: Limits
+    explainer: Explainer
+    scorer: EntityScorer
+    ranker: Ranker
 
     def answer(self, batch: Sequence[RetrieveJob], prefix: PromptPrefix | None) -> None:
         """Give jobs of one kind their replies; they have seeds where their decoder needs them.
@@ -203,7 +186,7 @@ class BatchAnswerer:
         Every filter allows at least one entity; `prefix` is shared by all prompts.
         """
         for job in batch:
-            job.room = self._limits.room(len(job.prompt))
+            job.room = self.limits.room(len(job.prompt))
         try:
             self._run(batch, prefix)
         except InvalidLogitsError as error:
@@ -229,7 +212,7 @@ class BatchAnswerer:
             clock.stop("shortlist_ms")
         if not asked:
             return
-        meter = KvMeter(self._model.prefill([job.prompt for job in asked], prefix), len(asked))
+        meter = KvMeter(self.model.prefill([job.prompt for job in asked], prefix), len(asked))
         clock.stop("prefill_ms")
         if any(job.is_decoded for job in asked):
             self._decode(meter.session, asked)
@@ -250,7 +233,7 @@ class BatchAnswerer:
             job = asked[query]
             answer = replace(answer, timings=timings, kv=meter.share(query))
             if job.trace is not None:
-                why = self._explainer.explain(job.trace, answer, job.allowed)
+                why = self.explainer.explain(job.trace, answer, job.allowed)
                 answer = replace(answer, explanation=why)
             job.reply = answer
 
@@ -258,18 +241,17 @@ class BatchAnswerer:
         """Find the entities that are scored whatever is decoded; the evidence is asked once for all."""
         wanting = [job for job in batch if job.request.proposals]
         asked: Sequence[EvidenceQuery | GenretError | None] = [None] * len(wanting)
-        if wanting and self._ranker.can_propose:
-            asked = self._ranker.ask([job.request.evidence_text for job in wanting])
+        if wanting and self.ranker.can_propose:
+            asked = self.ranker.ask([job.request.evidence_text for job in wanting])
         for job, found in zip(wanting, asked, strict=True):
             request, query = job.request, found if isinstance(found, EvidenceQuery) else None
             few = request.shortlist_size or DEFAULT_SHORTLIST_SIZE
-            if count_entities(self._index, job.allowed) <= few:
-                job.proposed = Proposed(all_entities(self._index, job.allowed), query)
+            if count_entities(self.index, job.allowed) <= few:
+                job.proposed = Proposed(all_entities(self.index, job.allowed), query)
             elif query is not None:
                 job.reply = reason_to_stop(job.cancel)
                 if job.reply is None:
-                    allowed = None if job.allowed is None else job.allowed.allowed
-                    proposals = self._ranker.propose(query, request.proposals, allowed)
+                    proposals = self.ranker.propose(query, request.proposals, mask_of(job.allowed))
                     job.proposed = Proposed(tuple(proposals.best.tolist()), query, proposals)
             elif request.decoding is None:
                 job.reply = found if isinstance(found, GenretError) else self._refusal()
@@ -277,7 +259,7 @@ class BatchAnswerer:
     def _refusal(self) -> GenretError | None:
         """Return the error that says why no evidence proposes entities; None where some does."""
         try:
-            self._ranker.require(self._index)
+            self.ranker.require(self.index)
         except GenretError as error:
             return error
         return None
@@ -290,7 +272,7 @@ class BatchAnswerer:
         for job in part:
             job.trace = Trace() if job.request.explain else None
         decode = decode_by_disc if part[0].request.decoding == "disc" else decode_by_beam
-        found = decode(session, self._trie, self._index, part)
+        found = decode(session, self.trie, self.index, part)
         for job, outcome in zip(part, found, strict=True):
             if isinstance(outcome, Decoded):
                 job.decoded = outcome
@@ -303,7 +285,7 @@ class BatchAnswerer:
         if not chosen:
             return
         part = [batch[query] for query in chosen]
-        outcomes = self._scorer.score(
+        outcomes = self.scorer.score(
             session if len(chosen) == len(batch) else session.select(chosen),
             part,
             [self._to_score(job) for job in part],
@@ -319,12 +301,12 @@ class BatchAnswerer:
         """Return the entities to score, once a request is decoded."""
         if job.proposed is None:
             return ()
-        table, ranking = self._table_of(job, job.proposed), self._ranker.ranking
+        table, ranking = self._table_of(job, job.proposed), self.ranker.ranking
         return entities_to_score(job.request, job.proposed, job.decoded, table, ranking)
 
     def _table_of(self, job: RetrieveJob, proposed: Proposed) -> FeatureTable:
         if job.table is None:
-            job.table = FeatureTable(self._ranker, proposed)
+            job.table = FeatureTable(self.ranker, proposed)
         return job.table
 
     def _answer_of(self, job: RetrieveJob) -> RetrievalResult:
@@ -332,17 +314,17 @@ class BatchAnswerer:
         if job.proposed is None or job.scored is None:
             if job.decoded is None:
                 raise RuntimeError("a request was neither decoded nor scored")
-            missing = self._ranker.missing(None) if request.proposals else ()
+            missing = self.ranker.missing(None) if request.proposals else ()
             return or_abstain(request, replace(job.decoded.answer, missing_evidence=missing))
         return scored_answer(
-            self._index,
+            self.index,
             request,
             job.allowed,
             job.proposed,
             job.decoded,
             job.scored,
             self._table_of(job, job.proposed),
-            self._ranker,
+            self.ranker,
         )
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -356,77 +357,65 @@ class ScoreJob:
 # Characters that are tokenised before it is asked again whether somebody waits for them.
 _BLOCK_CHARACTERS = 64 * 1024
 
+_Item = TypeVar("_Item")
 
-def _blocks(texts: Sequence[str]) -> Iterator[list[str]]:
-    block: list[str] = []
+
+def limited_runs(items: Iterable[_Item], size_of: Callable[[_Item], int], most: int) -> Iterator[list[_Item]]:
+    """Divide items into runs of at most `most` size together, or of one item."""
+    run: list[_Item] = []
     size = 0
-    for text in texts:
-        if block and size + len(text) > _BLOCK_CHARACTERS:
-            yield block
-            block, size = [], 0
-        block.append(text)
-        size += len(text)
-    if block:
-        yield block
+    for item in items:
+        if run and size + size_of(item) > most:
+            yield run
+            run, size = [], 0
+        run.append(item)
+        size += size_of(item)
+    if run:
+        yield run
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class TitleScorer:
     """Scores titles with one model, rendered as those of one open index, in which it looks them up."""
 
-    def __init__(
-        self,
-        index: Index,
-        model: LanguageModel,
-        tokenizer: TextTokenizer,
-        limits: Limits,
-        prefixes: PrefixStore,
-        title_weight: float,
-    ) -> None:
-        self._index = index
-        self._model = model
-        self._tokenizer = tokenizer
-        self._limits = limits
-        self._prefixes = prefixes
-        self._owners = FormOwners(index, None, title_weight)
+    index: Index
+    model: LanguageModel
+    tokenizer: TextTokenizer
+    limits: Limits
+    prefixes: PrefixStore
+    owners: FormOwners  # of all entities
 
     def rows(self, titles: Sequence[str], cancel: CancelToken | None = None) -> list[tuple[int, ...]]:
         """Return the token rows of titles, composed like those of catalogues; InputError names a title."""
         for i, title in enumerate(titles):
-            check_length(f"titles[{i}]", title, self._tokenizer, self._limits.positions)
+            check_length(f"titles[{i}]", title, self.tokenizer, self.limits.positions)
         texts = list(dict.fromkeys(map(normalize, titles)))
         row_of: dict[str, list[int] | None] = {}
-        for texts_of_block in _blocks(texts):
+        for texts_of_block in limited_runs(texts, len, _BLOCK_CHARACTERS):
             if cancel is not None:
                 cancel.check()
-            encoded = self._tokenizer.encode_titles(texts_of_block, self._index.rendering)
+            encoded = self.tokenizer.encode_titles(texts_of_block, self.index.rendering)
             row_of.update(zip(texts_of_block, encoded, strict=True))
         rows = []
         for i, title in enumerate(titles):
             row = row_of[normalize(title)]
             if row is None:
                 raise InputError(f"titles[{i}]", f"{title!r} merges with the prompt's last tokens")
-            if max(row) >= self._model.vocab_size:
+            if max(row) >= self.model.vocab_size:
                 raise InputError(
                     f"titles[{i}]",
                     f"holds token {max(row)}, which the model does not know "
-                    f"(it has {self._model.vocab_size} tokens)",
+                    f"(it has {self.model.vocab_size} tokens)",
                 )
             rows.append(tuple(row))
         return rows
 
     def run(self, jobs: Sequence[ScoreJob]) -> list[ScoreReply]:
         """Score jobs, in groups of one shared prefix: per job its result, or the error that concerns it."""
-        groups: dict[tuple[int, ...], list[ScoreJob]] = {}
-        prefixes: dict[tuple[int, ...], PromptPrefix | None] = {}
-        for job in jobs:
-            prefix = self._prefixes.before(job.prompt, job.num_shared)
-            key = () if prefix is None else prefix.token_ids
-            prefixes[key] = prefix
-            groups.setdefault(key, []).append(job)
-        for key, members in groups.items():
-            for job in members:
-                job.reply = reason_to_stop(job.cancel)  # while others were scored
-            self._score([job for job in members if job.reply is None], prefixes[key])
+        for prefix, places in self.prefixes.grouped(jobs, [None] * len(jobs)):
+            for i in places:
+                jobs[i].reply = reason_to_stop(jobs[i].cancel)  # while others were scored
+            self._score([jobs[i] for i in places if jobs[i].reply is None], prefix)
         return [job.reply for job in jobs if job.reply is not None]
 
     def _score(self, jobs: Sequence[ScoreJob], prefix: PromptPrefix | None) -> None:
@@ -434,13 +423,13 @@ class TitleScorer:
             return
         clock = Stopwatch()
         try:
-            meter = KvMeter(self._model.prefill([job.prompt for job in jobs], prefix), len(jobs))
+            meter = KvMeter(self.model.prefill([job.prompt for job in jobs], prefix), len(jobs))
             clock.stop("prefill_ms")
             outcomes = score_rows(
                 meter.session,
                 [job.rows for job in jobs],
                 [job.cancel for job in jobs],
-                [self._limits.room(len(job.prompt)) for job in jobs],
+                [self.limits.room(len(job.prompt)) for job in jobs],
             )
         except InvalidLogitsError as error:
             if len(jobs) == 1:
@@ -480,11 +469,11 @@ class TitleScorer:
         )
 
     def _entity_shares(self, row: tuple[int, ...]) -> dict[str, float]:
-        rank = self._index.row_of(row)
+        rank = self.index.row_of(row)
         if rank < 0:
             return {}
-        shares = owners_best_first(self._index, self._owners(rank))
-        return {self._index.entity(number).entity_id: share for number, share in shares.items()}
+        shares = owners_best_first(self.index, self.owners(rank))
+        return {self.index.entity(number).entity_id: share for number, share in shares.items()}
 
 
 def _share(logprob: float | None, total: float) -> float | None:

@@ -317,22 +317,20 @@ MIN_ENTITIES = 48
 MADE_QUERIES = "made from the catalogue"
 
 
-def fit_made_queries(
-    index: Index, evidence: Evidence, columns: Sequence[str], count: int | None = None, seed: int = 0
-) -> Ranking | None:
+def fit_made_queries(index: Index, evidence: Evidence, columns: Sequence[str]) -> Ranking | None:
     """Fit a ranking without a model to queries made from an index; None for a tiny catalogue.
 
     The same index and evidence give the same ranking. Its provenance tells how the library's own weights do,
-    and how weights fitted to half of the queries do on the other half. Arguments are those of `make_queries`.
+    and how weights fitted to half of the queries do on the other half.
 
     Raises:
         ModelError: the encoder of the vectors fails.
     """
     if index.num_entities < MIN_ENTITIES:
         return None
-    made = labelled(make_queries(index, evidence, columns, count, seed))
+    made = labelled(make_queries(index, evidence, columns))
     examples = [example_of(query, evidence) for query in made]
-    told = Provenance(MADE_QUERIES, len(examples), evidence.kinds, seed)
+    told = Provenance(MADE_QUERIES, len(examples), evidence.kinds)
     try:
         return fit(examples, replace(told, metrics=_metrics(examples, told)))
     except InputError:  # too few queries find their entity

@@ -16,7 +16,7 @@ from genret.retrieval.evidence.evidence import Evidence
 from genret.retrieval.evidence.field import QUERIES, TEXTS
 from genret.retrieval.evidence.postings import IntArray
 from genret.retrieval.index.reader import EntityTexts, Index
-from genret.retrieval.noise import recase, shorten, typo
+from genret.retrieval.noise import drop_a_word, recase, shorten, typo
 
 # Number of queries for a small catalogue, and for one of three thousand entities or more, where each kind
 # must be frequent enough to separate names that are much alike.
@@ -50,13 +50,6 @@ def _cut(name: str, random: Random) -> str:
     return name[: max(3, round(len(name) * random.uniform(0.5, 0.8)))].strip()
 
 
-def _without_a_word(name: str, random: Random) -> str:
-    words = name.split()
-    if len(words) > 1:
-        del words[random.randrange(len(words))]
-    return " ".join(words)
-
-
 def _reordered(name: str, random: Random) -> str:
     words = name.split()
     random.shuffle(words)
@@ -74,7 +67,7 @@ NAME_RECIPES: tuple[tuple[str, int, Callable[[str, Random], str]], ...] = (
     ("two typing errors", 10, lambda name, random: typo(_mistyped(name, random), random)),
     ("no blanks", 5, lambda name, random: name.replace(" ", "").lower()),
     ("the beginning of a name", 15, _cut),
-    ("a word left out", 10, _without_a_word),
+    ("a word left out", 10, drop_a_word),
     ("words in another order", 5, _reordered),
     ("a question about a name", 10, lambda name, random: random.choice(_QUESTIONS).format(name)),
     ("a name in a sentence", 15, lambda name, random: name),  # the words around it are drawn elsewhere
@@ -110,7 +103,7 @@ def make_queries(
 
 def _from_names(index: Index, count: int, random: Random) -> Iterator[MadeQuery]:
     chosen = _draw(index, count, random)
-    names = _by_entity(EntityTexts(index), chosen)
+    names = EntityTexts(index).of(np.unique(chosen)).by_entity()
     strangers = [word for mine in names.values() for text in mine for word in text.split()]
     recipes = [(name, make) for name, _, make in NAME_RECIPES]
     shares = [share for _, share, _ in NAME_RECIPES]
@@ -131,7 +124,7 @@ def _from_names(index: Index, count: int, random: Random) -> Iterator[MadeQuery]
 
 def _from_texts(index: Index, columns: Sequence[str], count: int, random: Random) -> Iterator[MadeQuery]:
     chosen = _draw(index, count, random)
-    texts = _by_entity(EntityTexts(index, columns, has_names=False), chosen)
+    texts = EntityTexts(index, columns, has_names=False).of(np.unique(chosen)).by_entity()
     for number in chosen.tolist():
         if number not in texts:
             continue
@@ -140,15 +133,6 @@ def _from_texts(index: Index, columns: Sequence[str], count: int, random: Random
             part = _reordered(" ".join(part.split()[:8]), random)
         if part.strip():
             yield MadeQuery(recase(part, random), number, "", "a part of the texts")
-
-
-def _by_entity(texts: EntityTexts, entities: IntArray) -> dict[int, list[str]]:
-    """Return the texts of entities that have some."""
-    batch = texts.of(np.unique(entities))
-    found: dict[int, list[str]] = {}
-    for number, text in zip(batch.numbers.tolist(), batch.texts, strict=True):
-        found.setdefault(number, []).append(text)
-    return found
 
 
 def _from_queries(evidence: Evidence, count: int, random: Random) -> Iterator[MadeQuery]:

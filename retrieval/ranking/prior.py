@@ -10,20 +10,18 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterator
 
 import numpy as np
 
 from genret.decoding.errors import DecodingCancelledError, InvalidLogitsError
 from genret.decoding.language_model import LanguageModel
 from genret.retrieval.errors import EvidenceMissingError, GenretError, IndexMismatchError, ModelError
-from genret.retrieval.evidence.postings import IntArray
 from genret.retrieval.index.priors import Prior
 from genret.retrieval.index.reader import Index
 from genret.retrieval.index.small_files import digest_bytes
 from genret.retrieval.loaded_model import Limits
 from genret.retrieval.methods.decoded_methods import Asked, log_sum
-from genret.retrieval.methods.scored_methods import EntityScorer
+from genret.retrieval.methods.scored_methods import EntityScorer, limited_runs
 from genret.retrieval.progress import StepProgress, duration
 from genret.retrieval.prompts import CheckpointConfig
 from genret.retrieval.ranking.ranker import usable_prior
@@ -96,7 +94,7 @@ def complete_prior(
     ]
     try:
         session = model.prefill(prompts)
-        for chunk in _chunks(missing, forms):
+        for chunk in limited_runs(missing.tolist(), lambda entity: int(forms[entity]), _FORMS_AT_ONCE):
             every = scorer.score(session, asked, [chunk] * len(prompts), [{}] * len(prompts))
             tallies = [scored.tallies for scored in every if not isinstance(scored, DecodingCancelledError)]
             prior.logprobs[chunk] = [
@@ -111,17 +109,3 @@ def complete_prior(
             progress.advance(done, told, tells_left=True)
     except InvalidLogitsError as error:
         raise ModelError(str(error)) from error
-
-
-def _chunks(entities: IntArray, forms: IntArray) -> Iterator[list[int]]:
-    """Divide entities into runs of at most `_FORMS_AT_ONCE` forms, or of one entity."""
-    chunk: list[int] = []
-    size = 0
-    for entity in entities.tolist():
-        if chunk and size + int(forms[entity]) > _FORMS_AT_ONCE:
-            yield chunk
-            chunk, size = [], 0
-        chunk.append(entity)
-        size += int(forms[entity])
-    if chunk:
-        yield chunk

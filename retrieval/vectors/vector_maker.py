@@ -28,7 +28,7 @@ from genret.retrieval.errors import InputError
 from genret.retrieval.index.layout import VECTORS_FILE
 from genret.retrieval.index.manifest import VectorsEntry
 from genret.retrieval.index.reader import EntityTexts, Index, IntArray, TextBatch, text_columns
-from genret.retrieval.noise import typo
+from genret.retrieval.noise import drop_a_word, typo
 from genret.retrieval.progress import StepProgress
 from genret.retrieval.vectors.embedder import (
     FloatMatrix,
@@ -189,7 +189,8 @@ def choose_effort(
     progress.phase("choosing the search effort of the vectors")
     sample, random = texts.sample(_NUM_QUERIES), Random(entry.seed)
     damaged = [
-        _without_a_word(text, random) if i % 2 else typo(text, random) for i, text in enumerate(sample.texts)
+        drop_a_word(text, random) if i % 2 and len(text.split()) > 1 else typo(text, random)
+        for i, text in enumerate(sample.texts)
     ]
     queries, searcher = embedder.embed_queries(damaged), VectorSearcher(vectors, num_entities)
 
@@ -211,14 +212,6 @@ def choose_effort(
     else:  # more effort loses no known items
         best = choices[min(bisect_left(choices, TARGET_RECALL, key=share), len(choices) - 1)]
     return replace(entry, effort=best, recall=shares[best], recall_queries=len(entities))
-
-
-def _without_a_word(text: str, random: Random) -> str:
-    words = text.split()
-    if len(words) < 2:
-        return typo(text, random)
-    del words[random.randrange(len(words))]
-    return " ".join(words)
 
 
 def _embedded(embedder: TextEmbedder, texts: list[str], work: Path | None) -> FloatMatrix:
@@ -380,23 +373,13 @@ def _same_texts(old: EntityTexts, new: EntityTexts, number_of_old: IntArray) -> 
     is_same = number_of_old >= 0
     for begin in range(0, len(number_of_old), _BLOCK):
         numbers = begin + np.flatnonzero(is_same[begin : begin + _BLOCK])
-        now, then = new.of(numbers), old.of(number_of_old[numbers])
-        for number, mine, its in zip(
-            numbers, _grouped(now, numbers), _grouped(then, number_of_old[numbers]), strict=True
-        ):
-            is_same[number] = mine == its
+        before = number_of_old[numbers]
+        now, then = new.of(numbers).by_entity(), old.of(before).by_entity()
+        is_same[numbers] = [
+            now.get(number) == then.get(old_number)
+            for number, old_number in zip(numbers.tolist(), before.tolist(), strict=True)
+        ]
     return is_same
-
-
-def _grouped(batch: TextBatch, numbers: IntArray) -> Iterator[list[str]]:
-    """Yield the texts of each entity, in order."""
-    at = 0
-    for number in numbers:
-        end = at
-        while end < len(batch.numbers) and batch.numbers[end] == number:
-            end += 1
-        yield batch.texts[at:end]
-        at = end
 
 
 def _texts_of(texts: EntityTexts, entities: IntArray, size: int) -> Iterator[TextBatch]:

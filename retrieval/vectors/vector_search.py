@@ -32,15 +32,15 @@ from genret.retrieval.vectors.faiss_index import (
 )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class VectorProposer:
     """Proposes entities of one index. Safe to use from several threads.
 
     A search of many vectors is divided among a few threads of this module; faiss starts no others.
     """
 
-    def __init__(self, embedder: TextEmbedder, searcher: VectorSearcher) -> None:
-        self._embedder = embedder
-        self._searcher = searcher
+    embedder: TextEmbedder
+    searcher: VectorSearcher
 
     @classmethod
     def open(cls, index: Index, encoder: str | Path | None = None, device: str = "cpu") -> Self:
@@ -60,17 +60,17 @@ class VectorProposer:
 
     def embed(self, texts: Sequence[str]) -> FloatMatrix:
         """Return the vectors of queries. Shape: (len(texts), dimensions)."""
-        return self._embedder.embed_queries(texts)
+        return self.embedder.embed_queries(texts)
 
     def search(self, vector: FloatArray, size: int, allowed: Mask | None) -> SimilarEntities:
         """Return at most `size` entities nearest to a query, best first; see `VectorSearcher.search`."""
         with faiss_threads(1):
-            return self._searcher.search(vector, size, allowed)
+            return self.searcher.search(vector, size, allowed)
 
     def similarities(self, vector: FloatArray, entities: IntArray) -> FloatArray:
         """Return the similarity of a query and each entity's most similar text; see `VectorSearcher`."""
         with faiss_threads(1):
-            return self._searcher.similarities(vector, entities)
+            return self.searcher.similarities(vector, entities)
 
 
 Mask = npt.NDArray[np.bool_]

@@ -311,19 +311,12 @@ def test_where_nobody_chose_a_prompt_a_long_schema_is_not_shown(
         assert "Schema" in decode(job_of(shown, schema).prompt), "who names it gets it"
 
 
-def test_retrievers_of_one_model_share_what_writes_answers(retriever: Retriever) -> None:
-    other = retriever.open_another(retriever.index.path, name="again")
-    assert isinstance(other.answerer, Answerer)
-    assert other.answerer is retriever.answerer
-    schema = {"type": "string", "x-genret-index": "again"}
-    check(retriever, schema, other.answer(QUERY, schema))
-
-
 def test_titles_are_those_of_the_retriever_that_is_asked(retriever: Retriever, tmp_path: Path) -> None:
     folder = tmp_path / "films"
     checkpoint = Path(retriever.tokenizer.source)
     films = make_index(folder, checkpoint, "title\tentity_id\nAlien\tF1\nVertigo\tF2\n")
     other = retriever.open_another(films, name="films")
+    assert other.answerer is retriever.answerer, "retrievers of one model share it"
     for schema, names in ((TITLE, {"films"}), ({**TITLE, "x-genret-index": "films"}, {"films"})):
         (found,) = other.answer(QUERY, schema).entities
         assert {found.index} == names

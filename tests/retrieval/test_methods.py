@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -139,18 +138,6 @@ def test_widening_stops_for_a_cancelled_query(crowded: Index) -> None:
     assert len(outcomes[1].candidates) == 5
 
 
-def test_catalogue_without_probability_is_no_match(index: Index) -> None:
-    first = {index.row_token_ids(rank)[0] for rank in range(index.num_rows)}
-    logits = torch.zeros(index.vocab_size)
-    logits[sorted(first)] = -math.inf
-    model = TableModel(index.vocab_size, lambda prompt, written: logits)
-    (listed,) = ask(index, model, RetrieveRequest("q"))
-    assert listed.no_match
-    (drawn,) = ask(index, model, RetrieveRequest("q", method="disc", seed=0))
-    assert drawn.no_match
-    assert drawn.mass == 0.0
-
-
 def test_disc_with_one_draw_estimates_the_mass_from_weights(index: Index, model: TableModel) -> None:
     (many,) = ask(
         index, model, RetrieveRequest("q", k=12, method="disc", num_samples=200, num_draws=1, seed=1)
@@ -161,25 +148,6 @@ def test_disc_with_one_draw_estimates_the_mass_from_weights(index: Index, model:
     (one,) = ask(index, model, RetrieveRequest("q", method="disc", num_samples=1, num_draws=1, seed=1))
     assert one.mass_stderr is None
     assert [c.probability for c in one.candidates] == [1.0]
-
-
-def test_aliases_count_where_shared_titles_outnumber_them(tmp_path: Path) -> None:
-    """Fewer rows than entities, and still one entity with two forms, which together are the likeliest."""
-    tokenizer = character_tokenizer("xyz")
-    lines = ["entity_id\ttitle\taliases", "A\tx\ty", *(f"B{n}\tz\t" for n in range(5))]
-    with Index.open(build(tmp_path, lines, tokenizer).index) as index:
-        assert index.num_rows < index.num_entities
-        assert index.max_forms == 2
-        firsts = {token: math.log(p) for token, p in zip("xyz", (0.33, 0.32, 0.35), strict=True)}
-        likely = torch.full((index.vocab_size,), -40.0)
-        for rank in range(index.num_rows):
-            likely[index.row_token_ids(rank)[0]] = firsts[index.surface(rank)]
-        end = torch.full((index.vocab_size,), -40.0)
-        end[index.row_token_ids(0)[-1]] = 0.0
-        model = TableModel(index.vocab_size, lambda _, written: end if written else likely)
-        (result,) = ask(index, model, RetrieveRequest("q", k=1))
-        assert [candidate.entity_id for candidate in result.candidates] == ["A"]
-        assert result.certified
 
 
 def entity_ids(index: Index, allowed: EntityFilter) -> set[str]:
@@ -480,13 +448,3 @@ def test_a_deadline_ends_the_proof(indexes: list[Index]) -> None:
     assert isinstance(cancelled, DecodingCancelledError)
     assert answered.certified
     assert late.polls > 8
-
-
-def test_bounds_of_entities() -> None:
-    total, best = EntityScore(), EntityScore(takes_best=True)
-    assert best.bound(-3.0, 2, -1.0) == -1.0
-    assert best.bound(-0.5, 2, -1.0) == -0.5
-    assert best.bound(-3.0, 0, -1.0) == -3.0
-    assert total.bound(-3.0, 2, -1.0) == pytest.approx(np.log(np.exp(-3.0) + 2 * np.exp(-1.0)))
-    assert total.bound(-math.inf, 3, -1.0) == pytest.approx(-1.0 + math.log(3))
-    assert total.bound(-3.0, 0, -1.0) == -3.0

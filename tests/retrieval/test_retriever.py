@@ -131,26 +131,6 @@ def test_a_chosen_seed_is_reported_and_reproduces_and_beams_have_none(retriever:
         assert result.timings.total_ms == pytest.approx(result.timings.prefill_ms + result.timings.decode_ms)
 
 
-def test_mixed_batch_answers_each_as_if_alone(retriever: Retriever) -> None:
-    requests = [
-        RetrieveRequest("one", k=3, method="beam"),
-        RetrieveRequest("two", k=2, method="disc", seed=1),
-        RetrieveRequest("three", k=1, method="beam", beam_size=2, prompt="mention"),
-        RetrieveRequest("four", k=2, method="disc", seed=1, top_m=20),
-        RetrieveRequest("five", k=2, method="disc", seed=1, temperature=3.0, num_draws=1),
-        RetrieveRequest("six", k=4, prompt="mention"),
-        RetrieveRequest("seven", prompt="absent"),
-        RetrieveRequest("x " * 500),
-    ]
-    replies = retriever.retrieve_batch(requests)
-    for request, reply in zip(requests[:6], replies, strict=False):
-        assert_alike(retriever.retrieve_batch([request])[0], reply)
-    for reply, field in zip(replies[6:], ("prompt", "query"), strict=True):
-        assert isinstance(reply, InputError)
-        assert reply.field == field
-    assert retriever.retrieve_batch([]) == []
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -189,6 +169,11 @@ def test_longest_query_that_fits_is_answered_and_a_longer_one_names_both_numbers
         with pytest.raises(InputError) as error:
             retriever.retrieve(asked)
         assert str(error.value) == f"{place}: {message}"
+    wrong = RetrieveRequest(query + "$"), RetrieveRequest("x", prompt="absent")
+    replies = retriever.retrieve_batch([wrong[0], request, wrong[1]])
+    assert [getattr(reply, "field", None) for reply in replies] == ["query", None, "prompt"]
+    assert_alike(replies[1], result)
+    assert retriever.retrieve_batch([]) == []
 
 
 def test_link_uses_the_mention_template(retriever: Retriever) -> None:

@@ -48,7 +48,7 @@ def once(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 def anew(once: Retriever) -> Retriever:
     parts = (once.index, once.model, once.tokenizer, once.config)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("genret.retrieval.methods.batches.EntityScorer", Anew)
+        patch.setattr("genret.retrieval.retriever.EntityScorer", Anew)
         return Retriever(*parts, ranker=once.ranker, is_named=False)
 
 

@@ -444,21 +444,6 @@ def test_an_encoder_that_lies_elsewhere_must_be_the_one_that_made_the_vectors(
     assert "the vectors of" in record.getMessage()
 
 
-@settings(max_examples=50, deadline=None)
-@given(data=st.data())
-def test_rows_read_together_are_those_read_one_by_one(twelve: Setting, data: st.DataObject) -> None:
-    ranks = data.draw(st.lists(st.integers(0, twelve.index.num_rows - 1), max_size=40))
-    index = twelve.index
-    read = index.rows.token_ids_of(np.array(ranks, dtype=np.int64))
-    assert read == [index.row_token_ids(rank) for rank in ranks]
-
-
-@pytest.mark.parametrize("rank", [-1, 21, 2**40, -(2**40)])
-def test_a_rank_without_a_row_is_refused(twelve: Setting, rank: int) -> None:
-    with pytest.raises(ValueError, match=f"rank: expected 0 <= rank < 21, got {rank}$"):
-        twelve.index.rows.token_ids_of(np.array([3, rank], dtype=np.int64))
-
-
 PROBLEMS = {
     "missing": EvidenceMissingError("the index has no vectors"),
     "damaged": IndexChecksumError("vectors.faiss", "expected 1, got 2"),

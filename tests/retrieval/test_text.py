@@ -69,11 +69,6 @@ def test_bytes_stand_behind_other_text(text: str) -> None:
     assert PREFIXED.encode_bytes(b"\xff") is None
 
 
-def test_markup_finds_special_tokens() -> None:
-    assert TOKENIZER.encode_markup("<query>") == [SPECIAL_TOKENS.index("<query>")]
-    assert TOKENIZER.encode_markup(f"Paris{TITLE}")[-1] == SPECIAL_TOKENS.index(TITLE)
-
-
 def test_special_pieces_of_unigram_models_are_out_of_reach_of_text() -> None:
     tokenizer = TextTokenizer(unigram(), "</s>", "unigram")
     special = {0, 1, 4, tokenizer.token_id("<extra>")}

@@ -185,7 +185,13 @@ def test_a_batch_gives_everyone_their_own(retriever: Retriever) -> None:
         ScoreRequest("five", ("Paris",)),
         ScoreRequest("six " * 3, tuple(TITLES)),
     ]
+    prompts = retriever.model.prompts  # type: ignore[attr-defined]
+    prompts.clear()
+    (left,) = retriever.score_batch(requests[4:5], [cancelled])
+    assert isinstance(left, DecodingCancelledError)
+    assert not prompts
     replies = retriever.score_batch(requests, [None, None, CancelToken(), None, cancelled, None])
+    assert prompts == [4, 1, 1, 1, 1], "who has left is not computed, and each alone once logits break"
     kinds = [ScoreResult, ModelError, ScoreResult, InputError, DecodingCancelledError, ScoreResult]
     assert [type(reply) for reply in replies] == kinds
     for request, reply in zip(requests, replies, strict=True):
@@ -196,21 +202,6 @@ def test_a_batch_gives_everyone_their_own(retriever: Retriever) -> None:
     with pytest.raises(ModelError, match="NaN or infinite logits"):
         retriever.score(POISON, ["Paris"])
     assert retriever.score_batch([]) == []
-
-
-def test_who_has_left_is_not_computed(retriever: Retriever) -> None:
-    prompts = retriever.model.prompts  # type: ignore[attr-defined]
-    prompts.clear()
-    gone = CancelToken()
-    gone.cancel()
-    request = ScoreRequest("one", ("Paris", "Nile"))
-    (left,) = retriever.score_batch([request], [gone])
-    assert isinstance(left, DecodingCancelledError)
-    assert not prompts
-    left, stayed = retriever.score_batch([request, request], [gone, None])
-    assert isinstance(left, DecodingCancelledError)
-    assert isinstance(stayed, ScoreResult)
-    assert prompts == [1]
 
 
 @pytest.mark.parametrize("architecture", ["llama", "bart"])

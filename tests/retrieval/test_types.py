@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import math
 import re
 from dataclasses import FrozenInstanceError
@@ -16,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from genret.decoding import params
-from genret.retrieval.answers.answer_types import AnswerRequest, AnswerResult
+from genret.retrieval.answers.answer_types import AnswerRequest
 from genret.retrieval.arguments import INT64, options_of
 from genret.retrieval.errors import InputError, nearest
 from genret.retrieval.retriever import Retriever
@@ -98,7 +97,6 @@ ALONE = "explain: cannot be combined with adaptive or a beam_size above 1 with t
         ({"k": 2.0}, "k: must be an integer, got 2.0"),
         ({"k": True}, "k: must be an integer, got True"),
         ({"method": "best"}, "method: must be one of auto, beam, disc, shortlist; got 'best'"),
-        ({"shortlist_size": 0}, "shortlist_size: must be in [1, 2000], got 0"),
         ({"vector_weight": -1}, "vector_weight: must be in [0, 1000], got -1"),
         ({"shortlist_query": 3}, "shortlist_query: must be text, got int"),
         ({"shortlist_query": " "}, "shortlist_query: must not be empty"),
@@ -112,16 +110,12 @@ ALONE = "explain: cannot be combined with adaptive or a beam_size above 1 with t
         ({"explain": 1}, "explain: must be True or False, got 1"),
         ({"decoder": "disc", "beam_size": 65}, "beam_size: must be in [1, 64] with the method disc, got 65"),
         ({"beam_size": 0}, "beam_size: must be in [1, 1000], got 0"),
-        ({"num_draws": 0}, "num_draws: must be in [1, 256], got 0"),
-        ({"num_samples": 257}, "num_samples: must be in [1, 256], got 257"),
-        ({"top_m": 0}, "top_m: must be in [1, 2147483647], got 0"),
         ({"seed": 2**63}, f"seed: must be in [{-(2**63)}, {2**63 - 1}], got {2**63}"),
         ({"temperature": 0.0}, "temperature: must be in [0.01, 100], got 0.0"),
         ({"temperature": math.nan}, "temperature: must be in [0.01, 100], got nan"),
         ({"temperature": "hot"}, "temperature: must be a number, got 'hot'"),
         ({"method": "disc", "min_mass": -0.1}, "min_mass: must be in [0, 1], got -0.1"),
         ({"method": "disc", "min_mass": True}, "min_mass: must be a number, got True"),
-        ({"method": "disc", "adaptive": 1}, "adaptive: must be True or False, got 1"),
         (
             {"method": "disc", "adaptive": True, "beam_size": 2},
             "adaptive: excludes top_m and a beam_size above 1, got beam_size 2",
@@ -140,7 +134,6 @@ ALONE = "explain: cannot be combined with adaptive or a beam_size above 1 with t
             "num_samples: times num_draws times beam_size must be at most 8192, got 16384 "
             "(with num_draws 16 and beam_size 64)",
         ),
-        ({"exact": 1}, "exact: must be True or False, got 1"),
         ({"exact": True, "exact_budget": -1}, "exact_budget: must be in [0, 1000000], got -1"),
         ({"exact_budget": 5}, "exact_budget: needs exact, which is not asked for; got 5"),
         ({"length_penalty": 4.5}, "length_penalty: must be in [-4, 4], got 4.5"),
@@ -318,11 +311,6 @@ def test_what_is_left_open_has_a_value_in_force(
     assert (request.aggregation, request.budget) == (aggregation, budget)
 
 
-def test_memory_saved_is_what_a_cache_per_branch_takes_more() -> None:
-    assert KvShare(peak_bytes=100, per_branch_bytes=800).saved_bytes == 700
-    assert KvShare(peak_bytes=100, per_branch_bytes=80).saved_bytes == -20
-
-
 def test_what_is_in_force_with_each_method() -> None:
     auto, beam = RetrieveRequest("q"), RetrieveRequest("q", method="beam")
     disc = RetrieveRequest("q", decoder="disc", shortlist_query="words", vector_weight=2)
@@ -372,7 +360,6 @@ def test_a_mapping_is_kept_as_text_with_its_order() -> None:
     ("fields", "message"),
     [
         ({"query": ""}, "query: must not be empty"),
-        ({"query": 3}, "query: must be text, got int"),
         ({"schema": None}, "schema: needs either a schema or the name of one, got neither"),
         ({"schema_name": "x"}, "schema: needs either a schema or the name of one, got both"),
         ({"schema": 5}, "schema: must be JSON text, a mapping or a boolean, got int"),
@@ -381,9 +368,7 @@ def test_a_mapping_is_kept_as_text_with_its_order() -> None:
         ({"schema": "\ud800"}, "schema: not valid Unicode"),
         ({"method": "best"}, "method: must be one of greedy, sample, beam, disc; got 'best'"),
         ({"max_tokens": 0}, r"max_tokens: must be in \[1, 65536\], got 0"),
-        ({"max_tokens": 1.5}, "max_tokens: must be an integer, got 1.5"),
         ({"temperature": 0.0}, r"temperature: must be in \[0.01, 100\], got 0.0"),
-        ({"seed": 2**63}, "seed: must be in "),
         ({"beam_size": 0}, r"beam_size: must be in \[1, 1000\], got 0"),
         ({"num_draws": 257}, r"num_draws: must be in \[1, 256\], got 257"),
         ({"shortlist": -1}, r"shortlist: must be in \[0, 1000\], got -1"),
@@ -392,7 +377,6 @@ def test_a_mapping_is_kept_as_text_with_its_order() -> None:
         ({"formats": True}, "formats: must be one of assert, annotate; got True"),
         ({"extra_properties": "no"}, "extra_properties: must be one of allowed, declared; got 'no'"),
         ({"forced_spans": 1}, "forced_spans: must be True or False, got 1"),
-        ({"prompt": 1}, "prompt: must be text, got int"),
     ],
 )
 def test_what_is_wrong_is_named(fields: dict[str, Any], message: str) -> None:
@@ -412,9 +396,3 @@ def test_the_width_of_a_request_is_its_branches() -> None:
     widths = {"greedy": 1, "sample": 1, "beam": 7, "disc": 3}
     for method, width in widths.items():
         assert AnswerRequest("q", True, method=method, beam_size=7, num_draws=3).width == width
-
-
-def test_the_value_of_a_result_is_its_text_parsed() -> None:
-    result = AnswerResult("q", "greedy", '{"a": [1, null]}', (), logprob=-1.0, num_tokens=3)
-    assert result.value == {"a": [1, None]}
-    assert json.dumps(result.value) == result.text

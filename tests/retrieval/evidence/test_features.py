@@ -27,6 +27,7 @@ QUERIES = [
     "Straße Über 東京",
     "nothing like it",
     "?!",
+    "???",  # a name of one entity, and no mention of it elsewhere
 ]
 
 
@@ -61,7 +62,7 @@ class World:
         line_of = [int(self.index.entity(number).entity_id[1:]) for number in range(NUM_ENTITIES)]
         self.names = [self.names[line] for line in line_of]
         self.texts = [self.texts[line] for line in line_of]
-        self.punctuation, self.without_weight = line_of.index(3), line_of.index(5)
+        self.without_weight = line_of.index(5)
         self.evidence = evidence_of(
             self.index, folder / "fields", ("description", "plot"), sorted(self.queries.items())
         )
@@ -149,15 +150,6 @@ def test_features_of_names_are_the_largest_of_each(world: World, query: str) -> 
     np.testing.assert_allclose(
         _column(found, "names.length_long"), np.array(_column(found, "names.length")) * factor, rtol=1e-5
     )
-
-
-def test_a_name_of_punctuation_is_no_mention(world: World) -> None:
-    for query in ("is this the old town?", "?", "!!"):
-        (asked,) = world.evidence.ask([query])
-        found = world.evidence.features(asked, np.array([world.punctuation]))
-        assert _column(found, "names.mentioned") == [0.0]
-    (asked,) = world.evidence.ask(["???"])
-    assert _column(world.evidence.features(asked, np.array([world.punctuation])), "names.whole") == [1.0]
 
 
 @pytest.mark.parametrize("query", QUERIES)
@@ -291,8 +283,3 @@ def test_every_kind_proposes_by_words_and_by_letters(world: World) -> None:
                     expected |= {pairs[place][0] for place in _slow_best(masked, 3)}
             assert set(found.tolist()) == expected
             assert found.tolist() == sorted(found.tolist())
-
-
-def test_names_of_features_are_unique() -> None:
-    assert len(FEATURE_NUMBER) == len(FEATURES)
-    assert all(feature.meaning for feature in FEATURES)

@@ -82,28 +82,6 @@ def test_the_least_recently_used_goes_first() -> None:
     assert (len(cache), cache.size, cache.evictions) == (2, 2 * SIZE, 2)
 
 
-@pytest.mark.parametrize("bound", [0, SIZE - 1, SIZE])
-def test_a_filter_beyond_the_bound_is_used_not_kept_and_displaces_nothing(bound: int) -> None:
-    cache = cache_of(bound)
-    kept = [cache.get_or_make(key("a"), some_filter)] * (bound == SIZE)
-    one, other = (cache.get_or_make(key("large"), lambda: some_filter(10 * ROWS)) for _ in range(2))
-    assert one is not other
-    assert (cache.misses, len(cache), cache.size) == (3, len(kept), SIZE * len(kept))
-    assert [cache.get_or_make(key("a"), refuse) for _ in kept] == kept
-
-
-def test_what_cannot_be_made_leaves_no_trace() -> None:
-    cache = cache_of(2**20)
-
-    def fail() -> EntityFilter:
-        raise InputError("filter", "no")
-
-    with pytest.raises(InputError):
-        cache.get_or_make(key("a"), fail)
-    assert len(cache) == 0
-    cache.get_or_make(key("a"), some_filter)
-
-
 def test_several_threads() -> None:
     cache = cache_of(3 * SIZE)
 

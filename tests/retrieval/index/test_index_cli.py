@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from genret.decoding.trie.trie_arrays import derive_trie
 from genret.retrieval.errors import InputError
 from genret.retrieval.index.inspect_command import inspect_command, verify_command
-from genret.retrieval.index.manifest import Bucket
-from genret.retrieval.index.plots import IndexShape, TrieDepth, draw, human, paddings, plot_files, trie_levels
+from genret.retrieval.index.plots import IndexShape, TrieDepth, draw, human, trie_levels
 from genret.retrieval.index.reader import Index
 from genret.retrieval.index.summary import MAX_LINES, length_lines
 from tests.commands import json_of, refusal, run, succeed
@@ -133,14 +132,6 @@ def test_levels_are_those_counted_by_hand(rows: set[tuple[int, ...]]) -> None:
     assert max(level.max_children for level in levels) == trie.max_children
 
 
-def test_padding_counts_bytes_of_tokens() -> None:
-    stored = paddings((Bucket(2, 10), Bucket(3, 4), Bucket(7, 1)), item_bytes=2)
-    matrix = np.zeros((15, 7), dtype=np.uint16)
-    assert [p.bucket_bytes for p in stored] == [40, 24, 14]
-    assert [p.padded_bytes for p in stored] == [140, 56, 14]
-    assert sum(p.padded_bytes for p in stored) == matrix.nbytes
-
-
 def test_shape_of_an_index(index: Path) -> None:
     with Index.open(index) as opened:
         shape = IndexShape.of(opened)
@@ -172,20 +163,15 @@ def test_draws_the_smallest_indexes(tmp_path: Path, titles: list[str]) -> None:
 def test_the_same_index_gives_the_same_bytes(index: Path, tmp_path: Path) -> None:
     import matplotlib
 
+    (tmp_path / "first.d").mkdir()  # the suffix of a folder does not count
     with Index.open(index) as opened:
-        files = draw(opened, tmp_path / "first")
+        files = draw(opened, tmp_path / "first.d")
         first = [file.read_bytes() for file in files]
         assert [file.suffix for file in files] == [".png", ".svg"], "one of each kind"
         with matplotlib.rc_context({"axes.facecolor": "red", "svg.hashsalt": "another"}):
             second = [file.read_bytes() for file in draw(opened, tmp_path / "second")]
             assert matplotlib.rcParams["axes.facecolor"] == "red"
     assert first == second
-
-
-def test_the_suffix_of_a_folder_does_not_count(tmp_path: Path) -> None:
-    folder = tmp_path / "index.d"
-    folder.mkdir()
-    assert [file.suffix for file in plot_files(folder)] == [".png", ".svg"]
 
 
 def test_a_file_that_cannot_be_written_is_an_input_error(index: Path, tmp_path: Path) -> None:

@@ -33,7 +33,6 @@ from genret.retrieval.index.layout import EMBEDDER_FILE, VECTORS_FILE
 from genret.retrieval.index.manifest import Manifest
 from genret.retrieval.index.reader import Index
 from genret.retrieval.index.small_files import digest_bytes
-from genret.retrieval.index.summary import vector_facts, vector_lines
 from genret.retrieval.index.verification import verify
 from tests.commands import json_of, succeed
 from tests.index_fixtures import build, character_tokenizer
@@ -286,12 +285,6 @@ def folder(summary: BuildSummary) -> Path:
     return with_vectors(summary)
 
 
-def manifest_document(summary: BuildSummary) -> dict[str, Any]:
-    manifest = replace(summary.manifest, vectors=replace(ENTRY, columns=("kind",)))
-    parsed: dict[str, Any] = json.loads(manifest.to_bytes())
-    return parsed
-
-
 def test_the_manifest_says_what_the_vectors_are(summary: BuildSummary) -> None:
     without = summary.manifest.to_bytes()
     assert json.loads(without)["format_version"] == 6
@@ -313,12 +306,10 @@ def test_the_manifest_says_what_the_vectors_are(summary: BuildSummary) -> None:
         (lambda d: d["vectors"].pop("recall"), "vectors: expected the fields"),
         (lambda d: d["vectors"].update(when="now"), "vectors: expected the fields"),
         (lambda d: d["vectors"].update(recall=1), "recall: expected float, got 1"),
-        (lambda d: d["vectors"].update(recall="1.0"), "recall: expected float, got '1.0'"),
         (lambda d: d["vectors"].update(recall=1.5), r"vectors\.recall: expected 0 <= it <= 1, got 1\.5"),
         (lambda d: d["vectors"].update(recall=1e999), "Infinity is no number|not valid JSON|recall"),
         (lambda d: d["vectors"].update(count=5.0), "count: expected int, got 5.0"),
         (lambda d: d["vectors"].update(count=0), r"vectors\.count: expected at least 1"),
-        (lambda d: d["vectors"].update(count=-1), r"vectors\.count: expected 0 <= it"),
         (lambda d: d["vectors"].update(dimensions=0), r"vectors\.dimensions: expected 1 <= it <= 65536"),
         (lambda d: d["vectors"].update(method="magic"), r"vectors\.method: expected one of .* got 'magic'"),
         (lambda d: d["vectors"].update(kind="tree"), r"vectors\.kind: expected one of .* got 'tree'"),
@@ -327,22 +318,13 @@ def test_the_manifest_says_what_the_vectors_are(summary: BuildSummary) -> None:
         (lambda d: d["vectors"].update(columns=[["kind"]]), r"vectors\.columns"),
         (lambda d: d["vectors"].update(columns=["kind", "kind"]), "stands there twice"),
         (lambda d: d["vectors"].update(seed=1 << 63), r"vectors\.seed"),
-        (lambda d: d.pop("counts"), ""),
-        (lambda d: d.update(format="other"), ""),
-        (lambda d: d["counts"].update(extra=1), ""),
-        (lambda d: d["counts"].pop("nodes"), ""),
-        (lambda d: d["files"][0].update(bytes=1.5), ""),
-        (lambda d: d.update(stored_ids=1), ""),
-        (lambda d: d["rendering"].update(prefix=3), ""),
-        (lambda d: d["rendering"].update(unknown="x"), ""),
-        (lambda d: d["metadata"][0].update(type="date"), ""),
-        (lambda d: d.update(metadata=["kind"]), ""),
-        (lambda d: d["history"][0].update(added=-1), ""),
-        (lambda d: d["history"][0].pop("sources"), ""),
-        (lambda d: d["history"][0].update(when="now"), ""),
+        (lambda d: d["counts"].update(extra=1), "counts: expected the fields"),
+        (lambda d: d["counts"].pop("nodes"), "counts: expected the fields"),
+        (lambda d: d["rendering"].update(unknown="x"), "rendering: unknown keys"),
+        (lambda d: d["history"][0].pop("sources"), "missing field 'sources'"),
+        (lambda d: d["history"][0].update(when="now"), "history: expected the fields"),
         (lambda d: d.pop("weight_column"), "missing field 'weight_column'"),
         (lambda d: d.update(weight_column=1), "weight_column: expected str, got 1"),
-        (lambda d: d.update(weight_column=["area"]), r"weight_column: expected str, got \['area'\]"),
         (lambda d: d.update(weight_column="size"), r"of \['area'\], got 'size'"),
         (lambda d: d.update(weight_column="kind"), "expected a metadata column of numbers, .* got 'kind'"),
     ],
@@ -350,7 +332,7 @@ def test_the_manifest_says_what_the_vectors_are(summary: BuildSummary) -> None:
 def test_the_field_is_read_strictly(
     summary: BuildSummary, change: Callable[[dict[str, Any]], object], message: str
 ) -> None:
-    altered = manifest_document(summary)
+    altered = json.loads(replace(summary.manifest, vectors=replace(ENTRY, columns=("kind",))).to_bytes())
     Manifest.from_bytes(json.dumps(altered).encode())
     change(altered)
     with pytest.raises(IndexFormatError, match=rf"manifest\.json: .*({message})"):
@@ -473,7 +455,10 @@ def test_a_version_whose_vectors_are_damaged_is_published_anew(folder: Path, tmp
         assert not index.evidence_problems
 
 
-def test_inspect_says_what_the_vectors_are(folder: Path) -> None:
+def test_inspect_says_what_the_vectors_are(summary: BuildSummary) -> None:
+    assert json_of(inspect_command, summary.index, "--json")["vectors"] is None
+    assert "vectors" not in succeed(inspect_command, summary.index).stdout
+    folder = with_vectors(summary)
     facts = json_of(inspect_command, folder, "--json")["vectors"]
     assert facts["method"] == "lexical"
     assert facts["kind"] == "flat"
@@ -489,23 +474,6 @@ def test_inspect_says_what_the_vectors_are(folder: Path) -> None:
     (folder / VECTORS_FILE).write_bytes(b"")
     damaged = succeed(inspect_command, folder).stdout
     assert "vectors.faiss: UNUSABLE: the manifest says 25 bytes, got 0" in damaged
-
-
-def test_one_text_is_one_text(folder: Path) -> None:
-    with Index.open(folder) as index:
-        facts = vector_facts(index.manifest)
-    lines = vector_lines(facts | {"count": 1, "sample": 1, "recall_queries": 1, "recall": 1.0})
-    assert "dimensions: 1 text, " in lines[0]
-    assert lines[2].startswith("trained on 1 text; ")
-    assert lines[2].endswith("(1 text asked)")
-    many = vector_lines(facts | {"count": 1000, "sample": 900})
-    assert "dimensions: 1,000 texts, " in many[0]
-    assert many[2].startswith("trained on 900 texts; ")
-
-
-def test_inspect_says_that_there_are_none(summary: BuildSummary) -> None:
-    assert json_of(inspect_command, summary.index, "--json")["vectors"] is None
-    assert "vectors" not in succeed(inspect_command, summary.index).stdout
 
 
 WEIGHTED_LINES = ["title\tkind\tpopulation\tshare", "abc\tx\t12\t0.5", "bcd\ty\t\t0.0", "c\tz\t0\t"]

@@ -9,6 +9,7 @@ import shutil
 from itertools import pairwise
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -75,8 +76,9 @@ def test_trie_is_zero_copy_read_only_and_serves_the_decoder(summary: BuildSummar
 
 def test_numbers_out_of_range_are_value_errors(summary: BuildSummary) -> None:
     with Index.open(summary.index) as index:
-        for call in (index.row_token_ids, index.entities_of, index.surface):
-            for rank in (-1, index.num_rows):
+        calls: list[Any] = [index.row_token_ids, index.entities_of, index.surface]
+        for call in (*calls, lambda rank: index.rows.token_ids_of(np.array([3, rank]))):
+            for rank in (-1, index.num_rows, 2**40, -(2**40)):
                 with pytest.raises(ValueError, match="rank: expected 0 <= rank < 6"):
                     call(rank)
         for number in (-1, 3):
@@ -170,14 +172,6 @@ def test_few_ids_cost_no_pass_after_some(monkeypatch: pytest.MonkeyPatch) -> Non
     assert entities.find(ids[::-1]).tolist() == list(range(999, -1, -1))  # many ids: one pass is less
     assert len(passes[-1][1]) == 1000
     assert entities.find([]).tolist() == []
-
-
-def test_columns_of_other_types_are_refused() -> None:
-    with pytest.raises(ValueError, match="expected strings without nulls, got int64"):
-        IdLookup(pa.chunked_array([pa.array([1, 2])]))
-    with pytest.raises(ValueError, match="with 1"):
-        IdLookup(pa.chunked_array([pa.array(["a", None])]))
-    assert IdLookup(pa.chunked_array([], type=pa.string())).find(pa.array(["a"]))[0].tolist() == [-1]
 
 
 LETTERS = "abcdefghij"

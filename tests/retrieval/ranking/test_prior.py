@@ -17,7 +17,7 @@ import torch
 from genret.decoding.model.hf_model import HFLanguageModel
 from genret.index_builder.build_options import EvidenceOptions
 from genret.retrieval.errors import IndexFormatError, ModelError
-from genret.retrieval.evidence.evidence import FEATURE_NUMBER, Evidence, open_evidence
+from genret.retrieval.evidence.evidence import Evidence, open_evidence
 from genret.retrieval.index.layout import PRIOR_FILE
 from genret.retrieval.index.priors import Prior, priors_to_bytes, read_priors
 from genret.retrieval.index.reader import Index
@@ -373,10 +373,3 @@ def test_the_fitted_weight_takes_back_what_short_and_common_titles_are_given(tmp
     assert hits[0] < 0.5
     assert hits[1] > 0.9
     world.index.close()
-
-
-def test_rankings_without_it_read_as_before() -> None:
-    data = (Path(__file__).parents[3] / "data" / "ranking.json").read_bytes()
-    for ranking in Rankings.from_bytes(data).fitted.values():
-        assert ranking.weights[FEATURE_NUMBER["model.prior"]] == 0
-        assert "model.prior" not in ranking.to_json()["weights"]

@@ -282,12 +282,6 @@ def test_the_table_of_features_is_that_of_the_code() -> None:
     assert rows == [(name, meaning) for name, meaning in told if not name.endswith("_long")]
 
 
-def test_every_feature_of_names_stands_there_a_second_time() -> None:
-    names = [feature.name for feature in FEATURES if feature.kind == "names"]
-    plain = [name for name in names if not name.endswith("_long")]
-    assert names == [*plain, *(f"{name}_long" for name in plain)]
-
-
 def test_shares_of_made_queries_are_those_of_the_code() -> None:
     rows = re.findall(r"^\| ([^|`]*) \| (\d+) \|$", PAGE, re.MULTILINE)
     assert rows == [(name, str(share)) for name, share, _ in NAME_RECIPES]

@@ -124,20 +124,6 @@ def test_a_query_of_nothing_takes_the_first_entities(wish: str) -> None:
             case.searcher.similarities(case.query, np.array([3, number]))
 
 
-@pytest.mark.parametrize("wish", ["flat", "hnsw"])
-def test_many_texts_of_one_entity_leave_room_for_the_others(wish: str) -> None:
-    vectors = np.zeros((600, WIDTH), np.float32)
-    vectors[:, 0] = 1
-    vectors[500:, 1] = 1
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    numbers = np.concatenate([np.zeros(500, np.int64), np.arange(1, 101)])
-    index = new_index(wish, wish, WIDTH, 600, 0)
-    index.add_with_ids(vectors, numbers)
-    searcher = VectorSearcher(index, 101, 64)
-    found = searcher.search(np.eye(1, WIDTH, dtype=np.float32)[0], 5)
-    assert found.entities.tolist() == [0, 1, 2, 3, 4]
-
-
 @settings(max_examples=60, deadline=None)
 @given(
     wish=st.sampled_from(WISHES),
