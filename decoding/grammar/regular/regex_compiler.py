@@ -128,7 +128,7 @@ def language(
     if not builder.looks:
         return Dfa(*nfa.determinise(start, WORD, before, absorbing))
     runs = _Runs(nfa, builder.looks, sure, absorbing)
-    first = (frozenset([(start, _NO_LOOKAHEADS)]), before, runs.at_begin)
+    first: _Key = (frozenset([(start, _NO_LOOKAHEADS)]), before, runs.at_begin)
     rows, labels = canonical(*explored(first, runs.expand, lambda key: len(key[0])))
     return Dfa(over_symbols(rows, runs.parts), labels)
 

@@ -26,7 +26,7 @@ from genret.decoding.sorted_texts import SortedTexts, TextBatches
 from genret.index_builder.merge import title_order
 from tests.grammar_oracle import HUGE, OPTIONS, array, brute_force, record, unpacked, walked, walked_states
 from tests.json_tokenizers import leaves
-from tests.leaf_oracle import after, check_tokens, tokens_in
+from tests.leaf_oracle import Found, after, check_tokens, in_threads, tokens_in, tokens_of
 
 Json = Any
 # Quotes, backslashes, control characters, characters beyond the first plane, beginnings of one another, equal
@@ -420,6 +420,9 @@ def test_a_subset_is_a_set_of_its_own(texts: list[str], data: st.DataObject) -> 
 def test_texts_have_the_one_spelling_of_json() -> None:
     for number in range(0x250):
         assert b'"' + spelled(chr(number).encode()) + b'"' == written(chr(number))
+    leaf = leaf_of(['a"b', "a/b", "é", "\x1f", "\n", "\x7f"], SEARCHERS[1])
+    for other in ("a\\u0022b", "a\\/b", "\\u00e9", "\\u001F", "\\u000a", "\\u007f", "\x1f"):
+        assert after(leaf, f'"{other}"'.encode()) < 0
 
 
 @pytest.mark.parametrize("number", [0, 1])
@@ -460,6 +463,19 @@ def test_an_order_that_is_none_leads_to_nonsense_and_no_further(number: int) -> 
             after_bytes = {leaf.step(state, byte) for byte in range(256)} - known - {-1}
             states += sorted(after_bytes)[: 200 - len(states)]
             known |= after_bytes
+
+
+def test_threads_find_the_same() -> None:
+    texts = [f"{a}{b}{c}" for a in "abcdef" for b in "abcdefgh" for c in 'abcdefghijklmnop"\\\n']
+    alone, shared = (leaf_of(texts, SEARCHERS[1], 64) for _ in range(2))
+    prefixes = [written(text)[:length] for text in texts[::7] for length in range(6)]
+
+    def walk(leaf: TextLeaf) -> list[Found]:
+        states = [after(leaf, prefix) for prefix in prefixes]
+        return [tokens_of(leaf.tokens(state, VOCABULARY.root)) for state in states]
+
+    expected = walk(alone)
+    assert all(found == expected for found in in_threads(lambda: walk(shared), 4))
 
 
 def brute(texts: list[bytes], begin: int, end: int, depth: int) -> bytes:
