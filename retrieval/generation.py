@@ -163,7 +163,7 @@ class _Writer:
     def write(
         self, prompts: Any, constraint: Constraint, max_tokens: int, batch_size: int, is_free: bool = False
     ) -> list[list[GeneratedText]]:
-        from genret.decoding.row_scores import DEFAULT_MAX_LOGITS_BYTES as MAX_LOGITS_BYTES
+        from genret.decoding.row_scores import MAX_LOGITS_BYTES
 
         asked = [prompts] if isinstance(prompts, str) else prompts
         if not isinstance(asked, Iterable):
