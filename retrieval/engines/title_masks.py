@@ -68,11 +68,7 @@ class TitleArguments:
 
     @classmethod
     def of(cls, extra: dict[str, Any] | None) -> TitleArguments | None:
-        """Read the arguments of a request; None: it has none of ours.
-
-        Raises:
-            InputError: one is unknown, missing or out of range.
-        """
+        """Read the arguments of a request, None without any; InputError for unknown or wrong ones."""
         mine = {name: value for name, value in (extra or {}).items() if name.startswith("genret")}
         if not mine:
             return None
