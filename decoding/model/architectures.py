@@ -330,12 +330,7 @@ def describe_positions(model: PreTrainedModel) -> str:
 
 
 def writable_tokens(model: PreTrainedModel) -> Tensor:
-    """Return the ids that the model both reads and writes, without padding, which some models do not count as
-    text.
-
-    Returns:
-        Shape: (n,), int64.
-    """
+    """Return the ids, (n,), that the model reads and writes, without padding, which to some is no text."""
     ids = torch.arange(min(input_vocab_size(model), vocab_size(model)))
     padding = getattr(text_config(model.config), "pad_token_id", None)
     return ids if padding is None else ids[ids != padding]
