@@ -55,8 +55,7 @@ class Constraint(Protocol):
         """Return every allowed continuation of every state. `states` shape: (n,), int64."""
 
     def verify(self, states: Tensor, token_ids: Tensor) -> Tensor:
-        """Check M candidate tokens per state (parallel prefix verification); -1 if a token does not continue
-        the prefix.
+        """Check M candidates per state (parallel prefix verification); -1 if one does not continue it.
 
         Shapes: states (n,), token_ids (n, M); returns (n, M), int64.
         """

@@ -1,15 +1,4 @@
-"""Errors of `decoding`.
-
-DecodingError
-├── InvalidLogitsError       the model returned NaN or +inf
-├── ModelLoadError           no usable checkpoint at the given path or hub id
-├── UnsupportedModelError    the architecture cannot be decoded exactly
-├── KernelsError             the trie's kernels asked for cannot run here
-├── EngineError              an engine that runs the model elsewhere failed or is not there
-├── PromptTooLongError       prompt + longest title do not fit the model's positions
-└── DecodingCancelledError   the caller asked to stop
-    └── DeadlineExceededError
-"""
+"""Errors of `decoding`: a flat tree below `DecodingError`, and below `DecodingCancelledError` one more."""
 
 from __future__ import annotations
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +22,8 @@ from genret.decoding.errors import InvalidLogitsError
 class Event(Protocol):
     """A mark in a device's queue of work."""
 
-    def record(self) -> None:
-        """Put the mark behind everything queued so far."""
+    def record(self, stream: Any) -> None:
+        """Put the mark behind everything queued so far; None: in no stream of CUDA."""
 
     def query(self) -> bool:
         """Whether the device has passed the mark."""
@@ -38,8 +37,7 @@ _Slot = tuple[Tensor, npt.NDArray[np.bool_], Event | None]
 
 
 class LateFlag:
-    """A few booleans, put by the device once per step and read by the host when they have arrived, on a CPU
-    at once.
+    """A few booleans, put by the device once per step and read by the host when they have arrived.
 
     At most `lag` answers are under way besides the newest. A host further ahead waits for the oldest, while
     the device still works on the later steps: it does not run dry, and the host queues at most lag + 1
@@ -53,7 +51,8 @@ class LateFlag:
             raise ValueError(f"lag must be 0 or more, got {lag}")
         on_cuda = device.type == "cuda"
         if new_event is None and on_cuda:
-            new_event = partial(_CudaEvent, device)
+            new_event = torch.cuda.Event
+        self._cuda = device if on_cuda else None
         # An event is recorded again only after its answer was read, so lag + 1 of each are enough.
         buffers = [torch.empty(size, dtype=torch.bool, pin_memory=on_cuda) for _ in range(lag + 1)]
         # Read through NumPy: a value in the host's own memory needs no operation of torch.
@@ -70,7 +69,7 @@ class LateFlag:
         slot = self._free.popleft()
         slot[0].copy_(flags, non_blocking=True)
         if slot[2] is not None:
-            slot[2].record()
+            slot[2].record(self._cuda and torch.cuda.current_stream(self._cuda))
         self._under_way.append(slot)
 
     def latest(self) -> tuple[bool, ...] | None:
@@ -97,8 +96,7 @@ class LateFlag:
 def goes_on(flags: tuple[bool, ...] | None, place: str) -> bool:
     """Return the first of the late flags (running, broken logits), True before any has arrived.
 
-    Raises:
-        InvalidLogitsError: the second flag is set; `place` says where.
+    InvalidLogitsError if the second is set; `place` says where.
     """
     if flags is None:
         return True
@@ -106,20 +104,3 @@ def goes_on(flags: tuple[bool, ...] | None, place: str) -> bool:
     if broken:
         raise InvalidLogitsError(f"the model returned NaN or infinite logits on {place}")
     return running
-
-
-class _CudaEvent:
-    """A mark in the current stream of a CUDA device."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-
-    def record(self) -> None:
-        self._event.record(torch.cuda.current_stream(self._device))
-
-    def query(self) -> bool:
-        return bool(self._event.query())  # type: ignore[no-untyped-call]
-
-    def synchronize(self) -> None:
-        self._event.synchronize()

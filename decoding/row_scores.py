@@ -23,7 +23,7 @@ from genret.decoding.row_trees import Ints, NodeSpan, RowLayout, take_nodes
 from genret.decoding.stopping import StopPoll
 
 # Bound on the logits of one forward: larger trees are written in several, parents before children.
-DEFAULT_MAX_LOGITS_BYTES = 256 * 2**20
+MAX_LOGITS_BYTES = 256 * 2**20
 # Most nodes of one forward, however small the vocabulary: more take more memory and save no time.
 _MOST_NODES = 2048
 # Logits whose normalisers a device other than a CPU computes at once.
@@ -47,7 +47,6 @@ def score_rows(
     rows: Sequence[Sequence[Sequence[int]]],
     cancel: Sequence[CancelToken | None] | None = None,
     room: Sequence[int | None] | None = None,
-    max_logits_bytes: int = DEFAULT_MAX_LOGITS_BYTES,
 ) -> list[RowScores | DecodingCancelledError]:
     """Score given rows behind every prompt of a session.
 
@@ -57,7 +56,6 @@ def score_rows(
             allowed. Tokens are ids of the vocabulary. Length Q.
         cancel: Cancel tokens, one per query, polled between forwards.
         room: Most tokens that may follow each prompt; None without bound.
-        max_logits_bytes: Bound on the logits of one forward.
 
     Returns:
         Per query its scores, or why it was ended.
@@ -72,8 +70,6 @@ def score_rows(
     for name, given in (("rows", rows), ("cancel", cancel), ("room", room)):
         if given is not None and len(given) != num_queries:
             raise ValueError(f"{name} must have one entry per query, {num_queries}, got {len(given)}")
-    if max_logits_bytes < 1:
-        raise ValueError(f"max_logits_bytes must be at least 1, got {max_logits_bytes}")
     bounds: Sequence[int | None] = [None] * num_queries if room is None else room
     fitting = [
         list(of_query) if most is None else [row for row in of_query if len(row) <= most]
@@ -82,7 +78,7 @@ def score_rows(
     layout = RowLayout.of(fitting, vocab_size)
     stop = StopPoll(num_queries, cancel, None, session.root_logits.device)
     stop.poll()
-    nodes_at_once = max_logits_bytes // (vocab_size * session.root_logits.element_size())
+    nodes_at_once = MAX_LOGITS_BYTES // (vocab_size * session.root_logits.element_size())
     steps = _Steps(layout)
     steps.ask_prompts(session.root_logits)
     writer = session.tree_writer(layout.trees)
@@ -116,9 +112,8 @@ class _Steps:
 
     def ask_prompts(self, root_logits: Tensor) -> None:
         """Take the steps behind the prompts. Shape: (Q, V)."""
-        steps = self._layout.steps_behind_prompts
-        queries = -1 - self._layout.step_nodes[steps]
-        self._take(root_logits, np.arange(steps.start, steps.stop), queries)
+        steps = np.arange(np.searchsorted(self._layout.step_nodes, 0))
+        self._take(root_logits, steps, -1 - self._layout.step_nodes[steps])
 
     def ask(self, logits: Tensor, spans: Sequence[NodeSpan]) -> None:
         """Take the steps behind the nodes of a forward. Shape: (P, V)."""

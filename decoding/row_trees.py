@@ -96,27 +96,22 @@ class RowLayout:
         there = columns < lengths[:, None]
         table[there] = tokens
         order = np.lexsort((*np.ascontiguousarray(table.T)[::-1], queries))
-        ordered = _SortedRows(table[order], lengths[order], queries[order])
-        trees, nodes = ordered.trees(len(counts))
-        is_new = (columns >= ordered.shared[:, None]) & there[order]
-        behind = np.where(columns > 0, _above(nodes), -1 - ordered.queries[:, None])[is_new]
+        ordered, owners = table[order], queries[order]
+        trees, nodes, shared = _trees(ordered, lengths[order], owners, len(counts))
+        is_new = (columns >= shared[:, None]) & there[order]
+        behind = np.where(columns > 0, _above(nodes), -1 - owners[:, None])[is_new]
         by_node = np.argsort(behind, kind="stable")
         places = np.empty_like(by_node)
         places[by_node] = np.arange(len(by_node))
         row_steps = np.empty(table.shape, dtype=np.int64)
         row_steps[order] = _numbers(is_new)
-        step_tokens = ordered.table[is_new][by_node]
+        step_tokens = ordered[is_new][by_node]
         return cls(trees, behind[by_node], step_tokens, places[row_steps[there]], starts)
 
     def steps_behind(self, span: NodeSpan) -> slice:
         """Return the steps behind the nodes of a span."""
         first, end = np.searchsorted(self.step_nodes, [span.first, span.end])
         return slice(int(first), int(end))
-
-    @property
-    def steps_behind_prompts(self) -> slice:
-        """The steps behind the prompts."""
-        return slice(0, int(np.searchsorted(self.step_nodes, 0)))
 
     def row_sums(self, of_steps: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the sums over the steps of every row. Shapes: (E,) to (R,)."""
@@ -125,43 +120,37 @@ class RowLayout:
         return np.add.reduceat(of_steps[self.row_steps], self.row_starts[:-1])
 
 
-class _SortedRows:
-    """Rows of all queries in lexicographic order, query by query.
+def _trees(table: Ints, lengths: Ints, queries: Ints, num_queries: int) -> tuple[RowTrees, Ints, Ints]:
+    """Build the trees of rows in lexicographic order, query by query.
 
-    `table` holds their tokens, -1 behind the end of a row, (R, longest); `shared`, (R,), how many leading
-    tokens a row shares with the row before, of the same query.
+    `table` holds their tokens, -1 behind the end of a row, (R, longest). Also returns the node of every token
+    but the last ones of rows, (R, longest), and how many leading tokens a row shares with the row before, of
+    the same query, (R,).
     """
-
-    def __init__(self, table: Ints, lengths: Ints, queries: Ints) -> None:
-        self.table, self.queries = table, queries
-        self._lengths = lengths
-        alike = (table[1:] == table[:-1]) & (table[1:] >= 0) & (queries[1:] == queries[:-1])[:, None]
-        self.shared = np.zeros(len(table), dtype=np.int64)
-        self.shared[1:] = np.logical_and.accumulate(alike, axis=1).sum(axis=1)
-
-    def trees(self, num_queries: int) -> tuple[RowTrees, Ints]:
-        """Return the trees, and the node of every token but the last ones of rows, (R, longest)."""
-        columns, before = np.arange(self.table.shape[1]), np.zeros_like(self._lengths)
-        before[1:] = self._lengths[:-1]
-        # The last token of the row before is no node of it, and so not shared.
-        known = np.minimum(self.shared, np.maximum(before - 1, 0))
-        inner = columns < self._lengths[:, None] - 1
-        is_new = inner & (columns >= known[:, None])
-        nodes, owners = _numbers(is_new), np.broadcast_to(self.queries[:, None], inner.shape)
-        rows = np.broadcast_to(np.arange(len(self.table))[:, None], inner.shape)
-        last = np.zeros(int(is_new.sum()), dtype=np.int64)
-        last[nodes[inner]] = rows[inner]  # the last row below each node, since rows ascend
-        sizes = np.bincount(owners[is_new], minlength=num_queries)
-        repeated = (self.shared == self._lengths) & (before == self._lengths)
-        trees = RowTrees(
-            tokens=self.table[is_new],
-            parents=_above(nodes)[is_new],
-            depths=np.broadcast_to(columns + 1, inner.shape)[is_new],
-            ends=is_new.sum(axis=1).cumsum()[last],
-            offsets=np.concatenate([[0], sizes.cumsum()]).astype(np.int64),
-            widths=tuple(np.bincount(self.queries[~repeated], minlength=num_queries).tolist()),
-        )
-        return trees, nodes
+    alike = (table[1:] == table[:-1]) & (table[1:] >= 0) & (queries[1:] == queries[:-1])[:, None]
+    shared, before = np.zeros_like(lengths), np.zeros_like(lengths)
+    shared[1:] = np.logical_and.accumulate(alike, axis=1).sum(axis=1)
+    before[1:] = lengths[:-1]
+    # The last token of the row before is no node of it, and so not shared.
+    known = np.minimum(shared, np.maximum(before - 1, 0))
+    columns = np.arange(table.shape[1])
+    inner = columns < lengths[:, None] - 1
+    is_new = inner & (columns >= known[:, None])
+    nodes, owners = _numbers(is_new), np.broadcast_to(queries[:, None], inner.shape)
+    rows = np.broadcast_to(np.arange(len(table))[:, None], inner.shape)
+    last = np.zeros(int(is_new.sum()), dtype=np.int64)
+    last[nodes[inner]] = rows[inner]  # the last row below each node, since rows ascend
+    sizes = np.bincount(owners[is_new], minlength=num_queries)
+    repeated = (shared == lengths) & (before == lengths)
+    trees = RowTrees(
+        tokens=table[is_new],
+        parents=_above(nodes)[is_new],
+        depths=np.broadcast_to(columns + 1, inner.shape)[is_new],
+        ends=is_new.sum(axis=1).cumsum()[last],
+        offsets=np.concatenate([[0], sizes.cumsum()]).astype(np.int64),
+        widths=tuple(np.bincount(queries[~repeated], minlength=num_queries).tolist()),
+    )
+    return trees, nodes, shared
 
 
 def _numbers(is_new: NDArray[np.bool_]) -> Ints:

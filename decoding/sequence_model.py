@@ -16,7 +16,13 @@ import torch
 from torch import Tensor
 
 from genret.decoding.errors import PromptTooLongError
-from genret.decoding.language_model import KvUsage, PromptPrefix
+from genret.decoding.language_model import (
+    KvUsage,
+    PromptPrefix,
+    check_continuations,
+    check_prefix,
+    check_prompts,
+)
 from genret.decoding.row_trees import NodeSpan, RowTrees
 from genret.decoding.side_by_side import current_call
 
@@ -110,13 +116,7 @@ class SequenceModel:
     def prefill(
         self, prompts: Sequence[Sequence[int]], prefix: PromptPrefix | None = None
     ) -> SequenceSession:
-        """Ask for the logits behind every prompt; see `LanguageModel.prefill`.
-
-        Raises:
-            PromptTooLongError: a prompt is longer than `max_prompt_tokens`.
-            ValueError: no prompts, an empty one, a token outside the vocabulary, or a prompt that does not
-                continue the prefix.
-        """
+        """Ask for the logits behind every prompt; see `LanguageModel.prefill`."""
         return SequenceSession(self, self._checked(prompts, prefix))
 
     def prefill_chains(
@@ -126,16 +126,8 @@ class SequenceModel:
         return SequenceChains(self, self._checked(prompts, prefix))
 
     def share_prefix(self, token_ids: Sequence[int]) -> SequencePrefix:
-        """Return the prefix; nothing is run, as the engine finds shared prefixes itself.
-
-        Raises:
-            PromptTooLongError: it leaves no room for another token.
-        """
-        if len(token_ids) >= self.max_prompt_tokens:
-            raise PromptTooLongError(
-                f"a prefix of {len(token_ids)} tokens leaves no room for another token, the engine takes at "
-                f"most {self.max_prompt_tokens}"
-            )
+        """Return the prefix; nothing is run, as the engine finds shared prefixes itself."""
+        check_prefix(token_ids, self.vocab_size, self.max_prompt_tokens)
         return SequencePrefix(token_ids)
 
     def logits(self, paths: Sequence[Path]) -> Tensor:
@@ -152,43 +144,35 @@ class SequenceModel:
         return logits
 
     def _checked(self, prompts: Sequence[Sequence[int]], prefix: PromptPrefix | None) -> list[Path]:
-        if not prompts:
-            raise ValueError("prefill needs at least one prompt, got none")
-        shared = () if prefix is None else prefix.token_ids
-        for number, prompt in enumerate(prompts):
-            if not prompt:
-                raise ValueError(f"prompt {number} is empty")
-            if min(prompt) < 0 or max(prompt) >= self.vocab_size:
-                raise ValueError(
-                    f"token ids must be in [0, {self.vocab_size}), prompt {number} has "
-                    f"{min(prompt)} to {max(prompt)}"
-                )
-            if len(prompt) > self.max_prompt_tokens:
-                raise PromptTooLongError(
-                    f"prompt {number} has {len(prompt)} tokens, the engine takes at most "
-                    f"{self.max_prompt_tokens}"
-                )
-            if tuple(prompt[: len(shared)]) != shared or (shared and len(prompt) == len(shared)):
-                raise ValueError(f"prompt {number} does not continue the prefix of {len(shared)} tokens")
+        check_prompts(prompts, self.vocab_size, self.max_prompt_tokens)
+        if prefix is not None:
+            check_continuations(prefix.token_ids, prompts)
         return [tuple(prompt) for prompt in prompts]
 
 
-class SequenceSession:
-    """The branches of a batch of prompts, as the tokens that each wrote (`DecodeSession`)."""
+class _Prompted:
+    """Prompts of a batch, with the logits behind them."""
 
     def __init__(self, model: SequenceModel, prompts: list[Path], root_logits: Tensor | None = None) -> None:
         self._model = model
         self._prompts = prompts
         self.root_logits = model.logits(prompts) if root_logits is None else root_logits
-        self._keeps_levels = False
-        # Per depth and query the path of every branch; None for padding. Of a depth that is no longer needed
-        # nothing is left.
-        self._levels: list[list[list[Path | None]]] = []
 
     @property
     def usage(self) -> KvUsage:
         """Nothing: keys and values are the engine's."""
         return KvUsage()
+
+
+class SequenceSession(_Prompted):
+    """The branches of a batch of prompts, as the tokens that each wrote (`DecodeSession`)."""
+
+    def __init__(self, model: SequenceModel, prompts: list[Path], root_logits: Tensor | None = None) -> None:
+        super().__init__(model, prompts, root_logits)
+        self._keeps_levels = False
+        # Per depth and query the path of every branch; None for padding. Of a depth that is no longer needed
+        # nothing is left.
+        self._levels: list[list[list[Path | None]]] = []
 
     def keep_levels(self) -> None:
         """Keep the branches of every depth; see `DecodeSession.keep_levels`."""
@@ -234,11 +218,11 @@ class SequenceSession:
             raise ValueError(f"one tree per query, {len(self._prompts)}, got {trees.num_queries}")
         return SequenceTrees(self._model, self._prompts, trees)
 
-    def select(self, queries: Sequence[int], branches: bool = False) -> SequenceSession:
+    def select(self, queries: Sequence[int], branches: bool = False) -> Self:
         """Return a session over some of the queries; see `DecodeSession.select`."""
         numbers = list(queries)
         prompts = [self._prompts[query] for query in numbers]
-        other = SequenceSession(self._model, prompts, self.root_logits[numbers])
+        other = type(self)(self._model, prompts, self.root_logits[numbers])
         if branches:
             other._keeps_levels = self._keeps_levels
             other._levels = [[list(level[query]) for query in numbers if level] for level in self._levels]
@@ -268,19 +252,12 @@ class SequenceTrees:
         return self._model.logits([path for span in spans for path in self._paths[span.first : span.end]])
 
 
-class SequenceChains:
+class SequenceChains(_Prompted):
     """One text per query, as its tokens (`ChainSession`)."""
 
     def __init__(self, model: SequenceModel, prompts: list[Path], root_logits: Tensor | None = None) -> None:
-        self._model = model
-        self._prompts = prompts
-        self.root_logits = model.logits(prompts) if root_logits is None else root_logits
+        super().__init__(model, prompts, root_logits)
         self._texts: list[Path] = [() for _ in prompts]
-
-    @property
-    def usage(self) -> KvUsage:
-        """Nothing: keys and values are the engine's."""
-        return KvUsage()
 
     @property
     def lengths(self) -> tuple[int, ...]:

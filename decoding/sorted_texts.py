@@ -69,8 +69,7 @@ class TextBatches:
         return self.data[batch][begin:end].tobytes()
 
     def units(self, of_bytes: bool) -> list[bytes]:
-        """Return the distinct bytes, or distinct characters, of all texts, ascending. One pass over the
-        bytes.
+        """Return the distinct bytes, or characters, of all texts, ascending. One pass over the bytes.
 
         A byte that is no part of UTF-8 is a character of its own.
         """
@@ -106,8 +105,7 @@ class TextBatches:
     def words(
         self, numbers: npt.NDArray[np.integer], depth: int | Longs
     ) -> tuple[npt.NDArray[np.uint64], Longs]:
-        """Read eight bytes of each text from a depth on (of all texts or of each), first byte on top, zeros
-        behind the end.
+        """Read eight bytes of each text from a depth on, first byte on top, zeros behind the end.
 
         Returns the words, (n,), uint64, and how many of their bytes are the text's, (n,), int64.
         """

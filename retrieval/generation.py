@@ -164,7 +164,7 @@ class _Writer:
         self, prompts: Any, constraint: Constraint, max_tokens: int, batch_size: int, is_free: bool = False
     ) -> list[list[GeneratedText]]:
         from genret.decoding.beam_search import beam_search
-        from genret.decoding.row_scores import DEFAULT_MAX_LOGITS_BYTES as MAX_LOGITS_BYTES
+        from genret.decoding.row_scores import MAX_LOGITS_BYTES
 
         asked = [prompts] if isinstance(prompts, str) else prompts
         if not isinstance(asked, Iterable):

@@ -17,10 +17,9 @@ from genret.decoding.counter_rng import uniforms
 from genret.decoding.disc import DiscResult
 from genret.decoding.disc.draws import ACCEPT, CHOOSE, FIRST, SECOND, DrawBatch
 from genret.decoding.disc.static_proposer import DrawWalk, Step
-from genret.decoding.language_model import PromptPrefix
 from genret.decoding.params import DiscParams
 from genret.decoding.stopping import StopPoll
-from tests.fakes import TableModel, TableSession, all_sequences, end_with, normalise
+from tests.fakes import TableModel, all_sequences, end_with, normalise
 
 Row = tuple[int, ...]
 
@@ -107,26 +106,11 @@ class CountingModel(TableModel):
         self.nodes: list[tuple[Row, Row]] = []
         self.num_forwards = 0
 
-    def prefill(self, prompts: Sequence[Sequence[int]], prefix: PromptPrefix | None = None) -> TableSession:
-        return _CountingSession(self, prompts)
-
-
-class _CountingSession(TableSession):
-    _model: CountingModel
-
-    def select(self, queries: Sequence[int], branches: bool = False) -> TableSession:
-        other = super().select(queries, branches)
-        other.__class__ = _CountingSession
-        return other
-
-    def step(self, parents, token_ids, depth=None):
-        self._model.num_forwards += 1
-        return super().step(parents, token_ids, depth)
-
-    def _logits(self, query, branch):
-        if branch is not None:
-            self._model.nodes.append((self._prompts[query], branch))
-        return super()._logits(query, branch)
+    def next_logits(self, sequences: Sequence[tuple[object, ...]]) -> Tensor:
+        written = [(sequence[0], sequence[1:]) for sequence in sequences if len(sequence) > 1]
+        self.nodes += written
+        self.num_forwards += bool(written)
+        return super().next_logits(sequences)
 
 
 class ByHand:

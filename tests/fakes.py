@@ -10,6 +10,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,139 +18,24 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from benchmarks.harness.stepped_trees import SteppedTrees
 from genret.decoding.cancellation import CancelToken
 from genret.decoding.constraints import Constraint
-from genret.decoding.language_model import KvUsage, PromptPrefix
-from genret.decoding.row_trees import RowTrees
+from genret.decoding.language_model import PromptPrefix, check_continuations
+from genret.decoding.sequence_model import SequenceChains, SequenceSession
 from genret.retrieval.index.reader import Index
 
 LogitsFunction = Callable[[tuple[int, ...], tuple[int, ...]], Tensor]
 
 
-class TableSession:
-    """A session over a function (prompt, written tokens) -> logits; keeps what every branch wrote.
+class TableSession(SequenceSession):
+    """A session of a `TableModel` that counts its steps and the branches it writes."""
 
-    Padding branches hold None, and so do branches below them.
-    """
-
-    def __init__(self, model: TableModel, prompts: Sequence[Sequence[int]]) -> None:
-        self._model = model
-        self._prompts = [tuple(p) for p in prompts]
-        self.num_forwards = 0
-        self.num_nodes = 0
-        self._keeps_levels = False
-        # What the branches of every level wrote, per query; without keep_levels of the last level alone.
-        self._levels: list[list[list[tuple[int, ...] | None]]] = []
-
-    def keep_levels(self) -> None:
-        assert self._keeps_levels or not self._levels
-        self._keeps_levels = True
-
-    def tree_writer(self, trees: RowTrees) -> SteppedTrees:
-        return SteppedTrees(self, trees)
-
-    def select(self, queries: Sequence[int], branches: bool = False) -> TableSession:
-        other = TableSession(self._model, [self._prompts[query] for query in queries])
-        if branches:
-            other._keeps_levels = self._keeps_levels
-            other._levels = [[list(level[query]) for query in queries if level] for level in self._levels]
-        return other
-
-    @property
-    def root_logits(self) -> Tensor:
-        return torch.stack([self._model.logits(p, ()) for p in self._prompts])
+    num_forwards = num_nodes = 0
 
     def step(self, parents: Tensor, token_ids: Tensor, depth: int | None = None) -> Tensor:
-        following = len(self._levels) + 1
-        depth = following if depth is None else depth
-        assert depth == following or (self._keeps_levels and 1 <= depth < following)
         self.num_forwards += 1
-        written = [
-            [self._write(q, *branch, depth) for branch in zip(parents[q].tolist(), row, strict=True)]
-            for q, row in enumerate(token_ids.tolist())
-        ]
-        logits = torch.stack(
-            [torch.stack([self._logits(q, b) for b in row]) for q, row in enumerate(written)]
-        )
-        if depth < following:
-            for held, new in zip(self._levels[depth - 1], written, strict=True):
-                held.extend(new)
-        else:
-            if self._levels and not self._keeps_levels:
-                self._levels[-1] = []
-            self._levels.append(written)
-        return logits
-
-    def _write(self, query: int, parent: int, token: int, depth: int) -> tuple[int, ...] | None:
-        if parent < 0:
-            return None
-        above = () if depth == 1 else self._levels[depth - 2][query][parent]
-        return None if above is None else (*above, token)
-
-    def _logits(self, query: int, branch: tuple[int, ...] | None) -> Tensor:
-        if branch is None:
-            return torch.zeros(self._model.vocab_size, dtype=self._model.dtype)
-        self.num_nodes += 1
-        return self._model.logits(self._prompts[query], branch)
-
-    @property
-    def usage(self) -> KvUsage:
-        return KvUsage()
-
-
-class TableChains:
-    """Chains over a function (prompt, written tokens) -> logits (`decoding.language_model.ChainSession`).
-
-    Rows without a token hold zeros.
-
-    Attributes:
-        forwards: Tokens that every query wrote, of every pass.
-    """
-
-    def __init__(self, model: TableModel, prompts: Sequence[Sequence[int]]) -> None:
-        self._model = model
-        self._prompts = [tuple(prompt) for prompt in prompts]
-        self._texts: list[list[int]] = [[] for _ in prompts]
-        self.forwards: list[list[int]] = []
-
-    @property
-    def root_logits(self) -> Tensor:
-        return torch.stack([self._model.logits(prompt, ()) for prompt in self._prompts])
-
-    @property
-    def lengths(self) -> tuple[int, ...]:
-        return tuple(map(len, self._texts))
-
-    @property
-    def usage(self) -> KvUsage:
-        return KvUsage()
-
-    def extend(self, token_ids: Sequence[Sequence[int]]) -> Tensor:
-        if len(token_ids) != len(self._texts) or not any(token_ids):
-            raise ValueError(f"one list per query with a token in one of them, got {token_ids}")
-        self.forwards.append([len(tokens) for tokens in token_ids])
-        shape = (len(token_ids), max(map(len, token_ids)), self._model.vocab_size)
-        logits = torch.zeros(shape, dtype=self._model.dtype)
-        for query, (prompt, text, tokens) in enumerate(
-            zip(self._prompts, self._texts, token_ids, strict=True)
-        ):
-            for place, token in enumerate(tokens):
-                text.append(token)
-                logits[query, place] = self._model.logits(prompt, tuple(text))
-        return logits
-
-    def rewind(self, lengths: Sequence[int]) -> None:
-        for text, length in zip(self._texts, lengths, strict=True):
-            if not 0 <= length <= len(text):
-                raise ValueError(f"cannot keep {length} of {len(text)} tokens")
-            del text[length:]
-
-    def select(self, queries: Sequence[int]) -> TableChains:
-        other = TableChains(self._model, [self._prompts[query] for query in queries])
-        other._texts = [list(self._texts[query]) for query in queries]
-        other.forwards = self.forwards
-        return other
+        self.num_nodes += int((parents >= 0).sum())
+        return super().step(parents, token_ids, depth)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,18 +86,19 @@ class TableModel:
         return self._memory[key]
 
     def prefill(self, prompts: Sequence[Sequence[int]], prefix: PromptPrefix | None = None) -> TableSession:
-        for prompt in prompts if prefix is not None else ():
-            if tuple(prompt[: len(prefix.token_ids)]) != prefix.token_ids or len(prompt) == len(
-                prefix.token_ids
-            ):
-                raise ValueError(f"prompt {prompt} does not go on after the prefix {prefix.token_ids}")
-        return TableSession(self, prompts)
+        if prefix is not None:
+            check_continuations(prefix.token_ids, prompts)
+        return TableSession(SimpleNamespace(logits=self.next_logits), [(tuple(one),) for one in prompts])
 
     def prefill_chains(
         self, prompts: Sequence[Sequence[int]], prefix: PromptPrefix | None = None
-    ) -> TableChains:
+    ) -> SequenceChains:
         self.prefill(prompts, prefix)  # refuses what goes on behind no prefix
-        return TableChains(self, prompts)
+        return SequenceChains(SimpleNamespace(logits=self.next_logits), [(tuple(one),) for one in prompts])
+
+    def next_logits(self, sequences: Sequence[tuple[Any, ...]]) -> Tensor:
+        """Logits behind sequences whose first item is the prompt. Shape: (N, V)."""
+        return torch.stack([self.logits(sequence[0], sequence[1:]) for sequence in sequences])
 
     def share_prefix(self, token_ids: Sequence[int]) -> PromptPrefix | None:
         return TablePrefix(tuple(token_ids))

@@ -94,7 +94,7 @@ class LazyEvent:
     def __init__(self) -> None:
         self._passed = False
 
-    def record(self) -> None:
+    def record(self, stream: object) -> None:
         self._passed = False
 
     def query(self) -> bool:

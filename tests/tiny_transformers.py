@@ -14,7 +14,7 @@ import transformers
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedModel
 
-from tests.fakes import normalise, tokens_after
+from tests.fakes import tokens_after
 from tests.verified_architectures import BART, COMMON, T5, plain_logits
 
 PAD, BOS, END = 0, 1, 2
@@ -73,16 +73,13 @@ class Enumeration:
     Rows run without padding, cache or sharing: only rows of one length share a forward.
     """
 
-    def __init__(
-        self, model: PreTrainedModel, prompt: Sequence[int], rows: Sequence[Row], temperature: float = 1.0
-    ) -> None:
+    def __init__(self, model: PreTrainedModel, prompt: Sequence[int], rows: Sequence[Row]) -> None:
         self.rows = rows
         self._after: dict[Row, Tensor] = {}  # prefix -> next-token log-probabilities, (V,), float64
         self._allowed = tokens_after(rows)
         for length in {len(row) for row in rows}:
             alike = [row for row in rows if len(row) == length]
-            logits = plain_logits(model, prompt, [row[:-1] for row in alike]).double().cpu()
-            logprobs = (logits / temperature).log_softmax(-1)
+            logprobs = plain_logits(model, prompt, [row[:-1] for row in alike]).double().log_softmax(-1).cpu()
             for row, mine in zip(alike, logprobs, strict=True):
                 for depth in range(length):
                     self._after[row[:depth]] = mine[depth]
@@ -94,14 +91,6 @@ class Enumeration:
     def log_weight(self, row: Row) -> float:
         """Log of the product of valid masses met while writing the row: DISC's log x."""
         return math.fsum(self._log_mass(row[:depth]) for depth in range(len(row)))
-
-    def mass(self) -> float:
-        """P_L(S)."""
-        return math.fsum(math.exp(self.logprob(row)) for row in self.rows)
-
-    def target(self) -> dict[Row, float]:
-        """P_S, what DISC samples from."""
-        return normalise({row: math.exp(self.logprob(row)) for row in self.rows})
 
     def ranking(self) -> list[tuple[float, Row]]:
         """Rows, most probable first."""

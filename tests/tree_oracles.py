@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -12,10 +13,12 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
+from genret.decoding.model.chains import TreeChains
 from genret.decoding.model.hf_model import HFLanguageModel
 from genret.decoding.model.hf_session import TreeSession
+from genret.decoding.sequence_model import SequenceChains, SequenceModel, SequenceSession
 from tests.tree_scripts import BranchTruth, Collect, Grow, Operation, Row, Script, Select
-from tests.verified_architectures import plain_logits
+from tests.verified_architectures import VOCAB, plain_logits
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,7 +35,7 @@ class Play:
 
     Args:
         script: What to do.
-        module: The transformers model; its attention is replaced.
+        module: The transformers model, whose attention is replaced, or a model of sequences.
         change: Applied to the parents that the session is told; anything but the identity makes it wrong.
 
     Attributes:
@@ -44,16 +47,18 @@ class Play:
     def __init__(
         self,
         script: Script,
-        module: PreTrainedModel,
+        module: PreTrainedModel | SequenceModel,
         change: Callable[[Tensor], Tensor] = lambda parents: parents,
     ) -> None:
-        model = HFLanguageModel(module, collection=script.policy)
+        model = module
+        if isinstance(module, PreTrainedModel):
+            model = HFLanguageModel(module, collection=script.policy)
         prefix = model.share_prefix(script.prompts[0][: script.prefix]) if script.prefix else None
         assert (prefix is None) == (script.prefix == 0 or model.is_encoder_decoder)
         session = model.prefill(script.prompts, prefix)
         if script.keep_levels:
             session.keep_levels()
-        self.sessions: list[TreeSession] = [session]
+        self.sessions: list[TreeSession | SequenceSession] = [session]
         self.truths = [BranchTruth(script.prompts, script.keep_levels)]
         self.answers: list[Answer] = []
         self._change = change
@@ -137,12 +142,75 @@ class PlainPasses:
                     self._known[prompt, path[:depth]] = logprobs[depth]
 
 
-def play(script: Script, module: PreTrainedModel, change: Callable[[Tensor], Tensor] | None = None) -> Play:
+def play(
+    script: Script, module: PreTrainedModel | SequenceModel, *change: Callable[[Tensor], Tensor]
+) -> Play:
     """Play a whole script."""
-    played = Play(script, module) if change is None else Play(script, module, change)
+    played = Play(script, module, *change)
     for operation in script.operations:
         played.act(operation)
     return played
+
+
+CHAINS_PREFIX = (7, 3, 11, 5)
+
+
+@dataclass(slots=True)
+class Drive:
+    """A session of chains, what its queries have written, and what it answered."""
+
+    session: TreeChains | SequenceChains
+    prompts: list[tuple[int, ...]]
+    texts: list[list[int]]
+    answers: list[Answer] = field(default_factory=list)
+
+    def extend(self, chunks: list[list[int]]) -> None:
+        logits = self.session.extend(chunks)
+        assert logits.shape[:2] == (len(chunks), max(map(len, chunks)))
+        assert logits.isfinite().all()
+        for query, chunk in enumerate(chunks):
+            for place, token in enumerate(chunk):
+                self.texts[query].append(token)
+                self._note(query, logits[query, place])
+        assert self.session.lengths == tuple(map(len, self.texts))
+
+    def rewind(self, lengths: list[int]) -> None:
+        self.session.rewind(lengths)
+        for text, length in zip(self.texts, lengths, strict=True):
+            del text[length:]
+        assert self.session.lengths == tuple(lengths)
+
+    def select(self, queries: list[int]) -> None:
+        self.session = self.session.select(queries)
+        self.prompts = [self.prompts[query] for query in queries]
+        self.texts = [list(self.texts[query]) for query in queries]
+
+    def _note(self, query: int, logits: Tensor) -> None:
+        self.answers.append(Answer(self.prompts[query], tuple(self.texts[query]), logits))
+
+
+def drive(model: HFLanguageModel | SequenceModel, seed: int, steps: int, share: bool) -> Drive:
+    """Extend, take back and select chains at random."""
+    rng = random.Random(seed)
+    prompts = [
+        (*(CHAINS_PREFIX if share else ()), *(rng.randrange(3, VOCAB) for _ in range(rng.randint(1, 9))))
+        for _ in range(rng.randint(2, 4))
+    ]
+    prefix = model.share_prefix(CHAINS_PREFIX) if share else None
+    run = Drive(model.prefill_chains(prompts, prefix), prompts, [[] for _ in prompts])
+    longest = 20
+    for _ in range(steps):
+        chunks = [
+            [rng.randrange(3, VOCAB) for _ in range(min(rng.choice((0, 1, 1, 2, 5)), longest - len(text)))]
+            for text in run.texts
+        ]
+        if any(chunks):
+            run.extend(chunks)
+        if rng.random() < 0.5:
+            run.rewind([rng.randint(max(len(text) - 5, 0), len(text)) for text in run.texts])
+        if rng.random() < 0.15 and len(run.texts) > 1:
+            run.select(rng.sample(range(len(run.texts)), len(run.texts) - 1))
+    return run
 
 
 class WorkMeter(TorchDispatchMode):

@@ -94,8 +94,7 @@ class Beams:
         self._kill(queries)
 
     def stop_beaten(self, kth_score: Tensor) -> Tensor:
-        """End the queries whose live prefixes cannot beat the k-th row, (Q,), -inf while there are fewer
-        rows.
+        """End the queries whose live prefixes cannot beat the score of the k-th row, (Q,).
 
         Returns whether a query has no live prefix now. Shape: (Q,), bool.
         """
@@ -157,13 +156,12 @@ class Finished:
         params: Sequence[BeamParams],
         scoring: Scoring,
         device: torch.device,
-        num_rows: Sequence[int] | None = None,
+        num_rows: Sequence[int],
     ) -> None:
         self._scoring = scoring
-        kept = [p.k for p in params] if num_rows is None else list(num_rows)
         self._kth = torch.tensor([[p.k - 1] for p in params], device=device)  # (Q, 1)
-        self._last = torch.tensor([[count - 1] for count in kept], device=device)  # (Q, 1)
-        self.most = max(kept)
+        self._last = torch.tensor([[count - 1] for count in num_rows], device=device)  # (Q, 1)
+        self.most = max(num_rows)
         self._least = max(p.k for p in params)
         shape = (len(params), self._least)
         self.score = torch.full(shape, -math.inf, dtype=torch.float64, device=device)
@@ -305,72 +303,64 @@ def likeliest(
     return laid_out(constraint, Edges(owners, token, state, gained), logprob), left_out
 
 
-class PaddedBuilder:
-    """Lists every continuation in a fixed number of columns, without waiting for the device.
+def padded(
+    constraint: StaticConstraint,
+    states: Tensor,
+    logprob: Tensor,
+    logits: Tensor,
+    depth: int,
+    keep: tuple[int, int],
+) -> tuple[Candidates, Tensor]:
+    """List every continuation in a fixed number of columns, without waiting for the device.
 
-    Of each query no more than `keep_open` unfinished and `keep_final` row-completing continuations are
-    needed; `max_cells` children are handled in one piece.
+    If the prefixes, of `depth` tokens, do not fit into one piece of `MAX_CELLS` children, only the best of
+    every prefix are listed: at least as many unfinished and row-completing ones as `keep` says. Other
+    arguments are as in `listed`. Returns the candidates, and whether the logits of a live prefix were broken,
+    (), bool; the candidates are then meaningless.
     """
+    queries, branches, _ = logits.shape
+    flat, before, rows = states.flatten(), logprob.flatten(), logits.flatten(0, 1)
+    normaliser = log_normalisers(rows)
+    broken = (~torch.isfinite(normaliser) & (flat >= 0)).any()
+    width = max(1, constraint.width_at(depth))
+    step = max(1, MAX_CELLS // width)
+    pieces = []
+    for here in (slice(first, first + step) for first in range(0, len(flat), step)):
+        piece = _padded_piece(constraint, flat[here], before[here], rows[here], normaliser[here], width)
+        pieces.append(piece if len(flat) <= step else _reduced(*piece, keep))
+    total, token, next_state, final = (torch.cat(columns) for columns in zip(*pieces, strict=True))
+    shape = (queries, branches * token.shape[1])
+    edge = torch.arange(token.numel(), device=token.device)
+    slot = torch.div(edge, token.shape[1], rounding_mode="floor") % branches
+    columns = (total.view(shape), edge.view(shape), final.view(shape), slot)
+    return Candidates(*columns, token.flatten(), next_state.flatten()), broken
 
-    def __init__(
-        self, constraint: StaticConstraint, keep_open: int, keep_final: int, max_cells: int = MAX_CELLS
-    ) -> None:
-        self._constraint = constraint
-        self._keep_open = keep_open
-        self._keep_final = keep_final
-        self._max_cells = max_cells
 
-    def padded(
-        self, states: Tensor, logprob: Tensor, logits: Tensor, depth: int
-    ) -> tuple[Candidates, Tensor]:
-        """List every continuation; if the prefixes do not fit into one piece, only the best of every prefix.
+def _padded_piece(
+    constraint: StaticConstraint,
+    states: Tensor,
+    before: Tensor,
+    logits: Tensor,
+    normaliser: Tensor,
+    width: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(log P_L, token, next state, final) of the continuations of some prefixes. Shapes: (n, width)."""
+    token, next_state = constraint.padded_children(states, width)
+    gained = logits.gather(1, token.clamp(min=0)).double() - normaliser.double().unsqueeze(1)
+    total = torch.where(next_state >= 0, before.unsqueeze(1) + gained, -math.inf)
+    return total, token, next_state, constraint.is_final(next_state.flatten()).view(next_state.shape)
 
-        Arguments are as in `listed`, with the `depth` of the prefixes. Returns the candidates, and whether
-        the logits of a live prefix were broken, (), bool; the candidates are then meaningless.
-        """
-        queries, branches, _ = logits.shape
-        flat, before, rows = states.flatten(), logprob.flatten(), logits.flatten(0, 1)
-        normaliser = log_normalisers(rows)
-        broken = (~torch.isfinite(normaliser) & (flat >= 0)).any()
-        width = max(1, self._constraint.width_at(depth))
-        step = max(1, self._max_cells // width)
-        pieces = [
-            self._piece(flat[here], before[here], rows[here], normaliser[here], width, len(flat) > step)
-            for here in (slice(first, first + step) for first in range(0, len(flat), step))
-        ]
-        total, token, next_state, final = (torch.cat(columns) for columns in zip(*pieces, strict=True))
-        shape = (queries, branches * token.shape[1])
-        edge = torch.arange(token.numel(), device=token.device)
-        slot = torch.div(edge, token.shape[1], rounding_mode="floor") % branches
-        return (
-            Candidates(
-                total.view(shape),
-                edge.view(shape),
-                final.view(shape),
-                slot,
-                token.flatten(),
-                next_state.flatten(),
-            ),
-            broken,
-        )
 
-    def _piece(
-        self, states: Tensor, before: Tensor, logits: Tensor, normaliser: Tensor, width: int, reduce: bool
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """(log P_L, token, next state, final) of the continuations of some prefixes. Shapes: (n, columns)."""
-        token, next_state = self._constraint.padded_children(states, width)
-        gained = logits.gather(1, token.clamp(min=0)).double() - normaliser.double().unsqueeze(1)
-        total = torch.where(next_state >= 0, before.unsqueeze(1) + gained, -math.inf)
-        final = self._constraint.is_final(next_state.flatten()).view(next_state.shape)
-        if not reduce:
-            return total, token, next_state, final
-        kept = [
-            best_columns(total.masked_fill(hidden, -math.inf), min(most, width))
-            for hidden, most in ((final, self._keep_open), (~final, self._keep_final))
-        ]
-        columns = torch.cat([best.columns for best in kept], dim=1)
-        values = torch.cat([best.values for best in kept], dim=1)
-        return values, token.gather(1, columns), next_state.gather(1, columns), final.gather(1, columns)
+def _reduced(
+    total: Tensor, token: Tensor, next_state: Tensor, final: Tensor, keep: tuple[int, int]
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The best unfinished and the best row-completing columns of a piece."""
+    kept = [
+        best_columns(total.masked_fill(hidden, -math.inf), min(most, total.shape[1]))
+        for hidden, most in zip((final, ~final), keep, strict=True)
+    ]
+    values, columns = (torch.cat(parts, dim=1) for parts in zip(*kept, strict=True))
+    return values, token.gather(1, columns), next_state.gather(1, columns), final.gather(1, columns)
 
 
 # Tokens per group; a group's largest logit decides whether its tokens are compared one by one.
@@ -378,8 +368,7 @@ _GROUP = 32
 
 
 def top_tokens(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the `count` largest logits of every row, (n, V), largest first, and their tokens. Shapes: (n,
-    count).
+    """Return the `count` largest logits of every row, (n, V), in order, and their tokens. Shapes: (n, count).
 
     A token among the `count` likeliest lies in one of the `count` groups with the largest maxima, so only
     those groups are searched. (15 rows of 32k, 32 tokens, one busy core: 0.6 ms instead of 2.3.) The choice
@@ -413,8 +402,7 @@ class Best(NamedTuple):
 
 
 def best_columns(values: Tensor, count: int) -> Best:
-    """Pick the `count` largest values of every row, (Q, C), no NaN; among equal ones those further left, in
-    that order.
+    """Pick the `count` largest values of every row, (Q, C), no NaN; of equal ones the leftmost, in order.
 
     `torch.topk` leaves the choice among equal values open, and devices differ in it. `count` may exceed C.
     """

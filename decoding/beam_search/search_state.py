@@ -248,7 +248,7 @@ class Search:
         params: Sequence[BeamParams],
         stop: StopPoll,
         room: Sequence[int | None] | None,
-        goals: Sequence[Goal | None] | None = None,
+        goals: Sequence[Goal | None] | None,
     ) -> None:
         self.session, self.constraint, self.params, self.stop = session, constraint, params, stop
         self.device = session.root_logits.device
@@ -283,8 +283,7 @@ class Search:
             self.recorder = Recorder(self.constraint, widths, self.goals.num_rows, recorded, counts)
 
     def advance(self, candidates: Candidates, take_finished: bool = True) -> tuple[Tensor, Tensor]:
-        """Take a step: finished rows into the pool (unless `take_finished` is False), the likeliest others
-        into the beam.
+        """Take a step: finished rows, if they are taken, into the pool, the likeliest others into the beam.
 
         Returns (parents, tokens) of the new live prefixes, parent -1 for dead slots. Shapes: (Q, B), int64.
         """

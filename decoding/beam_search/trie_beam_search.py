@@ -30,10 +30,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from genret.decoding.beam_search.beams import Candidates, PaddedBuilder, likeliest, listed
+from genret.decoding.beam_search.beams import Candidates, likeliest, listed, padded
 from genret.decoding.beam_search.search_state import BeamResult, Frontier, Goal, Nodes, Search
 from genret.decoding.cancellation import CancelToken
-from genret.decoding.constraints import MAX_CELLS, Constraint, StaticConstraint, WideConstraint
+from genret.decoding.constraints import Constraint, StaticConstraint, WideConstraint
 from genret.decoding.errors import DecodingCancelledError
 from genret.decoding.language_model import DecodeSession
 from genret.decoding.late_flag import LateFlag, goes_on
@@ -106,11 +106,7 @@ def suits_static(search: Search) -> bool:
 
 
 def trimmed_walk(search: Search) -> None:
-    """Take steps over live prefixes only, until none is left.
-
-    Raises:
-        InvalidLogitsError: the model returned NaN or infinite logits.
-    """
+    """Take steps over live prefixes only, until none is left."""
     beams, constraint = search.beams, search.constraint
     candidates_of = _lister(search)
     logits = search.session.root_logits.unsqueeze(1)  # (Q, 1, V)
@@ -125,39 +121,27 @@ def trimmed_walk(search: Search) -> None:
     _give_up_all(search)
 
 
-def static_walk(
-    search: Search, new_flag: Callable[[int, torch.device], LateFlag] = LateFlag, max_cells: int = MAX_CELLS
-) -> None:
-    """Take steps of fixed shapes until the device reports that nothing is left.
-
-    `new_flag` makes the late flag, from a number of booleans and a device; `max_cells` children are handled
-    in one piece.
-
-    Raises:
-        TypeError: the constraint cannot list its children padded.
-        InvalidLogitsError: the model returned NaN or infinite logits.
-    """
-    constraint = search.constraint
-    if not isinstance(constraint, StaticConstraint):
-        raise TypeError(f"{type(constraint).__name__} does not list its children padded")
-    builder = PaddedBuilder(constraint, search.beams.widest + 1, search.finished.most, max_cells)
-    flag = new_flag(2, search.device)
-    _static_steps(search, builder, flag)
+def static_walk(search: Search) -> None:
+    """Take steps of fixed shapes until the device reports that nothing is left."""
+    flag = LateFlag(2, search.device)
+    _static_steps(search, flag)
     goes_on(flag.last(), _BROKEN)  # raises for broken logits that the loop ended too early to see
 
 
-def _static_steps(search: Search, builder: PaddedBuilder, flag: LateFlag) -> None:
+def _static_steps(search: Search, flag: LateFlag) -> None:
     """Take the steps; waits for the device only for a flag of several steps ago."""
-    beams, max_depth = search.beams, search.constraint.max_depth
+    beams, constraint = search.beams, search.constraint
+    assert isinstance(constraint, StaticConstraint)  # see `suits_static`
+    keep = (beams.widest + 1, search.finished.most)
     logits = search.session.root_logits.unsqueeze(1)  # (Q, 1, V)
     broken = torch.zeros((), dtype=torch.bool, device=search.device)
-    for depth in range(max(1, max_depth)):
+    for depth in range(max(1, constraint.max_depth)):
         beams.give_up(search.stop.dropped_queries(depth))
-        candidates, broken_here = builder.padded(beams.states, beams.logprob, logits, depth)
+        candidates, broken_here = padded(constraint, beams.states, beams.logprob, logits, depth, keep)
         broken = broken | broken_here
         parents, tokens = search.advance(candidates)
         flag.put(torch.stack([(beams.states >= 0).any(), broken]))
-        if not goes_on(flag.latest(), _BROKEN) or depth + 1 >= max_depth:
+        if not goes_on(flag.latest(), _BROKEN) or depth + 1 >= constraint.max_depth:
             break
         logits = search.write(parents, tokens)
     _give_up_all(search)
@@ -192,11 +176,7 @@ def _lister(search: Search) -> Callable[[Tensor], Candidates]:
 
 
 def best_first(search: Search) -> None:
-    """Compute open prefixes until every list is certain, its goal reached, or its budget spent.
-
-    Raises:
-        InvalidLogitsError: the model returned NaN or infinite logits.
-    """
+    """Compute open prefixes until every list is certain, its goal reached, or its budget spent."""
     session, members = search.session, list(range(len(search.params)))
     while True:
         search.stop.poll()

@@ -45,7 +45,6 @@ from genret.decoding.disc.draws import (
     Proposer,
     estimate_mass,
     written_mass,
-    written_rows,
 )
 from genret.decoding.disc.static_proposer import StaticProposer
 from genret.decoding.disc.tree_proposer import TreeProposer, check_recordable, record_draws
@@ -117,7 +116,9 @@ def _first_phase(batch: DrawBatch, proposer: Proposer) -> DecidedDraws:
     wanted = [(q, s, 0, p.num_draws) for q, p in enumerate(batch.params) for s in range(p.num_samples)]
     draws = batch.new_draws(wanted)
     log_u = _log_uniforms(batch, draws, ACCEPT)
-    proposer.run(draws, FIRST, _early_threshold(draws, batch.params, log_u))
+    stops = [p.stops_early for p in batch.params]
+    threshold = torch.where(torch.tensor(stops, device=batch.device)[draws.query], log_u, -math.inf)
+    proposer.run(draws, FIRST, threshold if any(stops) else None)
     accepted = _accepted(draws, log_u)
     plain = torch.tensor([p.num_draws == 1 for p in batch.params], device=batch.device)[draws.query]
     return DecidedDraws(
@@ -165,14 +166,6 @@ def _second_phase(
     seen = {key: choice.draw for key, choice in chosen.items() if not choice.is_fresh}
     refused = torch.zeros_like(first.accepted)
     return [DecidedDraws(draws, accepted, winners, True), DecidedDraws(first.draws, refused, seen, True)]
-
-
-def _early_threshold(draws: Draws, params: Sequence[DiscParams], log_u: Tensor) -> Tensor | None:
-    early = [p.stops_early for p in params]
-    if not any(early):
-        return None
-    chosen = torch.tensor(early, device=log_u.device)[draws.query]
-    return torch.where(chosen, log_u, -math.inf)
 
 
 def _lowest_numbered(draws: Draws, taken: Tensor) -> dict[Key, int]:
@@ -237,7 +230,7 @@ def candidates(
     params = batch.params
     rows: dict[int, dict[tuple[int, ...], int]] = {query: {} for query, _ in wanted}
     if params[0].adaptive:
-        for index, (query, row) in written_rows(first).items():
+        for index, (query, row) in first.written_rows().items():
             if query in rows:
                 rows[query][row] = index
     logprobs = first.logprob.tolist()
@@ -246,7 +239,7 @@ def candidates(
         for key in wanted
     }
     samples, log_weights = fresh.sample.tolist(), fresh.log_weight.tolist()
-    for index, (query, row) in written_rows(fresh).items():
+    for index, (query, row) in fresh.written_rows().items():
         key = (query, samples[index])
         if key in found and row not in rows[query]:
             share = math.log(params[query].num_draws)

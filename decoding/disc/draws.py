@@ -58,12 +58,21 @@ class Draws:
     def hypotheses(self, indices: list[int], constraint: Constraint) -> list[Hypothesis]:
         """Return the rows of some finished draws, with one transfer for all of them."""
         chosen = torch.tensor(indices, dtype=torch.int64, device=self.query.device)
+        ranks, logprobs = constraint.row(self.state[chosen]).tolist(), self.logprob[chosen].tolist()
+        return [Hypothesis(*one) for one in zip(self._rows(chosen), ranks, logprobs, strict=True)]
+
+    def written_rows(self) -> dict[int, tuple[int, tuple[int, ...]]]:
+        """Return (query, row) of every finished draw, by its index."""
+        done = torch.nonzero(self.finished).squeeze(1)
+        if not len(done):
+            return {}
+        pairs = zip(self.query[done].tolist(), self._rows(done), strict=True)
+        return dict(zip(done.tolist(), pairs, strict=True))
+
+    def _rows(self, chosen: Tensor) -> list[tuple[int, ...]]:
+        """The tokens of some draws, by index. Shape: (n,), int64."""
         written = torch.stack([step[chosen] for step in self.tokens], dim=1).tolist()
-        rows = constraint.row(self.state[chosen]).tolist()
-        return [
-            Hypothesis(tuple(token for token in tokens if token >= 0), row, logprob)
-            for tokens, row, logprob in zip(written, rows, self.logprob[chosen].tolist(), strict=True)
-        ]
+        return [tuple(token for token in tokens if token >= 0) for tokens in written]
 
     def drop(self, which: Tensor) -> None:
         """End draws without a row: their weight becomes zero."""
@@ -301,16 +310,6 @@ class DecidedDraws:
         return samples
 
 
-def written_rows(draws: Draws) -> dict[int, tuple[int, tuple[int, ...]]]:
-    """Return (query, row) of every finished draw, by its index."""
-    done = torch.nonzero(draws.finished).squeeze(1)
-    if not len(done):
-        return {}
-    written = torch.stack([step[done] for step in draws.tokens], dim=1).tolist()
-    rows = (tuple(token for token in tokens if token >= 0) for tokens in written)
-    return dict(zip(done.tolist(), zip(draws.query[done].tolist(), rows, strict=True), strict=True))
-
-
 def estimate_mass(first: DecidedDraws, query: int, params: DiscParams) -> tuple[float, float]:
     """Return the estimate of P_L(S) from a query's first draws, and its standard error."""
     draws = first.draws
@@ -333,6 +332,6 @@ def written_mass(made: Sequence[Draws], num_queries: int) -> list[float]:
     rows: list[dict[tuple[int, ...], float]] = [{} for _ in range(num_queries)]
     for draws in made:
         logprobs = draws.logprob.tolist()
-        for index, (query, row) in written_rows(draws).items():
+        for index, (query, row) in draws.written_rows().items():
             rows[query][row] = logprobs[index]
     return [min(1.0, math.fsum(math.exp(logprob) for logprob in mine.values())) for mine in rows]

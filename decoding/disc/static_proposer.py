@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -22,7 +22,8 @@ from genret.decoding.counter_rng import uniforms
 from genret.decoding.disc.draws import DrawBatch, Draws, Proposer
 from genret.decoding.late_flag import LateFlag, goes_on
 
-# Most logits of one forward, at 4 bytes each: more draws than fit are made in several walks.
+# Most logits of one forward, at 4 bytes each: more draws than fit, but for one of each query, are made in
+# several walks.
 _MAX_LOGITS = 1 << 28
 
 # Steps whose random numbers are made at once; hashing those of one step takes some 60 small kernels.
@@ -35,23 +36,13 @@ _BROKEN = "a branch that was being written"
 class StaticProposer(Proposer):
     """Draws by ancestral sampling among the valid tokens.
 
-    It makes the same draws as `TreeProposer`, since the same random numbers go to the same tokens. A forward
-    computes at most `max_logits`, but at least one draw of each query; `new_flag` makes the late flag.
-    TypeError for a constraint that cannot list its children padded.
+    It makes the same draws as `TreeProposer`, since the same random numbers go to the same tokens.
     """
 
-    def __init__(
-        self,
-        batch: DrawBatch,
-        new_flag: Callable[[int, torch.device], LateFlag] = LateFlag,
-        max_logits: int = _MAX_LOGITS,
-    ) -> None:
-        if not isinstance(batch.constraint, StaticConstraint):
-            raise TypeError(f"{type(batch.constraint).__name__} does not list its children padded")
+    def __init__(self, batch: DrawBatch) -> None:
+        assert isinstance(batch.constraint, StaticConstraint)  # see `suits`
         super().__init__(batch)
         self._constraint: StaticConstraint = batch.constraint
-        self._new_flag = new_flag
-        self._max_logits = max_logits
 
     @staticmethod
     def suits(batch: DrawBatch) -> bool:
@@ -64,9 +55,8 @@ class StaticProposer(Proposer):
         columns: Counter[int] = Counter()
         passes: dict[int, list[tuple[int, int, int]]] = {}
         owners: list[int] = draws.query.tolist()
-        most = max(
-            1, self._max_logits // (max(1, len(set(owners))) * self._batch.session.root_logits.shape[1])
-        )
+        vocab = self._batch.session.root_logits.shape[1]
+        most = max(1, _MAX_LOGITS // (max(1, len(set(owners))) * vocab))
         for member, query in enumerate(owners):
             number, column = divmod(columns[query], most)
             passes.setdefault(number, []).append((query, column, member))
@@ -82,7 +72,7 @@ class StaticProposer(Proposer):
         queries = sorted({query for query, _, _ in members})
         batch = self._batch.unwritten(queries)
         walking = _Walking(self._constraint, batch, queries, members, draws, stream, log_threshold)
-        flag = self._new_flag(2, batch.device)
+        flag = LateFlag(2, batch.device)
         self._walk(walking, flag)
         goes_on(flag.last(), _BROKEN)  # raises for broken logits that the loop ended too early to see
         self._batch.stop.absorb(batch.stop, queries)
@@ -229,12 +219,11 @@ def static_step(
     temperature: Tensor | None,
     width: int,
     top_m: int | None,
-    max_cells: int = MAX_CELLS,
 ) -> Step:
     """Write one token on every running draw.
 
     Draws of a query that share a branch are in one state, or not running: all draws of a query share B = 1
-    branch, or each has its own, B = D. No branch has more than `width` children, of which `max_cells` are
+    branch, or each has its own, B = D. No branch has more than `width` children, of which `MAX_CELLS` are
     handled in one piece. With `top_m` only the M likeliest tokens of a branch are verified, and its exact
     children listed if none is valid.
 
@@ -253,7 +242,7 @@ def static_step(
     normaliser = torch.logsumexp(logits, dim=-1)  # (Q * B,)
     broken = walk.broken | (~torch.isfinite(normaliser) & (nodes >= 0)).any()
     targets = u.reshape(len(nodes), -1)
-    rows = max(1, max_cells // (width + (top_m or 0)))
+    rows = max(1, MAX_CELLS // (width + (top_m or 0)))
     pieces = [
         _pick(constraint, nodes[here], logits[here], normaliser[here], targets[here], width, top_m)
         for here in (slice(first, first + rows) for first in range(0, len(nodes), rows))

@@ -261,8 +261,7 @@ class ExploredTree:
 
 
 class BranchSession:
-    """A session that holds the branches of some of the queries, `queries`, by their ascending numbers in the
-    batch.
+    """A session that holds the branches of some `queries`, ascending numbers in the batch.
 
     `widths` are the columns written at each depth so far, from depth 1 on. `rows`, (Q,), are the row of each
     query of the batch, -1 for queries it does not hold.
@@ -310,11 +309,7 @@ class BranchSessions:
                     self._of_query[query] = part
 
     def holding(self, query: Tensor) -> Iterator[tuple[BranchSession, Tensor]]:
-        """Yield every session that some entries belong to, with the indices of its entries, (m,), int64, m >=
-        1.
-
-        Shape: query (n,), int64.
-        """
+        """Yield every session that some entries, (n,), belong to, with the indices of its entries, (m,)."""
         going = torch.unique(query).tolist()
         for one in dict.fromkeys(self._of_query[q] for q in going):
             mine = [q for q in going if self._of_query[q] is one]
@@ -360,37 +355,32 @@ def record_draws(
     `verdicts` are the decided draws of each run of the proposer, which kept their ways.
     """
     levels = [_HostLevel.of(level) for level in proposer.levels]
-    is_counted = batch.top_m is None
     for query, trace in traces.items():
-        _expand(trace, ROOT, levels[0], query, is_counted)
+        _expand(trace, ROOT, levels[0], query, batch.top_m is None)
     for verdict, way in zip(verdicts, proposer.ways, strict=True):
-        draws = verdict.draws
-        taken = zip(draws.tokens, way, strict=False)  # a walk that ends at once leaves no tokens
-        steps = [torch.stack(pair).cpu().numpy() for pair in taken]
-        ends = _ends(batch, draws, steps, levels, traces)
-        for query, draw in _draws(batch, verdict, ends):
-            if draw.node >= 0:
-                traces[query].draws.append(draw)
+        taken = zip(verdict.draws.tokens, way, strict=False)  # a walk that ends at once leaves no tokens
+        _record(batch, verdict, [torch.stack(pair).cpu().numpy() for pair in taken], levels, traces)
     for trace in traces.values():
         trace.draws.sort(key=lambda draw: (draw.sample, draw.number))
 
 
-def _ends(
+def _record(
     batch: DrawBatch,
-    draws: Draws,
+    verdict: DecidedDraws,
     steps: Sequence[_Ints],
     levels: Sequence[_HostLevel],
     traces: Mapping[int, Trace],
-) -> dict[int, int]:
-    """Enter the written tokens of the traced queries' draws; return the node at which each ended, -1 if it
-    was left out.
+) -> None:
+    """Enter the draws of the traced queries, and the nodes they walked; what finds no place is left out.
 
     `steps` are tokens (-1 for none) and edges of the draws, by depth. Each of shape (2, D).
     """
+    draws, chosen = verdict.draws, set(verdict.winners.values())
     rows = batch.constraint.row(draws.state).tolist()
-    finished = draws.finished.tolist()
-    ends: dict[int, int] = {}
-    for index, query in enumerate(draws.query.tolist()):
+    queries, samples, numbers = (column.tolist() for column in (draws.query, draws.sample, draws.number))
+    weights, bounds = draws.log_weight.tolist(), draws.log_bound.tolist()
+    finished, accepted = draws.finished.tolist(), verdict.accepted.tolist()
+    for index, query in enumerate(queries):
         if query not in traces:
             continue
         trace, place, total = traces[query], ROOT, 0.0
@@ -407,32 +397,20 @@ def _ends(
                 place = trace.enter(place, token, total, "finished", rows[index])
             else:
                 place = trace.enter(place, token, total, "pruned")
-        ends[index] = place
-    return ends
-
-
-def _expand(trace: Trace, place: int, level: _HostLevel, node: int, is_counted: bool) -> None:
-    trace.expand(place, float(level.mass[node]), int(level.degree[node]) if is_counted else None)
-
-
-def _draws(batch: DrawBatch, verdict: DecidedDraws, ends: Mapping[int, int]) -> list[tuple[int, TraceDraw]]:
-    """The draws with known ends, with their queries."""
-    draws, chosen = verdict.draws, set(verdict.winners.values())
-    queries, samples, numbers = (column.tolist() for column in (draws.query, draws.sample, draws.number))
-    weights, bounds = draws.log_weight.tolist(), draws.log_bound.tolist()
-    finished, accepted = draws.finished.tolist(), verdict.accepted.tolist()
-    found = []
-    for index, node in ends.items():
-        before = batch.params[queries[index]].num_draws if verdict.is_second else 0
+        if place < 0:
+            continue
         is_judged = finished[index] and not verdict.is_second
         draw = TraceDraw(
             sample=samples[index],
-            number=numbers[index] + before,
-            node=node,
+            number=numbers[index] + (batch.params[query].num_draws if verdict.is_second else 0),
+            node=place,
             valid_mass=math.exp(weights[index]),
             acceptance=math.exp(weights[index] - bounds[index]) if is_judged else 0.0,
             accepted=accepted[index],
             chosen=index in chosen,
         )
-        found.append((queries[index], draw))
-    return found
+        trace.draws.append(draw)
+
+
+def _expand(trace: Trace, place: int, level: _HostLevel, node: int, is_counted: bool) -> None:
+    trace.expand(place, float(level.mass[node]), int(level.degree[node]) if is_counted else None)

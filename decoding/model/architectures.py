@@ -152,7 +152,7 @@ def other_engine(model_type: str) -> str:
     """Return the end of a refusal that names another engine for the architecture; empty if none is known."""
     if model_type not in _RUN_BY_VLLM:
         return ""
-    return "; vLLM runs this architecture, and genret cannot use vLLM yet"
+    return "; vLLM runs this architecture, see docs/engines.md"
 
 
 def position_limit(model: PreTrainedModel) -> int | None:
@@ -330,12 +330,7 @@ def describe_positions(model: PreTrainedModel) -> str:
 
 
 def writable_tokens(model: PreTrainedModel) -> Tensor:
-    """Return the ids that the model both reads and writes, without padding, which some models do not count as
-    text.
-
-    Returns:
-        Shape: (n,), int64.
-    """
+    """Return the ids, (n,), that the model reads and writes, without padding, which to some is no text."""
     ids = torch.arange(min(input_vocab_size(model), vocab_size(model)))
     padding = getattr(text_config(model.config), "pad_token_id", None)
     return ids if padding is None else ids[ids != padding]

@@ -18,11 +18,7 @@ ADAPTER_FILE = "adapter_config.json"
 
 
 def refuse_foreign_weights(directory: Path) -> None:
-    """Check the weights that a checkpoint directory names, before anything else reads it.
-
-    Raises:
-        ModelLoadError: its weights lie elsewhere, or are not safetensors.
-    """
+    """Raise ModelLoadError if the weights of a directory lie elsewhere, or are not safetensors."""
     if (directory / ADAPTER_FILE).exists():
         raise ModelLoadError(
             f"{directory} holds an adapter ({ADAPTER_FILE}), whose model lies elsewhere; "
@@ -35,11 +31,7 @@ def refuse_foreign_weights(directory: Path) -> None:
 
 
 def refuse_foreign_file_name(name: object) -> None:
-    """Check the weights file that a configuration names (`transformers_weights`); None names none.
-
-    Raises:
-        ModelLoadError: it is not a safetensors file.
-    """
+    """Raise ModelLoadError if the weights that a configuration names (None: none) are not safetensors."""
     if name is not None and not (isinstance(name, str) and name.endswith((_WEIGHTS, _SHARD_LIST))):
         raise ModelLoadError(f"the configuration names {name!r} as the weights, which are no safetensors")
 

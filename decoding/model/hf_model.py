@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
-from genret.decoding.errors import PromptTooLongError, UnsupportedModelError
-from genret.decoding.language_model import PromptPrefix
+from genret.decoding.errors import UnsupportedModelError
+from genret.decoding.language_model import PromptPrefix, check_continuations, check_prefix, check_prompts
 from genret.decoding.model import architectures
 from genret.decoding.model.chains import TreeChains
 from genret.decoding.model.hf_session import (
@@ -29,13 +29,12 @@ from genret.decoding.model.model_loading import load_pretrained, refuse_float16_
 from genret.decoding.model.self_check import SelfCheck
 from genret.decoding.model.token_tree import DEFAULT_COLLECTION, CollectionPolicy
 from genret.decoding.model.tree_attention import TREE_ATTENTION, register_tree_attention
-from genret.decoding.model.tree_cache import check_continuations, checked_prefix
+from genret.decoding.model.tree_cache import TreePrefix, checked_prefix
 from genret.decoding.side_by_side import undivided
 
 
 class HFLanguageModel:
-    """A `LanguageModel` over a transformers model, which is put into evaluation mode and gets the tree's
-    attention.
+    """A `LanguageModel` over a transformers model, put into evaluation mode and given the tree's attention.
 
     Outside a session the model works as before (with scaled dot product attention), so a model in training
     may be wrapped for an evaluation.
@@ -160,11 +159,11 @@ class HFLanguageModel:
 
         Raises:
             PromptTooLongError: a prompt is longer than `max_prompt_tokens`.
-            ValueError: no prompts, an empty prompt, a token id outside the vocabulary, a prompt that does not
-                continue the prefix, or a prefix made by another model.
+            ValueError: as of `check_prompts` and `check_continuations`, or another model made the prefix.
             RuntimeError: the model was put back into training mode.
         """
-        self._check_prompts(prompts)
+        check_prompts(prompts, self._num_input_tokens, self.max_prompt_tokens)
+        self._check_evaluating()
         if self.is_encoder_decoder:
             if prefix is not None:
                 raise ValueError(
@@ -175,7 +174,7 @@ class HFLanguageModel:
         if prefix is None:
             return CausalSession(self._tree, prompts)
         made_here = checked_prefix(prefix, self._model)
-        check_continuations(made_here, prompts)
+        check_continuations(made_here.token_ids, prompts)
         return CausalSession(self._tree, prompts, made_here)
 
     def prefill_chains(
@@ -186,25 +185,14 @@ class HFLanguageModel:
 
     def share_prefix(self, token_ids: Sequence[int]) -> PromptPrefix | None:
         """Run tokens that many prompts begin with; see `LanguageModel.share_prefix`. None for
-        encoder-decoders.
-
-        Raises:
-            PromptTooLongError: they leave no room for another token.
-            ValueError: no tokens, or a token id outside the vocabulary.
-            RuntimeError: the model was put back into training mode.
+        encoder-decoders. Errors are those of `check_prefix`, and RuntimeError for a model in training mode.
         """
         if self.is_encoder_decoder:
             return None
-        longest = self.max_prompt_tokens
-        if longest is not None and len(token_ids) >= longest:
-            raise PromptTooLongError(
-                f"a prefix of {len(token_ids)} tokens leaves no room for another token, the model takes at "
-                f"most {longest}"
-            )
-        self._check_tokens("the prefix", token_ids)
+        check_prefix(token_ids, self._num_input_tokens, self.max_prompt_tokens)
         self._check_evaluating()
         with undivided():
-            return CausalSession(self._tree, [token_ids]).as_prefix(token_ids)
+            return TreePrefix(self._model, token_ids, CausalSession(self._tree, [token_ids]).cache)
 
     def _replace_attention(self) -> None:
         register_tree_attention()
@@ -216,27 +204,6 @@ class HFLanguageModel:
         embedding = architectures.slot_numbered_positions(self._model)
         if embedding is not None:
             use_true_positions(embedding)
-
-    def _check_prompts(self, prompts: Sequence[Sequence[int]]) -> None:
-        if not prompts:
-            raise ValueError("prefill needs at least one prompt, got none")
-        longest = self.max_prompt_tokens
-        for index, prompt in enumerate(prompts):
-            self._check_tokens(f"prompt {index}", prompt)
-            if longest is not None and len(prompt) > longest:
-                raise PromptTooLongError(
-                    f"prompt {index} has {len(prompt)} tokens, the model takes at most {longest}"
-                )
-        self._check_evaluating()
-
-    def _check_tokens(self, name: str, token_ids: Sequence[int]) -> None:
-        known = self._num_input_tokens
-        if not token_ids:
-            raise ValueError(f"{name} is empty")
-        if min(token_ids) < 0 or max(token_ids) >= known:
-            raise ValueError(
-                f"token ids must be in [0, {known}), {name} has {min(token_ids)} to {max(token_ids)}"
-            )
 
     def _check_evaluating(self) -> None:
         if self._model.training:

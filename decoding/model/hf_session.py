@@ -22,6 +22,7 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
+from genret.decoding.constraints import at_least_float32
 from genret.decoding.errors import PromptTooLongError
 from genret.decoding.language_model import KvUsage
 from genret.decoding.model.shared_passes import ModelPass, run_pass, wait_for_turn
@@ -171,8 +172,7 @@ class TreeSession(ABC):
         kept = self._tree.collect(parents)
         self._steps_since_collection = 0
         if kept is not None:
-            self.cache.compact(kept, width)
-            self._num_collections += 1
+            self.compact(kept, width)
 
     def _refuse_live_overflow(self, parents: Tensor, depth: int) -> None:
         """Raise if a query that still has branches is out of positions.
@@ -218,11 +218,7 @@ class TreeSession(ABC):
         self._num_collections += 1
 
     def run_chains(self, token_ids: Tensor, step: BranchStep) -> Tensor:
-        """Write the next tokens of chains, (Q, L), without branches of the tree; `make_room` must have been
-        called.
-
-        Returns logits in the model's type. Shape: (Q, L, V).
-        """
+        """Write the next tokens of chains, (Q, L), for which there is room; returns logits, (Q, L, V)."""
         logits = self._forward(
             token_ids, step.positions, BranchPass(step, self.cache, self.model.shared_bias)
         )
@@ -306,10 +302,6 @@ class CausalSession(TreeSession):
             )
         return at_least_float32(output.logits[:, -1])
 
-    def as_prefix(self, token_ids: Sequence[int]) -> TreePrefix:
-        """Return the one prompt of this session, `token_ids`, as a prefix of other prompts."""
-        return TreePrefix.of(self.model.inner, token_ids, self.cache)
-
     def _packed(self, parents: Tensor, depth: int) -> PackedFrontier | None:
         # Counting the live branches waits for a GPU. At depth 1 parents are ignored.
         packs = parents.is_cpu if self.model.pack_frontiers is None else self.model.pack_frontiers
@@ -358,11 +350,6 @@ def pieces_of(tokens: Tensor, num_rows: int | None = None) -> list[tuple[int, in
 def accepts(model: PreTrainedModel, argument: str) -> bool:
     """Whether the model's forward pass has an argument of this name."""
     return argument in inspect.signature(model.forward).parameters
-
-
-def at_least_float32(logits: Tensor) -> Tensor:
-    """Convert logits to a type that probabilities can be computed in."""
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 # Positions of the tokens of a pass, for decoders that would otherwise number them by cache slot. A context

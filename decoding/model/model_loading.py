@@ -68,11 +68,7 @@ def load_pretrained(
 
 
 def check_dtype(dtype: str, device: str | torch.device) -> torch.device:
-    """Return the device, after checking that it computes the type.
-
-    Raises:
-        ModelLoadError: no such type or device, or they do not go together.
-    """
+    """Return the device; ModelLoadError for no such type or device, or if they do not go together."""
     if dtype != "auto" and dtype not in DTYPES:
         raise ModelLoadError(f"dtype must be 'auto' or one of {', '.join(DTYPES)}, got {dtype!r}")
     target = resolve_device(device)
@@ -82,11 +78,7 @@ def check_dtype(dtype: str, device: str | torch.device) -> torch.device:
 
 
 def load_config(path_or_hub_id: str | Path, trust_remote_code: bool) -> PreTrainedConfig:
-    """Read the configuration of a checkpoint.
-
-    Raises:
-        ModelLoadError: no usable checkpoint there.
-    """
+    """Read the configuration of a checkpoint; ModelLoadError if there is no usable one."""
     name = str(path_or_hub_id)
     named_as_path = isinstance(path_or_hub_id, Path) or name.startswith("./") or name.endswith("/")
     _refuse_unsuitable_directory(Path(name), named_as_path)
@@ -184,11 +176,7 @@ def _without_progress_bar() -> Iterator[None]:
 
 
 def resolve_device(device: str | torch.device) -> torch.device:
-    """Return the named device; "auto" is CUDA if available, else the CPU.
-
-    Raises:
-        ModelLoadError: no such device here.
-    """
+    """Return the named device, for "auto" CUDA if available, else the CPU; ModelLoadError without it."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -231,8 +219,7 @@ def _cpu_multiplies_bfloat16() -> bool:
 def _quantisation(name: str, config: PreTrainedConfig) -> str | None:
     """Return the quantisation method of a checkpoint's weights, None for plain weights.
 
-    Raises:
-        ModelLoadError: transformers does not know the method, and would read the weights as plain ones.
+    ModelLoadError for a method that transformers does not know: it would read the weights as plain ones.
     """
     described = getattr(config, "quantization_config", None)
     if not described:

@@ -168,8 +168,7 @@ def _lift_negligible(scores: Tensor) -> None:
 
 
 def _multiply(rows: Tensor, matrix: Tensor, out: Tensor, add: bool = False) -> None:
-    """Write `rows` @ `matrix` into `out`, or add it; one matrix may stand for all queries and is not copied Q
-    times.
+    """Write `rows` @ `matrix` into `out`, or add it; a matrix of all queries is not copied Q times.
 
     Shapes: rows (Q, H_kv, r, n), matrix (Q or 1, H_kv, n, m), out (Q, H_kv, r, m), of any type.
     """
@@ -193,8 +192,7 @@ def _multiply(rows: Tensor, matrix: Tensor, out: Tensor, add: bool = False) -> N
 
 
 def causal_mask(length: int, window: int | None, device: torch.device, before: int = 0) -> Tensor:
-    """Return the causal mask of `length` consecutive tokens over themselves and `before` earlier ones; True
-    hides.
+    """Return the causal mask of `length` tokens over themselves and `before` earlier ones; True hides.
 
     A window lets a token at position p attend to positions above p - window. Shape: (length, before +
     length), bool.

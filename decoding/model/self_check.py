@@ -43,11 +43,7 @@ class SelfCheck:
 
     @classmethod
     def of(cls, model: PreTrainedModel, decoder_prompt: Sequence[int]) -> SelfCheck:
-        """Run every path of a random tree alone.
-
-        Raises:
-            UnsupportedModelError: the model fails even so.
-        """
+        """Run every path of a random tree alone; UnsupportedModelError if the model fails even so."""
         generator = torch.Generator().manual_seed(_SEED)
         tree = random_tree(_PROMPT_LENGTHS, 1, _DEPTH, _BRANCHES, writable_tokens(model), generator)
         name = model.config.model_type
@@ -61,11 +57,7 @@ class SelfCheck:
         return cls(name, model.dtype, tree, answers)
 
     def refuse_if_different(self, model: LanguageModel) -> None:
-        """Decode the same paths as a token tree and compare.
-
-        Raises:
-            UnsupportedModelError: the tree fails, or its log-probabilities differ.
-        """
+        """Decode the same paths as a token tree; UnsupportedModelError if that fails, or they differ."""
         name = self.model_type
         try:
             with exactly(self.dtype):
@@ -277,8 +269,7 @@ def random_tree(
     allowed: Tensor,
     generator: torch.Generator,
 ) -> RandomTree:
-    """Draw a tree: crossing parents, and about a fifth of the branches padding, never the first column of a
-    query.
+    """Draw a tree: crossing parents, and a fifth of the branches padding, never a query's first column.
 
     `lengths` are those of the prompts, each above `prefix_length`; `allowed` are the token ids to draw from,
     (n,).

@@ -53,11 +53,7 @@ class TokenTree:
         return self._paths[self.depth].shape[1] if self.depth else 1
 
     def keep_levels(self) -> None:
-        """Keep the branches of every depth, so that any of them may get children later.
-
-        Raises:
-            ValueError: branches were written before this call.
-        """
+        """Keep the branches of every depth; see `DecodeSession.keep_levels`."""
         if self.depth and not self.keeps_levels:
             raise ValueError(
                 f"keep_levels must come before the first step, at depth 0, got it at depth {self.depth}"
@@ -65,11 +61,7 @@ class TokenTree:
         self.keeps_levels = True
 
     def checked_depth(self, depth: int | None) -> int:
-        """Return the depth of a frontier asked for at `depth`; None means one below the deepest.
-
-        Raises:
-            ValueError: no branches are kept that could be its parents.
-        """
+        """Return the depth of a frontier, for None the next; ValueError if none is kept above it."""
         following = self.depth + 1
         if depth is None or depth == following:
             return following

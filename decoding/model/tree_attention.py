@@ -224,8 +224,7 @@ class BranchPass:
 
 
 def attend_branches(tree: BranchPass, layer: int, query: Tensor, rule: Rule) -> Tensor:
-    """Attend from one frontier, whose keys and values the layer already has, to shared prefix, prompts and
-    tree.
+    """Attend from one frontier, whose keys and values the layer already has, to prefix, prompts and tree.
 
     Shapes: query (Q, H, B, D), (1, H, P, D) for a packed frontier; returns the same with D_v for D.
     """

@@ -95,8 +95,7 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         self._tail = keys, _resized(values, self.prompt[1], self.used, capacity)
 
     def compact(self, rows: Tensor, width: int, capacity: int) -> None:
-        """Keep some slots of the tail, `width` per query, in buffers of `capacity` slots; buffers of that
-        size are reused.
+        """Keep `width` slots per query in buffers of `capacity` slots; buffers of that size are reused.
 
         `rows` are the slots of every query and head, as rows of a buffer. Shape: (Q * H_kv * width,).
         """
@@ -106,8 +105,7 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         self.used = width
 
     def select(self, queries: Tensor, width: int, branches: bool) -> TreeLayer:
-        """Return a layer with the prompts of some queries, (n,), int64, cut to `width` slots: padding stands
-        on the left.
+        """Return a layer with the prompts of some queries, (n,), cut to their last `width` slots.
 
         `branches` says whether to copy the tails too, without spare room.
         """
@@ -173,9 +171,7 @@ LEAST_ROOM = 4
 class TreeCache(Cache):
     """One `TreeLayer` per model layer, created as the model reaches it.
 
-    Args:
-        prefix: Keys and values of the shared prefix by model layer; referred to, never copied. Empty without
-            one.
+    `prefix`: keys and values of the shared prefix by model layer, never copied; empty without one.
     """
 
     def __init__(self, prefix: tuple[KeysAndValues, ...] = ()) -> None:
@@ -231,8 +227,7 @@ class TreeCache(Cache):
         self._note_peak(before, copied=replaced)
 
     def compact(self, kept: Tensor, width: int) -> None:
-        """Keep the slots `kept`, (Q, m), int64, of every tail. Copies only those, layer by layer, and never
-        the prompts.
+        """Keep the slots `kept`, (Q, m), of every tail. Copies those alone, and layer by layer.
 
         Buffers grow if the next frontier, of `width` branches, leaves little room, and shrink if most of them
         is spare: otherwise one wide moment, such as a query with many branches that soon died, would set the
@@ -303,19 +298,13 @@ class TreePrefix:
     model alive.
     """
 
-    def __init__(
-        self, model: PreTrainedModel, token_ids: Sequence[int], segments: tuple[KeysAndValues, ...]
-    ) -> None:
+    def __init__(self, model: PreTrainedModel, token_ids: Sequence[int], cache: TreeCache) -> None:
+        """Take the one prompt of a cache."""
         self._model = weakref.ref(model)
         self._model_type: str = model.config.model_type
         self.token_ids = tuple(token_ids)
-        self.segments = segments  # Shapes: (1, H_kv, S, D) and (1, H_kv, S, D_v)
-
-    @classmethod
-    def of(cls, model: PreTrainedModel, token_ids: Sequence[int], cache: TreeCache) -> TreePrefix:
-        """Return the one prompt of a cache as a prefix."""
-        layers = range(len(cache.layers))
-        return cls(model, token_ids, tuple(cache.tree_layer(index).prompt for index in layers))
+        # Shapes: (1, H_kv, S, D) and (1, H_kv, S, D_v).
+        self.segments = tuple(cache.tree_layer(index).prompt for index in range(len(cache.layers)))
 
     @property
     def kv_bytes(self) -> int:
@@ -324,11 +313,7 @@ class TreePrefix:
 
 
 def checked_prefix(prefix: PromptPrefix, model: PreTrainedModel) -> TreePrefix:
-    """Return the prefix, if this model made it, in its present type and on its present device.
-
-    Raises:
-        ValueError: another model made it, or the model has been moved since.
-    """
+    """Return the prefix; ValueError if another model made it, or this one has been moved since."""
     name = model.config.model_type
     if not isinstance(prefix, TreePrefix):
         raise ValueError(
@@ -349,24 +334,6 @@ def checked_prefix(prefix: PromptPrefix, model: PreTrainedModel) -> TreePrefix:
     return prefix
 
 
-def check_continuations(prefix: PromptPrefix, prompts: Sequence[Sequence[int]]) -> None:
-    """Raise ValueError for prompts that do not begin with the prefix, or end with it."""
-    shared = prefix.token_ids
-    for index, prompt in enumerate(prompts):
-        both = range(min(len(shared), len(prompt)))
-        differing = next((place for place in both if prompt[place] != shared[place]), None)
-        if differing is not None:
-            raise ValueError(
-                f"prompt {index} does not begin with the prefix: token {differing} is {prompt[differing]}, "
-                f"the prefix has {shared[differing]}"
-            )
-        if len(prompt) <= len(shared):
-            raise ValueError(
-                f"prompt {index} has {len(prompt)} tokens, it must go on after the prefix of "
-                f"{len(shared)} with at least one more"
-            )
-
-
 # A frontier is packed if at least one in this many branches is padding; with less, moving rows in every layer
 # costs more than it saves.
 _LEAST_PADDING = 8
@@ -382,8 +349,7 @@ class PackedFrontier:
 
     @classmethod
     def of(cls, parents: Tensor) -> PackedFrontier | None:
-        """Pack a frontier, if that pays; None if few branches or all of them are padding. Waits for the
-        device.
+        """Pack a frontier; None if few branches or all of them are padding. Waits for the device.
 
         `parents` is -1 for padding branches. Shape: (Q, B), int64.
         """
@@ -437,9 +403,7 @@ class PackedWrites(Cache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Append the frontier to a layer; see `TreeLayer.update`. Shapes: (1, H_kv, P, D) and (1, H_kv, P,
-        D_v).
-        """
+        """Append the frontier to a layer. Shapes: (1, H_kv, P, D) and (1, H_kv, P, D_v)."""
         unpack = self._frontier.unpack_heads
         super().update(unpack(key_states), unpack(value_states), layer_idx, *args, **kwargs)
         return key_states, value_states

@@ -217,8 +217,7 @@ def cut(
     prompts: PromptLayout,
     rows_per_block: int,
 ) -> Piece:
-    """Cut the nodes of one pass into blocks of at most `rows_per_block` rows, with a single transfer to the
-    device.
+    """Cut the nodes of a pass into blocks of at most `rows_per_block` rows, with one transfer to the device.
 
     The span that continues an unfinished tree comes first; `kept` keys, of the path above the first node, lie
     before those of the pass.

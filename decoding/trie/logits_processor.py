@@ -128,8 +128,7 @@ class TitleTrieLogitsProcessor(LogitsProcessor):
         return masked
 
     def rows(self, sequences: Tensor) -> Tensor:
-        """Return the rank of the title in each sequence, -1 without a whole one. Shape: (n,), int64, on the
-        constraint's device.
+        """Return the rank of the title in each sequence, -1 without one, on the constraint's device. (n,).
 
         `sequences`, (n, T + L), int64, are the result of `generate`, prompts included; ValueError if they do
         not go with `prompt_length` or `num_queries`.

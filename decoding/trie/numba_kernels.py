@@ -34,13 +34,7 @@ from torch.compiler import is_compiling
 
 from genret.decoding.constraints import Children, PaddedChildren
 from genret.decoding.numba_compiling import compiled, pointer
-from genret.decoding.trie.trie_kernels import (
-    POSITION_BITS,
-    POSITION_MASK,
-    TorchKernels,
-    TrieKernels,
-    TrieTables,
-)
+from genret.decoding.trie.trie_kernels import POSITION_BITS, POSITION_MASK, TorchKernels, TrieTables
 
 _LONG = np.dtype(np.int64)  # NumPy would convert the type at every call
 Longs = npt.NDArray[np.int64]
@@ -171,8 +165,7 @@ def _write_all(
     tokens: Longs,
     next_state: Longs,
 ) -> int:
-    """Write the edges to the children [begin, end) of state `at` from `edge` on; return the number behind the
-    last.
+    """Write the edges to children [begin, end) of state `at` from `edge` on; return the one behind the last.
 
     Plain loops, which become vector code.
     """
@@ -314,19 +307,13 @@ def find_finals(
             final[at] = begin == end and position > 0
 
 
-class NumbaKernels:
-    """Compiled loops over a trie's tables (`decoding.trie.trie_kernels.TrieKernels`).
-
-    `tables`: tables on the CPU. `prefixes`: `RowFilter.prefix` of each lane, (R + 1,), int32; None allows all
-    rows.
-    """
+class NumbaKernels(TorchKernels):
+    """Compiled loops over a trie's tables on the CPU; under a trace the tensor operations."""
 
     name = "numba"
 
     def __init__(self, tables: TrieTables, prefixes: Sequence[Tensor | None] = (None,)) -> None:
-        self._tables = tables
-        self._prefixes = [None if prefix is None else prefix.contiguous() for prefix in prefixes]
-        self._traced = TorchKernels(tables, prefixes)
+        super().__init__(tables, [None if prefix is None else prefix.contiguous() for prefix in prefixes])
         token = tables.token.numpy()
         unsigned: Tokens = token.view(f"u{token.itemsize}")
         addresses = [0 if prefix is None else prefix.data_ptr() for prefix in self._prefixes]
@@ -344,7 +331,7 @@ class NumbaKernels:
         """List every continuation: one pass counts them, one writes them."""
         there = _readable(states)
         if there is None:
-            return self._traced.children(states)
+            return super().children(states)
         at, count = there.data_ptr(), there.shape[0]
         edges, child_begin, row_begin, tail_begin, filters = self._arrays
         room = count_children(at, count, child_begin, tail_begin)
@@ -362,7 +349,7 @@ class NumbaKernels:
         """List every continuation in `width` columns."""
         there = _readable(states)
         if there is None:
-            return self._traced.padded_children(states, width)
+            return super().padded_children(states, width)
         padded = np.full((2, there.shape[0], width), -1, _LONG)
         at, count = there.data_ptr(), there.shape[0]
         edges, child_begin, row_begin, tail_begin, filters = self._arrays
@@ -375,7 +362,7 @@ class NumbaKernels:
         """Check candidates by binary search among the state's children."""
         there, candidates = _readable(states), _readable(token_ids)
         if there is None or candidates is None:
-            return self._traced.verify(states, token_ids)
+            return super().verify(states, token_ids)
         shape = candidates.shape
         if len(shape) != 2 or shape[0] != there.shape[0]:
             raise ValueError(
@@ -388,18 +375,14 @@ class NumbaKernels:
         return torch.from_numpy(next_states)
 
     def is_final(self, states: Tensor) -> Tensor:
-        """Return whether nothing follows a place other than the root."""
+        """Return whether a whole row has been written."""
         there = _readable(states)
         if there is None:
-            return self._traced.is_final(states)
+            return super().is_final(states)
         final = np.empty(there.shape[0], np.bool_)
         _, child_begin, _, tail_begin, _ = self._arrays
         find_finals(there.data_ptr(), there.shape[0], child_begin, tail_begin, final)
         return torch.from_numpy(final)
-
-    def under(self, prefixes: Sequence[Tensor | None]) -> TrieKernels:
-        """Return the kernels of the whole trie under row filters."""
-        return NumbaKernels(self._tables, prefixes)
 
     def warm_up(self) -> None:
         """Compile for this type of tokens, or load compiled code, so that no request pays for it."""
@@ -411,8 +394,7 @@ class NumbaKernels:
 
 
 def _readable(tensor: Tensor) -> Tensor | None:
-    """Return a tensor that loops can read at its address: int64, contiguous and on the CPU; ValueError
-    elsewhere.
+    """Return a tensor that loops can read: int64, contiguous and on the CPU; ValueError elsewhere.
 
     None means a traced graph or a fake tensor, which have no values.
     """

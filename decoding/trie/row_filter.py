@@ -104,7 +104,7 @@ class FilteredTrie(WalkedTrie):
         filters: One per query of the batch; None allows all rows.
 
     Raises:
-        ValueError: a filter is over another number of rows, of another type or on another device, or there
+        ValueError: a filter is over another number of rows or on another device, or there
             are more filters than states can tell apart.
     """
 
@@ -154,8 +154,6 @@ def _check_fits(trie: TitleTrie, row_filter: RowFilter, number: int) -> None:
         raise ValueError(
             f"filters[{number}]: expected a filter over {trie.num_rows} rows, got {row_filter.num_rows}"
         )
-    if row_filter.prefix.dtype is not torch.int32:
-        raise ValueError(f"filters[{number}]: expected counts of torch.int32, got {row_filter.prefix.dtype}")
     if row_filter.prefix.device.type != trie.device.type:
         raise ValueError(
             f"filters[{number}]: expected a filter on {trie.device}, got one on {row_filter.prefix.device}"

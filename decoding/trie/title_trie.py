@@ -5,14 +5,14 @@ search (PPV, "Efficient and Asymptotically Unbiased Constrained Decoding for Lar
 3.2). The paper's listing compares whole prefixes against the row matrix at every step and sums column signs,
 which is no lexicographic comparison; here a prefix is one integer and a step compares one token.
 
-`decoding.trie.trie_kernels` defines states; the backend that `choose_kernels` picks walks the trie.
+`decoding.trie.trie_kernels` defines states; the backend that `make_kernels` picks walks the trie.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -22,13 +22,13 @@ from torch import Tensor
 from genret.decoding.constraints import Children, PaddedChildren
 from genret.decoding.errors import KernelsError
 from genret.decoding.trie.trie_arrays import MAX_POSITIONS, TrieArrays, derive_trie
-from genret.decoding.trie.trie_kernels import POSITION_BITS, TorchKernels, TrieKernels, TrieTables
+from genret.decoding.trie.trie_kernels import POSITION_BITS, TorchKernels, TrieTables
 
 
 class WalkedTrie:
     """The part of a trie's constraint that its kernels answer, for a whole trie and for a filtered one."""
 
-    kernels: TrieKernels  # the backend that walks the trie
+    kernels: TorchKernels  # the backend that walks the trie
     num_rows: int  # number of the trie's rows, allowed or not, R
 
     def children(self, states: Tensor) -> Children:
@@ -40,8 +40,7 @@ class WalkedTrie:
         return self.kernels.children(states)
 
     def padded_children(self, states: Tensor, width: int) -> PaddedChildren:
-        """Return every allowed continuation in `width` columns without waiting; see
-        `StaticConstraint.padded_children`.
+        """Return every allowed continuation in columns; see `StaticConstraint.padded_children`.
 
         Columns are those of the whole trie, with gaps (-1) for children that a filter does not allow; `width`
         must hold them. Only on the CPU and outside of `torch.compile` does a state with more children raise
@@ -66,11 +65,7 @@ class WalkedTrie:
         return self.kernels.is_final(states)
 
     def row(self, states: Tensor) -> Tensor:
-        """Return the rank of the last row below each state, which for a final state is its row. Shape: (n,),
-        int64.
-
-        State -1 has rank -1.
-        """
+        """Return the rank of the last row below each state, of a final one its row; -1 for -1. (n,)."""
         row_end = (states >> POSITION_BITS).clamp_(min=0)
         return row_end % (self.num_rows + 1) - 1
 
@@ -82,7 +77,7 @@ class TitleTrie(WalkedTrie):
         arrays: The transitions, e.g. from an index; zero-copy on CPU.
         vocab_size: Every token of the rows is below it.
         device: Device of the states.
-        kernels: Name of the backend (`choose_kernels`).
+        kernels: Name of the backend (`make_kernels`).
 
     Attributes:
         kernels: The backend itself.
@@ -110,7 +105,7 @@ class TitleTrie(WalkedTrie):
         if arrays.num_rows and largest >= vocab_size:
             raise ValueError(f"token id {largest} is outside the vocabulary of {vocab_size}")
         tables = TrieTables.of(arrays, device)
-        self.kernels = choose_kernels(device, kernels)(tables)
+        self.kernels = make_kernels(tables, kernels)
         self.num_bytes = tables.num_bytes
         self._child_begin = arrays.child_begin
         self.device = device
@@ -127,8 +122,7 @@ class TitleTrie(WalkedTrie):
         device: torch.device | str | None = None,
         kernels: str = "auto",
     ) -> TitleTrie:
-        """Build a trie in memory from rows in any order; duplicates count once. Ranks are those of the sorted
-        rows.
+        """Build a trie in memory from rows in any order; duplicates count once. Ranks follow the sorted rows.
 
         Raises:
             ValueError: a row is empty, a prefix of another, or holds a token outside the vocabulary.
@@ -182,47 +176,29 @@ logger = logging.getLogger(__name__)
 KERNEL_NAMES = ("auto", "numba", "torch")
 
 
-def choose_kernels(device: torch.device, name: str = "auto") -> Callable[[TrieTables], TrieKernels]:
-    """Return the constructor of a trie's kernels.
+def make_kernels(tables: TrieTables, name: str = "auto") -> TorchKernels:
+    """Return the kernels of a trie's tables.
 
     Args:
-        device: Device of the trie.
+        tables: The tables, on the device of the states.
         name: "numba": compiled loops, on the CPU only; "torch": tensor operations, on any device; "auto":
             numba on the CPU if it is installed and works, else torch.
 
     Raises:
-        KernelsError: numba is asked for by name and not installed, or for another device. The returned
-            constructor raises it if numba is asked for by name and cannot compile.
+        KernelsError: numba is asked for by name and not installed, cannot compile, or for another device.
         ValueError: there is no such backend.
     """
     if name not in KERNEL_NAMES:
         raise ValueError(f"kernels: expected one of {', '.join(KERNEL_NAMES)}, got {name!r}")
-    installed = _numba_is_installed()
-    if name == "numba":
-        if device.type != "cpu":
-            raise KernelsError(f"kernels: numba runs on the CPU only, and the trie is on {device}; use torch")
-        if not installed:
-            raise KernelsError(
-                "kernels: numba is not installed; install generative-retrieval[numba], or use torch"
-            )
+    device, installed = tables.token.device, _numba_is_installed()
+    if name == "numba" and device.type != "cpu":
+        raise KernelsError(f"kernels: numba runs on the CPU only, and the trie is on {device}; use torch")
+    if name == "numba" and not installed:
+        raise KernelsError(
+            "kernels: numba is not installed; install generative-retrieval[numba], or use torch"
+        )
     if name == "torch" or not installed or device.type != "cpu":
-        return TorchKernels
-    return _numba_kernels if name == "numba" else _numba_or_torch_kernels
-
-
-def _numba_is_installed() -> bool:
-    return importlib.util.find_spec("numba") is not None
-
-
-def _numba_or_torch_kernels(tables: TrieTables) -> TrieKernels:
-    try:
-        return _numba_kernels(tables)
-    except KernelsError as error:
-        logger.warning("%s; it is done without numba, which takes longer", error)
         return TorchKernels(tables)
-
-
-def _numba_kernels(tables: TrieTables) -> TrieKernels:
     # Imported on first use: numba takes half a second, which commands without a trie should not pay.
     try:
         from genret.decoding.trie.numba_kernels import NumbaKernels
@@ -230,5 +206,13 @@ def _numba_kernels(tables: TrieTables) -> TrieKernels:
         kernels = NumbaKernels(tables)
         kernels.warm_up()
     except Exception as error:  # an installation that does not fit together fails in ways of its own
-        raise KernelsError(f"kernels: numba is installed but does not work: {error!r}") from error
+        broken = KernelsError(f"kernels: numba is installed but does not work: {error!r}")
+        if name == "numba":
+            raise broken from error
+        logger.warning("%s; it is done without numba, which takes longer", broken)
+        return TorchKernels(tables)
     return kernels
+
+
+def _numba_is_installed() -> bool:
+    return importlib.util.find_spec("numba") is not None

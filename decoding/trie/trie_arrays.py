@@ -61,9 +61,7 @@ def check_trie(arrays: TrieArrays, largest_token: int) -> None:
     """Check that every walk from the root ends and stays inside the arrays, whose lengths fit together.
 
     Kernels read without looking. One pass over each array; what stands in a sound trie may still be wrong.
-
-    Raises:
-        ValueError: the text names the array.
+    ValueError names the array.
     """
     token, child_begin, row_begin, tail_begin, depth, _ = arrays
     num_nodes = arrays.num_nodes
@@ -278,8 +276,7 @@ def _chunks(offsets: IntArray) -> Iterator[tuple[int, int]]:
 
 
 def _shared_with_previous(tokens: IntArray, offsets: IntArray, rank: int) -> IntArray:
-    """Count the leading tokens that each of n + 1 rows but the first shares with its predecessor. Shape:
-    (n,), int32.
+    """Count the leading tokens that each of n + 1 rows but the first shares with the one before. (n,), int32.
 
     `offsets`, (n + 2,), point into `tokens`; `rank` is that of the second row. Raises ValueError if two
     neighbours are out of order, equal, or one is a prefix of the other.

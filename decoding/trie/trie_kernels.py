@@ -1,4 +1,4 @@
-"""Defines the contract of the trie's kernels and how states are packed, and walks by tensor operations.
+"""Defines how states of a trie are packed, and the kernels that walk it by tensor operations.
 
 A state is one integer, `row_end << 31 | position`. The position is that of the last edge in the trie's
 tokens, in a node or in a tail (0: the root); the rows below it end before rank row_end. Inside a tail row_end
@@ -17,7 +17,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -75,36 +75,6 @@ class TrieTables:
         return sum(table.numel() * table.element_size() for table in tables)
 
 
-class TrieKernels(Protocol):
-    """The questions a decoder asks of a trie, or of a trie under row filters, at every step."""
-
-    name: str
-
-    def children(self, states: Tensor) -> Children:
-        """List every continuation of every state. `states` shape: (n,)."""
-
-    def padded_children(self, states: Tensor, width: int) -> PaddedChildren:
-        """List every continuation in `width` columns: static shapes, no host synchronisation.
-
-        Column j is child j of the node, so under a filter there are gaps for children that are not allowed.
-        Raises ValueError if a state needs more columns, unless that check would wait for a device or break a
-        trace.
-        """
-
-    def verify(self, states: Tensor, token_ids: Tensor) -> Tensor:
-        """Return the next state per candidate, -1 for none. Shapes: (n,), (n, M), (n, M)."""
-
-    def is_final(self, states: Tensor) -> Tensor:
-        """Return whether a whole row has been written. Shapes: (n,), int64 and bool."""
-
-    def under(self, prefixes: Sequence[Tensor | None]) -> TrieKernels:
-        """Return the kernels of this trie under row filters, one lane each; nothing is copied.
-
-        Args:
-            prefixes: Per lane the `RowFilter.prefix`, (R + 1,), int32; None allows every row.
-        """
-
-
 def _to_tensor(array: IntArray, device: torch.device) -> Tensor:
     with warnings.catch_warnings():
         # Torch has no read-only tensors, so it warns about a memory-mapped index. Nothing here writes to the
@@ -154,10 +124,11 @@ class PaddedEdges(NamedTuple):
 
 
 class TorchKernels:
-    """Tensor operations over a trie's tables (`TrieKernels`), on any device.
+    """The questions a decoder asks of a trie, by tensor operations over its tables on any device.
 
-    `prefixes` are `RowFilter.prefix` of each lane, at least one, (R + 1,), int32; None allows all rows. A
-    *place* is a position and the rank before which the rows below it end.
+    Faster kernels for some device override them. `prefixes` are `RowFilter.prefix` of each lane, at least
+    one, (R + 1,), int32; None allows all rows. A *place* is a position and the rank before which the rows
+    below it end.
     """
 
     name = "torch"
@@ -170,7 +141,7 @@ class TorchKernels:
         self._allows_all = len(prefixes) == 1 and prefixes[0] is None
 
     def children(self, states: Tensor) -> Children:
-        """List every allowed continuation.
+        """List every allowed continuation. `states` shape: (n,).
 
         On CUDA this waits for the device once, for the answer's size, under filters twice, and once more if
         lanes differ.
@@ -194,25 +165,33 @@ class TorchKernels:
         return Children(owner, self._token_at(position), pack(position, row_end))
 
     def padded_children(self, states: Tensor, width: int) -> PaddedChildren:
-        """List every allowed continuation in `width` columns, -1 for a child that is not allowed."""
+        """List every allowed continuation in `width` columns: static shapes, no host synchronisation.
+
+        Column j is child j of the node, -1 for a child that is not allowed. Raises ValueError if a state
+        needs more columns, unless that check would wait for a device or break a trace.
+        """
         position, row_end, lane = self._unpack(states)
         edges = self._padded_edges(position, row_end, width)
         next_state = self._next_states(edges, lane)
         return PaddedChildren(torch.where(next_state >= 0, self._token_at(edges.position), -1), next_state)
 
     def verify(self, states: Tensor, token_ids: Tensor) -> Tensor:
-        """Check candidates by parallel binary search, under filters at one look-up per candidate and lane."""
+        """Return the next state per candidate, -1 for none. Shapes: (n,), (n, M), (n, M).
+
+        A parallel binary search; under filters a look-up per candidate and lane.
+        """
         position, row_end, lane = self._unpack(states)
         return self._next_states(self._find(position, row_end, token_ids), lane)
 
     def is_final(self, states: Tensor) -> Tensor:
-        """Return whether nothing follows a place other than the root."""
+        """Return whether a whole row has been written: nothing follows a place other than the root. (n,)."""
         position, row_end, _ = self._unpack(states)
-        return self._ends_row(position, row_end)
+        begin, end = self._child_run(position, row_end)
+        return (begin == end) & (position > 0)
 
-    def under(self, prefixes: Sequence[Tensor | None]) -> TrieKernels:
-        """Return the kernels of the whole trie under other filters."""
-        return TorchKernels(self._tables, prefixes)
+    def under(self, prefixes: Sequence[Tensor | None]) -> Self:
+        """Return the kernels of the whole trie under other filters, one lane each; nothing is copied."""
+        return type(self)(self._tables, prefixes)
 
     def _next_states(self, edges: PaddedEdges, lane: Tensor | None) -> Tensor:
         """States behind allowed edges, -1 for the others. Shape: (n, M), int64."""
@@ -302,11 +281,6 @@ class TorchKernels:
         child = low.clamp(max=self._last)
         hit = (low < end) & (self._token_at(child) == token_ids)
         return PaddedEdges(hit, child, self._row_end(child, end, row_end))
-
-    def _ends_row(self, position: Tensor, row_end: Tensor) -> Tensor:
-        """Whether nothing follows a place other than the root. Shapes: (n,)."""
-        begin, end = self._child_run(position, row_end)
-        return (begin == end) & (position > 0)
 
     def _token_at(self, position: Tensor) -> Tensor:
         """Return the tokens at positions within the trie. Any shape, int64."""

@@ -37,7 +37,7 @@ from genret.retrieval.index.reader import Index
 from genret.retrieval.trie_opening import title_trie
 
 MASK, DISC, SINK, TAP = 1, 2, 3, 4
-MODES = {"mask": MASK, "disc": DISC, "sink": SINK, "tap": TAP}
+MODES = {"mask": MASK, "disc": DISC, "sink": SINK}
 # Bounds that keep logarithms finite where all mass is valid: of the reject token's, and of acceptance.
 _LEAST_LOG = -80.0
 _ALMOST_SURE = -1e-12
@@ -54,7 +54,7 @@ class TitleArguments:
 
     Attributes:
         index: Name of the index; empty for `tap`.
-        mode: Number of the mode, a value of `MODES`.
+        mode: Number of the mode, a value of `MODES`, or `TAP`.
         written: Tokens of the title that the prompt ends with.
         restriction: Entities that may be written.
         tap_key: Name under which `tap` leaves the logits; 32 hexadecimal digits.
@@ -68,11 +68,7 @@ class TitleArguments:
 
     @classmethod
     def of(cls, extra: dict[str, Any] | None) -> TitleArguments | None:
-        """Read the arguments of a request; None: it has none of ours.
-
-        Raises:
-            InputError: one is unknown, missing or out of range.
-        """
+        """Read the arguments of a request, None without any; InputError for unknown or wrong ones."""
         mine = {name: value for name, value in (extra or {}).items() if name.startswith("genret")}
         if not mine:
             return None
@@ -87,7 +83,7 @@ class TitleArguments:
         if INDEX not in mine:
             raise InputError(INDEX, f"must name the index, beside {', '.join(mine)}")
         mode = mine.get(MODE, "mask")
-        if mode not in MODES or mode == "tap":
+        if mode not in MODES:
             raise InputError(MODE, f"must be mask, disc or sink, got {mode!r}")
         written = mine.get(WRITTEN, 0)
         if isinstance(written, bool) or not isinstance(written, int) or written < 0:
@@ -117,16 +113,12 @@ class EngineTitles:
         vocab_size: Width of its logits.
         device: Device of its logits.
 
-    Attributes:
-        end_token_id: Token that ends every title.
-
     Raises:
         GenretError: the index cannot be used, or is one for another tokenizer.
     """
 
     def __init__(self, path: str | Path, tokenizer: str, vocab_size: int, device: torch.device) -> None:
         index = Index.open(path)  # open as long as the engine runs: filters read its columns
-        self.end_token_id = index.end_token_id
         self._trie = title_trie(index, tokenizer, vocab_size=vocab_size, device=device)
         self._filters = FilterStore(index, device)
         self._device = device

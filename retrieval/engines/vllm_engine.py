@@ -65,11 +65,7 @@ def open_engine(
 
 
 class _TappedEngine:
-    """An engine whose processor leaves logits in a folder (a `SequenceEngine`).
-
-    Args:
-        folder: The folder.
-    """
+    """An engine whose processor leaves logits in a folder (a `SequenceEngine`)."""
 
     device = torch.device("cpu")  # where the logits are read
 
@@ -105,12 +101,7 @@ class LocalVllm(_TappedEngine):
     """An engine of vLLM in a process of its own, started and ended by this one.
 
     The process is spawned, so a script that opens one needs `if __name__ == "__main__":`, as vLLM itself
-    does.
-
-    Args:
-        place: Checkpoint folder or hub id.
-        dtype: As vLLM names types; "auto".
-        options: Further arguments of `vllm.LLM`.
+    does. Arguments are those of `open_engine`.
     """
 
     def __init__(self, place: str | Path, dtype: str, options: Mapping[str, Any]) -> None:
@@ -160,11 +151,8 @@ class LocalVllm(_TappedEngine):
 class VllmServer(_TappedEngine):
     """A running server of vLLM on this machine, with our processor and a folder for `tap`.
 
-    Args:
-        address: Its API, such as "http://localhost:8000/v1".
-
-    Raises:
-        ModelError: it is not there, or has no processor of ours.
+    `address`: its API, such as "http://localhost:8000/v1"; ModelError if it is not there, or without our
+    processor.
     """
 
     def __init__(self, address: str) -> None:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Sequence
-from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
@@ -175,29 +174,20 @@ class TitleProcessorV2(LogitsProcessorV2):  # type: ignore[misc]
     def apply(self, logits: Tensor, ctx: Any) -> Tensor:
         """Constrain the rows of requests with titles. Shape: (n, V), float32; written in place."""
         numbers = ctx.idx_mapping_np.tolist()
-        rows = [row for row, slot in enumerate(numbers) if self._asked[slot] is not None]
-        for row in rows:
-            self._tap_or_refuse(logits, row, numbers[row])
-        rows = [row for row in rows if self._found[numbers[row]] is not None]
-
-        def key(row: int) -> int:
-            found = self._found[numbers[row]]
-            assert found is not None
-            return id(found[1])
-
-        for _, group in groupby(sorted(rows, key=key), key=key):
-            self._constrain(logits, ctx, list(group), numbers)
+        by_constraint: dict[int, list[int]] = {}
+        for row, slot in enumerate(numbers):
+            asked, found = self._asked[slot], self._found[slot]
+            if asked is not None and asked.mode == TAP:
+                length = int(self._batch.prompt_len.np[slot])
+                prompt = self._batch.all_token_ids.gpu[slot, :length].tolist()
+                self._setup.leave(asked.tap_key, prompt, logits[row])
+            elif found is not None:
+                by_constraint.setdefault(id(found[1]), []).append(row)
+            elif asked is not None:
+                self._setup.refuse(logits[row])
+        for rows in by_constraint.values():
+            self._constrain(logits, ctx, rows, numbers)
         return logits
-
-    def _tap_or_refuse(self, logits: Tensor, row: int, slot: int) -> None:
-        asked = self._asked[slot]
-        assert asked is not None
-        if asked.mode == TAP:
-            length = int(self._batch.prompt_len.np[slot])
-            prompt = self._batch.all_token_ids.gpu[slot, :length].tolist()
-            self._setup.leave(asked.tap_key, prompt, logits[row])
-        elif self._found[slot] is None:
-            self._setup.refuse(logits[row])
 
     def _constrain(self, logits: Tensor, ctx: Any, places: list[int], numbers: list[int]) -> None:
         slots_on_host = [numbers[place] for place in places]

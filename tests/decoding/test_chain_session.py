@@ -2,80 +2,17 @@
 
 from __future__ import annotations
 
-import random
-from dataclasses import dataclass, field
-
 import pytest
 import torch
-from torch import Tensor
 
 from genret.decoding.errors import PromptTooLongError
-from genret.decoding.model.chains import TreeChains
 from genret.decoding.model.hf_model import HFLanguageModel
 from genret.decoding.model.self_check import exactly
-from tests.tree_oracles import Answer, PlainPasses
-from tests.verified_architectures import ARCHITECTURES, VOCAB, build
+from tests.tree_oracles import Answer, Drive, PlainPasses, drive
+from tests.verified_architectures import ARCHITECTURES, build
 
 # Rotary positions with windows and without, learned ones in two kinds, relative ones.
 OF_EVERY_KIND = ["llama-gqa", "gemma3", "gpt2", "bart", "t5"]
-PREFIX = (7, 3, 11, 5)
-
-
-@dataclass(slots=True)
-class Drive:
-    """A session and what its queries have written, held to plain passes over prompt and text."""
-
-    session: TreeChains
-    prompts: list[tuple[int, ...]]
-    texts: list[list[int]]
-    answers: list[Answer] = field(default_factory=list)
-
-    def extend(self, chunks: list[list[int]]) -> None:
-        logits = self.session.extend(chunks)
-        assert logits.shape[:2] == (len(chunks), max(map(len, chunks)))
-        assert logits.isfinite().all()
-        for query, chunk in enumerate(chunks):
-            for place, token in enumerate(chunk):
-                self.texts[query].append(token)
-                self._note(query, logits[query, place])
-        assert self.session.lengths == tuple(map(len, self.texts))
-
-    def rewind(self, lengths: list[int]) -> None:
-        self.session.rewind(lengths)
-        for text, length in zip(self.texts, lengths, strict=True):
-            del text[length:]
-        assert self.session.lengths == tuple(lengths)
-
-    def select(self, queries: list[int]) -> None:
-        self.session = self.session.select(queries)
-        self.prompts = [self.prompts[query] for query in queries]
-        self.texts = [list(self.texts[query]) for query in queries]
-
-    def _note(self, query: int, logits: Tensor) -> None:
-        self.answers.append(Answer(self.prompts[query], tuple(self.texts[query]), logits))
-
-
-def drive(model: HFLanguageModel, seed: int, steps: int, share: bool) -> Drive:
-    rng = random.Random(seed)
-    prompts = [
-        (*(PREFIX if share else ()), *(rng.randrange(3, VOCAB) for _ in range(rng.randint(1, 9))))
-        for _ in range(rng.randint(2, 4))
-    ]
-    prefix = model.share_prefix(PREFIX) if share else None
-    run = Drive(model.prefill_chains(prompts, prefix), prompts, [[] for _ in prompts])
-    longest = 20
-    for _ in range(steps):
-        chunks = [
-            [rng.randrange(3, VOCAB) for _ in range(min(rng.choice((0, 1, 1, 2, 5)), longest - len(text)))]
-            for text in run.texts
-        ]
-        if any(chunks):
-            run.extend(chunks)
-        if rng.random() < 0.5:
-            run.rewind([rng.randint(max(len(text) - 5, 0), len(text)) for text in run.texts])
-        if rng.random() < 0.15 and len(run.texts) > 1:
-            run.select(rng.sample(range(len(run.texts)), len(run.texts) - 1))
-    return run
 
 
 def error_of(name: str, dtype: torch.dtype, seed: int, share: bool = False, steps: int = 14) -> float:

@@ -125,37 +125,6 @@ def test_intervals_that_make_no_sense(interval: int) -> None:
 
 # Layers, keys and values, heads, size, bytes of a float32.
 TOKEN_BYTES = {"llama-gqa": 3 * 2 * 2 * 8 * 4, "bart": 3 * 2 * 4 * 8 * 4}
-LLAMA_TOKEN = TOKEN_BYTES["llama-gqa"]
-
-
-def write(session: TreeSession, width: int, steps: int = 1) -> KvUsage:
-    line(session, steps, width)
-    return session.usage
-
-
-def test_growing_copies_one_buffer_at_a_time() -> None:
-    session = HFLanguageModel(build("llama-gqa"), collection=NEVER).prefill([[5] * 10, [6] * 4])
-    first = write(session, 3)
-    room = 3 * INITIAL_DEPTH
-    assert first.held_bytes == first.peak_bytes == 2 * (10 + room) * LLAMA_TOKEN
-    assert first.used_bytes == 2 * (10 + 3) * LLAMA_TOKEN
-    grown = write(session, 3, INITIAL_DEPTH)
-    assert grown.held_bytes == 2 * (10 + 2 * room) * LLAMA_TOKEN
-    # The old keys (or values) of the last layer stood beside everything new.
-    assert grown.peak_bytes == grown.held_bytes + 2 * room * LLAMA_TOKEN // 6
-    assert grown.used_bytes == 2 * (10 + 3 * (INITIAL_DEPTH + 1)) * LLAMA_TOKEN
-
-
-def test_shrinking_holds_both_buffers_of_one_layer() -> None:
-    session = HFLanguageModel(build("llama-gqa"), collection=NEVER).prefill([[5] * 10])
-    wide = write(session, 40)
-    write(session, 1)
-    session.collect()
-    room = 2 + INITIAL_DEPTH
-    usage = session.usage
-    assert usage.held_bytes == (10 + room) * LLAMA_TOKEN
-    assert usage.used_bytes == (10 + 2) * LLAMA_TOKEN
-    assert usage.peak_bytes == wide.held_bytes + (2 + room) * LLAMA_TOKEN // 6
 
 
 ENCODER_DECODERS = [name for name, (_, options) in ARCHITECTURES.items() if "d_model" in options]
@@ -265,17 +234,6 @@ PROMPTS = random_prompts([13, 1, 7], torch.Generator().manual_seed(3))
 def frontier(width: int, queries: int = len(PROMPTS)) -> tuple[Tensor, Tensor]:
     zeros = torch.zeros(queries, width, dtype=torch.int64)
     return zeros, zeros + 4
-
-
-@pytest.mark.parametrize("name", ["llama-gqa", "bart", "t5"])
-def test_levels_hold_no_more_keys_and_values(name: str) -> None:
-    model = HFLanguageModel(build(name), collection=CollectionPolicy.never())
-    plain, levels = model.prefill(PROMPTS), model.prefill(PROMPTS)
-    levels.keep_levels()
-    for width in (2, 5, 3, 1, 9):
-        plain.step(*frontier(width))
-        levels.step(*frontier(width))
-        assert levels.usage.held_bytes == plain.usage.held_bytes
 
 
 @pytest.mark.parametrize("name", ["llama-gqa", "bart", "t5"])

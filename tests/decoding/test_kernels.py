@@ -55,10 +55,9 @@ def test_the_loops_are_the_default_and_can_be_declined():
 
 @needs_numba
 def test_the_loops_are_for_the_cpu_alone():
-    cuda = torch.device("cuda")
-    assert choice.choose_kernels(cuda) is choice.choose_kernels(cuda, "torch")
-    with pytest.raises(KernelsError, match="numba runs on the CPU only, and the trie is on cuda"):
-        choice.choose_kernels(cuda, "numba")
+    assert TitleTrie.from_rows(CHOICE_ROWS, 5, "meta").kernels_name == "torch"
+    with pytest.raises(KernelsError, match="numba runs on the CPU only, and the trie is on meta"):
+        TitleTrie.from_rows(CHOICE_ROWS, 5, "meta", "numba")
 
 
 def test_other_kernels_are_refused_by_name():

@@ -124,7 +124,7 @@ class FakeEvent:
         self.device = device
         self.passed = False
 
-    def record(self) -> None:
+    def record(self, stream: object) -> None:
         assert self not in self.device.recorded or self.passed, "recorded again before its answer was read"
         self.passed = False
         self.device.recorded = [e for e in self.device.recorded if e is not self] + [self]
@@ -154,51 +154,27 @@ def test_on_the_cpu_an_answer_is_there_at_once():
     assert flag.last() == (False, False)
 
 
-def test_an_answer_is_read_once_the_device_got_there():
-    device = FakeDevice()
-    flag = LateFlag(2, CPU, lag=2, new_event=device.new_event)
-    flag.put(answer(1))
-    assert flag.latest() is None
-    flag.put(answer(2))
-    device.work(1)
-    assert flag.latest() == (True, False)
-    assert flag.latest() == (True, False)
-    device.work(1)
-    assert flag.latest() == (False, True)
-    assert device.waits == 0
-
-
-def test_of_several_answers_the_newest_counts():
-    device = FakeDevice()
-    flag = LateFlag(2, CPU, lag=2, new_event=device.new_event)
-    for number in (1, 3, 2):
-        flag.put(answer(number))
-    device.work(3)
-    assert flag.latest() == (False, True)
-    assert device.waits == 0
-
-
-@pytest.mark.parametrize("lag", [0, 1, 2, 5])
-def test_the_host_waits_only_when_it_is_too_far_ahead(lag: int):
-    device = FakeDevice()
+@given(lag=st.integers(0, 4), acts=st.lists(st.sampled_from(("put", "work", "latest", "last")), max_size=40))
+def test_answers_come_in_order_and_are_waited_for_only_far_ahead_and_at_the_end(lag, acts):
+    device, put, passed, taken, waits = FakeDevice(), [], 0, 0, 0
     flag = LateFlag(2, CPU, lag=lag, new_event=device.new_event)
-    for number in range(20):
-        flag.put(answer(number))
-        under_way = number + 1 - device.waits
-        assert under_way <= lag + 1
-        assert device.waits == max(0, number - lag)
-        seen = device.waits - 1  # number of the newest answer that somebody waited for
-        assert flag.latest() == (None if seen < 0 else (bool(seen & 1), bool(seen & 2)))
-
-
-def test_at_the_end_everything_is_waited_for():
-    device = FakeDevice()
-    flag = LateFlag(2, CPU, lag=2, new_event=device.new_event)
-    flag.put(answer(0))
-    flag.put(answer(3))
-    assert flag.last() == (True, True)
-    assert device.waits == 2
-    assert flag.last() == (True, True)
+    for act in acts:
+        if act == "put":
+            if len(put) - taken > lag:  # no more may be under way
+                taken, waits = taken + 1, waits + 1
+            put.append(len(put) % 4)
+            flag.put(answer(put[-1]))
+        elif act == "work":
+            device.work(1)
+            passed += passed < len(put)
+        else:
+            if act == "last":
+                taken, waits = len(put), waits + len(put) - taken
+            taken = max(passed, taken)
+            newest = (bool(put[taken - 1] & 1), bool(put[taken - 1] & 2)) if taken else None
+            assert getattr(flag, act)() == newest
+        passed = max(passed, taken)
+        assert device.waits == waits
 
 
 def test_what_is_put_is_copied():

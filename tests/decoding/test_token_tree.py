@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from collections.abc import Sequence
 
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from genret.decoding.model import segment_attention
 from genret.decoding.model.segment_attention import Rule, Segment, Visibility, attend
-from genret.decoding.model.token_tree import CollectionPolicy, PromptLayout, TokenTree
+from genret.decoding.model.token_tree import PromptLayout, TokenTree
 from tests.tree_scripts import Branch, BranchTruth, Collect, Grow, Script, Select, random_script
 
 CPU = torch.device("cpu")
@@ -139,18 +138,6 @@ def test_branches_see_their_prompts_and_ancestors_at_their_distances(rng: random
                 chosen.grow(operation, window)
 
 
-def test_a_tree_may_end_altogether_and_go_on_in_shape() -> None:
-    zeros = ((0, 0), (0, 0))
-    tree = tagged(Script(((3,) * 3, (3,) * 2), 0, CollectionPolicy.never(), False, ()))
-    tree.grow(Grow(0, None, zeros, zeros), 2)
-    tree.collect([[-1], [-1]])
-    assert tree.tree.num_slots == 0
-    tree.grow(Grow(0, None, ((-1,), (-1,)), ((0,), (0,))), 2)
-    follow = Grow(0, None, ((0, -1), (-1, 0)), zeros)
-    tree.collect(follow.parents)
-    tree.grow(follow, 2)
-
-
 def test_paths_of_earlier_levels_are_held_only_when_asked_for() -> None:
     plain, levels = planted([2]), planted([2])
     levels.keep_levels()
@@ -221,21 +208,6 @@ def segments(dtype: torch.dtype) -> tuple[Tensor, tuple[Segment, ...]]:
 def test_sure_attention_is_as_exact_as_any() -> None:
     exact, rounded = (attend(*segments(dtype), RULE) for dtype in (torch.float64, torch.float32))
     torch.testing.assert_close(rounded.double(), exact, rtol=0, atol=2e-4)
-
-
-def test_a_sink_takes_its_share_and_adds_nothing() -> None:
-    """The same as one more key with that score, whose value is zero; compared in float64."""
-    query, (whole, part) = segments(torch.float64)
-    sinks = torch.tensor([-3.0, 0.0, 40.0, 900.0], dtype=torch.float64)
-    keys, values = torch.cat([whole.keys, part.keys], 2), torch.cat([whole.values, part.values], 2)
-    assert whole.hidden is not None
-    hidden = torch.nn.functional.pad(whole.hidden, (0, part.keys.shape[2]))[:, None]
-    scores = (query @ keys.mT).masked_fill(hidden, -torch.inf)
-    with_sink = torch.cat([scores, sinks[None, :, None, None].expand(*scores.shape[:3], 1)], -1)
-    expected = with_sink.softmax(-1)[..., :-1] @ values
-    got = attend(query, (whole, part), dataclasses.replace(RULE, sinks=sinks))
-    torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
-    assert float((got - attend(query, (whole, part), RULE)).abs().max()) > 0.1
 
 
 def test_no_weight_is_denormal(monkeypatch) -> None:

@@ -9,13 +9,10 @@ the same length, the end token's included, and `generate` is asked to stop only 
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
-from genret.decoding.beam_search import BeamResult, beam_search
+from genret.decoding.beam_search import beam_search
 from genret.decoding.model.hf_model import HFLanguageModel
-from genret.decoding.model.token_tree import CollectionPolicy
 from genret.decoding.params import BeamParams
 from genret.decoding.trie.title_trie import TitleTrie
 from tests.generate_peer import (
@@ -28,7 +25,6 @@ from tests.generate_peer import (
     VOCAB,
     Scored,
     assert_same,
-    check_list,
     generate,
     ours,
     plain,
@@ -38,11 +34,8 @@ from tests.generate_peer import (
 )
 from tests.tiny_transformers import (
     ARCHITECTURES,
-    Enumeration,
     ForwardMeter,
     build,
-    random_prompts,
-    random_titles,
 )
 
 
@@ -60,27 +53,6 @@ def test_titles_of_one_length_or_unpruned_equal_generate(
         theirs = generate(plain(name), prompt, CATALOGUES[catalogue], beams, penalty)
         assert len(theirs) == beams
         assert_same(scored(result, penalty), theirs)
-
-
-@pytest.mark.parametrize("name", ARCHITECTURES)
-@pytest.mark.parametrize("beams", [7, 12])
-def test_dead_branches_collected_at_every_step_change_nothing(name: str, beams: int) -> None:
-    """Titles of ten tokens over two letters: every query loses branches on the way."""
-    rows = CATALOGUES["long"]
-    trie = TitleTrie.from_rows(rows, VOCAB)
-    params = [BeamParams(beams, beams)] * len(PROMPTS)
-    policies = (CollectionPolicy(interval=1), CollectionPolicy(interval=3), CollectionPolicy.never())
-    answers = []
-    for policy in policies:
-        session = HFLanguageModel(build(name, VOCAB), collection=policy).prefill(PROMPTS)
-        answers.append(beam_search(session, trie, params))
-        assert (session.usage.num_collections > 0) == (policy.interval is not None)
-    for prompt, *results in zip(PROMPTS, *answers, strict=True):
-        theirs = generate(plain(name), prompt, rows, beams)
-        for result in results:
-            assert isinstance(result, BeamResult)
-            check_list(result, rows, beams)
-            assert_same(scored(result), theirs)
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -134,23 +106,6 @@ def test_scores_and_certified_lists_equal_exhaustive_scoring(
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_more_results_than_titles_gives_every_title_once_and_no_filler(name: str) -> None:
-    """`generate` always returns k sequences, and so has to make some up."""
-    rows = CATALOGUES["mixed"][::6]
-    k = len(rows) + 5
-    trie = TitleTrie.from_rows(rows, VOCAB)
-    results = beam_search(ours(name).prefill(PROMPTS), trie, [BeamParams(k, k)] * len(PROMPTS))
-    for prompt, result in zip(PROMPTS, results, strict=True):
-        assert isinstance(result, BeamResult)
-        check_list(result, rows, k)
-        assert {hypothesis.token_ids for hypothesis in result.hypotheses} == set(rows)
-        assert result.certified
-        theirs = generate(plain(name), prompt, rows, k)
-        assert len(theirs) == k > len(rows)
-        assert_same(scored(result), [entry for entry in theirs if entry.score > FILLER])
-
-
-@pytest.mark.parametrize("name", ARCHITECTURES)
 def test_prompts_run_once_and_steps_compute_live_prefixes_only(name: str) -> None:
     model = build(name, VOCAB)
     language_model = HFLanguageModel(model)
@@ -168,30 +123,3 @@ def test_prompts_run_once_and_steps_compute_live_prefixes_only(name: str) -> Non
     depths = range(1, max(map(len, rows)))
     prefixes = [len({row[:depth] for row in rows if len(row) > depth}) for depth in depths]
     assert meter.decoder[1:] == [(queries, count) for count in prefixes]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ARCHITECTURES)
-@pytest.mark.parametrize("seed", range(6))
-def test_sweep_of_catalogues_prompts_and_widths(name: str, seed: int) -> None:
-    model, reference = HFLanguageModel(build(name, VOCAB, seed)), build(name, VOCAB, seed)
-    prompts = random_prompts([17, 1, 6, 11], VOCAB, seed)
-    for lengths in ((2,), (4,), (1, 3), (1, 2, 3, 4, 5)):
-        rows = random_titles(25, lengths, num_letters=5, seed=seed)
-        trie = TitleTrie.from_rows(rows, VOCAB)
-        enumerations = [Enumeration(reference, prompt, rows) for prompt in prompts]
-        for beams in (2, 3, 8, 25):
-            results = beam_search(model.prefill(prompts), trie, [BeamParams(beams, beams)] * len(prompts))
-            for prompt, enumeration, result in zip(prompts, enumerations, results, strict=True):
-                assert isinstance(result, BeamResult)
-                check_list(result, rows, beams)
-                theirs = generate(reference, prompt, rows, beams)
-                if enumeration.smallest_gap() > 1e-5 and (len(lengths) == 1 or beams == len(rows)):
-                    assert_same(scored(result), theirs)
-                for mine, other in zip(scored(result), theirs, strict=False):
-                    assert mine.score >= other.score - TOLERANCE
-                if result.certified and enumeration.smallest_gap() > 1e-5:
-                    assert [entry.row for entry in scored(result)] == [
-                        row for _, row in enumeration.ranking()[:beams]
-                    ]
-                assert math.isfinite(result.best_pruned_score) or result.certified

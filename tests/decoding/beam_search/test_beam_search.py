@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import random
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -16,20 +14,16 @@ from hypothesis import strategies as st
 
 from genret.decoding.beam_search import BeamResult, beam_search
 from genret.decoding.beam_search.beams import Scoring, best_columns, top_tokens
-from genret.decoding.beam_search.search_state import Written
 from genret.decoding.cancellation import CancelToken
 from genret.decoding.errors import DecodingCancelledError, InvalidLogitsError
-from genret.decoding.params import MAX_LENGTH_PENALTY, BeamParams
+from genret.decoding.params import BeamParams
 from genret.decoding.trie.title_trie import TitleTrie
 from tests.beam_batches import LENGTH_PENALTIES, NUM_PER_BATCH, Batch
 from tests.beam_oracles import (
-    Row,
     check_certificate,
-    check_list,
     close,
     inner_prefixes,
     is_true_top_k,
-    score,
     scores_of,
     textbook_beam_search,
 )
@@ -140,95 +134,6 @@ def test_no_row_scores_better_than_a_prefix_of_it_promises(penalty, prefix, rest
     assert (promised >= reached * (1 - 1e-12)).all() or (promised >= reached).all()
     assert reached[0].item() == pytest.approx(float(after[0]) / length**penalty)
     assert reached[1].item() == after[1].item()
-
-
-STOP, A, B, C = 0, 1, 2, 3
-
-
-@pytest.mark.parametrize(
-    ("penalty", "expected"),
-    [
-        (-1.0, 2 * math.log(0.3)),  # finished by its next token
-        (0.0, math.log(0.3)),
-        (0.5, math.log(0.3) / math.sqrt(4)),  # as long as the longest row
-        (1.0, math.log(0.3) / 4),
-        (2.0, math.log(0.3) / 16),
-    ],
-)
-def test_what_was_dropped_is_bounded_at_its_kindest_length(penalty: float, expected: float) -> None:
-    tables = {
-        (): {A: 0.5, B: 0.3},
-        (A,): {STOP: 0.1},
-        (B,): {C: 0.9},
-        (B, C): {C: 0.9},
-        (B, C, C): {STOP: 0.9},
-    }
-
-    def function(_: Row, written: Row) -> torch.Tensor:
-        named = [tables[written].get(token, 0.0) for token in (STOP, A, B, C)]
-        return torch.tensor([*named, 1.0 - sum(named)], dtype=torch.float64).log()
-
-    trie = TitleTrie.from_rows({(A, STOP), (B, C, C, STOP)}, 5)
-    params = BeamParams(k=1, beam_size=1, length_penalty=penalty)
-    (result,) = beam_search(TableModel(5, function).prefill([(1,)]), trie, [params])
-    assert result.hypotheses[0].token_ids == (A, STOP)
-    assert result.best_pruned_score == pytest.approx(expected, abs=1e-6)
-    found = score(math.log(0.05), 2, penalty)
-    assert result.certified == (found >= expected)
-
-
-@pytest.mark.parametrize("penalty", [*LENGTH_PENALTIES, -MAX_LENGTH_PENALTY, MAX_LENGTH_PENALTY, 1e-9])
-def test_a_beam_as_wide_as_the_catalogue_lists_the_best_by_score(penalty: float) -> None:
-    for seed in range(200, 204):
-        batch = Batch.random(seed)
-        batch = batch.only(length_penalty=penalty, beam_size=len(batch.rows), exact=False)
-        truths = batch.truths()
-        for query, result in enumerate(batch.search().results):
-            params = batch.params[query]
-            check_list(result, truths[query], params)
-            if batch.room[query] is None:
-                assert result.certified
-                assert result.best_pruned_score == -math.inf
-                assert is_true_top_k(result, truths[query], params)
-
-
-@settings(max_examples=100, deadline=None)
-@given(seed=st.integers(0, 10**9), levels=st.booleans())
-def test_texts_are_what_branches_wrote(seed, levels):
-    """Frontiers of many widths, in order of depth or at any level, against lists of tokens."""
-    rng = random.Random(seed)
-    queries = rng.randint(1, 3)
-    written, texts = Written(), [[[()]] for _ in range(queries)]  # per query, per depth: texts of branches
-    for _ in range(rng.randint(0, 12)):
-        deepest = len(texts[0])
-        depth = rng.randint(1, deepest) if levels else deepest
-        if depth == deepest:
-            for query in range(queries):
-                texts[query].append([])
-        width = rng.randint(1, 4)
-        parents = [[rng.randrange(len(texts[q][depth - 1])) for _ in range(width)] for q in range(queries)]
-        tokens = [[rng.randrange(50) for _ in range(width)] for _ in range(queries)]
-        first = written.add(depth, torch.tensor(parents), torch.tensor(tokens))
-        for query in range(queries):
-            assert first == len(texts[query][depth])
-            above = texts[query][depth - 1]
-            texts[query][depth] += [
-                (*above[p], t) for p, t in zip(parents[query], tokens[query], strict=True)
-            ]
-    wanted = [
-        (query, depth + 1, slot)
-        for query in range(queries)
-        for depth, level in enumerate(texts[query])
-        for slot in range(len(level))
-    ]
-    query, length, slot = np.array(wanted, dtype=np.int64).T
-    found = written.texts(query, length, slot, np.arange(len(wanted)))
-    assert found == [(*texts[q][n - 1][s], number) for number, (q, n, s) in enumerate(wanted)]
-
-
-def test_no_texts_of_nothing():
-    nothing = np.zeros(0, dtype=np.int64)
-    assert Written().texts(nothing, nothing, nothing, nothing) == []
 
 
 SEEDS = range(300, 304)

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 from genret.decoding.beam_search import BeamResult, beam_search
 from genret.decoding.beam_search import trie_beam_search as walks_module
-from genret.decoding.beam_search.search_state import Search
-from genret.decoding.beam_search.trie_beam_search import static_walk, suits_static
+from genret.decoding.beam_search.trie_beam_search import suits_static
 from genret.decoding.cancellation import CancelToken
-from genret.decoding.errors import DecodingCancelledError, InvalidLogitsError
+from genret.decoding.constraints import MAX_CELLS
+from genret.decoding.errors import InvalidLogitsError
 from genret.decoding.late_flag import LateFlag
 from genret.decoding.params import BeamParams
 from genret.decoding.trie.row_filter import FilteredTrie, RowFilter
@@ -36,22 +36,22 @@ from tests.beam_oracles import (
     close,
     is_true_top_k,
     scores_of,
-    textbook_beam_search,
     truth_of,
 )
-from tests.no_sync import DeviceWaitError, LazyEvent, no_sync
+from tests.no_sync import LazyEvent, no_sync
 from tests.tables_model import LOGITS, HashedModel, TablesModel
 from tests.text_constraint import Text, free_text, random_text
 from tests.trie_oracles import filtered_catalogues
 
-Walk = Callable[[Search], None]
-
 
 @contextmanager
-def walked_by(walk: Walk) -> Iterator[None]:
+def walked_statically(lag: int | None = None, max_cells: int = MAX_CELLS) -> Iterator[None]:
+    """Have searches walk with static shapes; with a `lag`, flags are as late as a device's."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("genret.decoding.beam_search.trie_beam_search.suits_static", lambda _: True)
-        patch.setattr("genret.decoding.beam_search.trie_beam_search.static_walk", walk)
+        patch.setattr(walks_module, "suits_static", lambda _: True)
+        patch.setattr("genret.decoding.beam_search.beams.MAX_CELLS", max_cells)
+        if lag is not None:
+            patch.setattr(walks_module, "LateFlag", partial(LateFlag, lag=lag, new_event=LazyEvent))
         yield
 
 
@@ -96,9 +96,8 @@ def assert_same(trimmed: list, static: list) -> None:
 def test_both_walks_find_the_same_to_the_bit(case, seed, lag, max_cells):
     vocab, constraint, params, room = case
     model = model_of(vocab, seed)
-    flag = LateFlag if lag is None else partial(LateFlag, lag=lag, new_event=LazyEvent)
     trimmed = beam_search(model.prefill(range(len(params))), constraint, params, room=room)
-    with walked_by(partial(static_walk, new_flag=flag, max_cells=max_cells)):
+    with walked_statically(lag, max_cells):
         static = beam_search(model.prefill(range(len(params))), constraint, params, room=room)
     assert_same(trimmed, static)
 
@@ -132,19 +131,10 @@ def test_the_steps_never_wait_for_the_device(monkeypatch):
     model = HashedModel.random(trie.vocab_size, 1)
     cancel = [CancelToken(), None, None]
     for constraint in (trie, FilteredTrie(trie, [keep, None, keep])):
-        with walked_by(static_walk):
+        with walked_statically():
             static = beam_search(model.prefill(range(3)), constraint, PARAMS, cancel, [None, 3, 4])
         assert_same(beam_search(model.prefill(range(3)), constraint, PARAMS, cancel, [None, 3, 4]), static)
     assert len(calls) == 2
-
-
-def test_the_watch_sees_the_waits_of_the_trimmed_walk(monkeypatch):
-    monkeypatch.setattr(
-        "genret.decoding.beam_search.trie_beam_search.trimmed_walk", watched(walks_module.trimmed_walk)
-    )
-    trie = catalogue()
-    with pytest.raises(DeviceWaitError):
-        beam_search(HashedModel.random(trie.vocab_size, 1).prefill([0]), trie, PARAMS[:1])
 
 
 @pytest.mark.parametrize("lag", [0, 2])
@@ -153,7 +143,7 @@ def test_a_late_flag_costs_few_steps_more(lag: int):
     trie = TitleTrie.from_rows(rows, 3)
     model = HashedModel(torch.tensor([[0.0, 8.0, -30.0]]))
     prompt = beam_search(model.prefill([0]), trie, [BeamParams(1, 2)])
-    with walked_by(partial(static_walk, new_flag=partial(LateFlag, lag=lag, new_event=LazyEvent))):
+    with walked_statically(lag):
         delayed = beam_search(model.prefill([0]), trie, [BeamParams(1, 2)])
     assert_same(prompt, delayed)
     assert delayed[0].num_steps == prompt[0].num_steps + lag + 1
@@ -165,24 +155,8 @@ def test_broken_logits_are_an_error_however_late(bad: float, lag: int | None):
     trie = catalogue()
     table = HashedModel.random(trie.vocab_size, 1).table
     table[1:, 0] = bad
-    flag = LateFlag if lag is None else partial(LateFlag, lag=lag, new_event=LazyEvent)
-    with (
-        walked_by(partial(static_walk, new_flag=flag)),
-        pytest.raises(InvalidLogitsError, match="NaN or inf"),
-    ):
+    with walked_statically(lag), pytest.raises(InvalidLogitsError, match="NaN or inf"):
         beam_search(HashedModel(table).prefill([0]), trie, [BeamParams(5)])
-
-
-def test_a_cancelled_query_leaves_and_the_others_finish():
-    trie = catalogue()
-    model = HashedModel.random(trie.vocab_size, 4)
-    cancelled = CancelToken()
-    cancelled.cancel()
-    with walked_by(static_walk):
-        first, second = beam_search(model.prefill([0, 1]), trie, PARAMS[:2], [cancelled, None])
-    assert isinstance(first, DecodingCancelledError)
-    (alone,) = beam_search(model.prefill([1]), trie, PARAMS[1:2])
-    assert second.hypotheses == alone.hypotheses
 
 
 def test_which_searches_have_static_shapes():
@@ -202,14 +176,6 @@ def test_which_searches_have_static_shapes():
     assert not suits(held_open=True)
     assert not suits(recorder=object())
     assert not suits(constraint=SimpleNamespace(max_depth=3))
-
-
-def test_a_constraint_without_padded_children_is_refused():
-    class Ragged:
-        max_depth = 3
-
-    with pytest.raises(TypeError, match="Ragged does not list its children padded"):
-        static_walk(SimpleNamespace(constraint=Ragged()))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -361,18 +327,3 @@ def test_the_same_beam_whether_listed_or_not() -> None:
                     assert some.hypotheses == every.hypotheses
                     assert some.num_nodes == every.num_nodes
                 assert some.best_pruned_score >= every.best_pruned_score
-
-
-def test_the_search_on_paper_over_free_text() -> None:
-    text = free_text(11, 4)
-    rows = text.enumerate()
-    for seed in range(500, 506):
-        model = TablesModel.random(seed, ["usual"], vocab_size=11)
-        for penalty, width in itertools.product(LENGTH_PENALTIES, (1, 3)):
-            params = BeamParams(k=3, beam_size=width, length_penalty=penalty)
-            (result,) = beam_search(model.prefill(), text, [params])
-            book = textbook_beam_search(rows, lambda prefix, m=model: m.next_logprobs(0, prefix), params, 4)
-            if book.smallest_gap > 3e-4:
-                assert [hypothesis.token_ids for hypothesis in result.hypotheses] == [
-                    e.row for e in book.found
-                ]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import genret.decoding.disc.beam_proposer as beam_proposer_module
 from genret.decoding.constraints import Edges
-from genret.decoding.counter_rng import extend_key, hash_key, uniforms, uniforms_of
+from genret.decoding.counter_rng import hash_key
 from genret.decoding.disc import disc
 from genret.decoding.disc.beam_proposer import (
     BeamPool,
@@ -28,7 +28,7 @@ from genret.decoding.disc.beam_proposer import (
     log1m_exp,
     log_inclusion,
 )
-from genret.decoding.disc.draws import ACCEPT, FIRST, Draws
+from genret.decoding.disc.draws import FIRST, Draws
 from genret.decoding.params import DiscParams
 from genret.decoding.trie.title_trie import TitleTrie
 from tests.disc_oracles import (
@@ -44,7 +44,6 @@ from tests.disc_oracles import (
     true_mass,
 )
 from tests.fakes import TableModel, all_sequences, chi_square, end_with
-from tests.tables_model import HashedModel
 
 ALPHA = 1e-4
 
@@ -202,27 +201,6 @@ def test_a_beam_as_large_as_the_set_is_exact(which):
         assert result.mass_lower <= truth <= result.mass_upper < 1
 
 
-@pytest.mark.parametrize("beam_size", [2, 4, 64])
-@pytest.mark.parametrize("num_draws", [1, 3])
-def test_disc_accepts_with_the_weight_of_the_proposed_row(beam_size, num_draws):
-    for which in (0, 1, 2):
-        rows, model = catalogue(which), model_of(which)
-        params = DiscParams(num_samples=40, num_draws=num_draws, beam_size=beam_size, seed=which)
-        (result,) = disc(model.prefill([PROMPT]), TitleTrie.from_rows(rows, VOCAB), [params])
-        assert len(result.samples) == 40
-        for number, s in enumerate(result.samples):
-            row = s.hypothesis.token_ids
-            assert sorted(rows)[s.hypothesis.row] == row
-            assert s.hypothesis.logprob == pytest.approx(model.logprob(PROMPT, row), abs=1e-9)
-            assert s.log_weight == pytest.approx(math.log(model.valid_masses(PROMPT, row, rows)), abs=1e-9)
-            if s.accepted or num_draws == 1:
-                u = uniforms(torch.tensor(which), ACCEPT, number, s.num_draws - 1, 0)
-                assert s.accepted == (math.log(u) < s.log_weight)
-            else:
-                assert s.num_draws == 2 * num_draws
-        assert any(s.accepted for s in result.samples)
-
-
 @pytest.mark.statistical
 def test_accepted_rows_of_a_beam_are_no_samples_of_the_target():
     rows, model = catalogue(2), model_of(2)
@@ -254,20 +232,6 @@ def test_draws_share_the_nodes_of_equal_prefixes():
 
 
 ROWS = sorted(end_with(all_sequences((1, 2, 3), 2), END))
-
-
-@pytest.mark.parametrize("length", [600, pytest.param(10_000, marks=pytest.mark.slow)])
-def test_a_very_long_title(length):
-    short = (*[1] * (length // 2), 2, END)
-    rows, logits = {(*[1] * (length - 1), END), short}, torch.tensor([0.0, 3.0, 0.0])
-    trie = TitleTrie.from_rows(rows, 3)
-    session = HashedModel(logits.unsqueeze(0)).prefill([0])
-    (result,) = disc(session, trie, [DiscParams(num_draws=1, beam_size=4)])
-    (sample,) = result.samples
-    assert sample.hypothesis.token_ids == short
-    step = logits.double().log_softmax(-1)
-    assert sample.hypothesis.logprob == pytest.approx(float(length // 2 * step[1] + 2 * step[0]), rel=1e-6)
-    assert sample.log_weight < -20
 
 
 def test_top_m_gives_the_mass_of_the_rows_it_can_reach():
@@ -345,12 +309,6 @@ def test_inclusion_probabilities_are_precise_on_both_sides():
     assert log1m_exp(row(0.0, -INF, -1e-20)).tolist() == [[-INF, 0.0, pytest.approx(math.log(1e-20))]]
 
 
-def test_extended_keys_are_those_of_all_coordinates():
-    seeds, last = torch.arange(-3, 4), torch.tensor([2**40, -1, 0, 1, 5, 7, 9])
-    key = extend_key(hash_key(seeds, 1, 2), last, 8)
-    assert torch.equal(uniforms_of(key), uniforms(seeds, 1, 2, last, 8))
-
-
 def random_branches(num_nodes: int, num_branches: int, seed: int):
     generator = torch.Generator().manual_seed(seed)
     counts = torch.randint(1, 9, (num_nodes,), generator=generator)
@@ -378,17 +336,3 @@ def test_edges_do_not_depend_on_chunks_or_on_other_branches(monkeypatch, cells, 
     for i in range(len(branches.node)):
         alone = best_edges(edges, counts, Branches(*(column[i : i + 1] for column in branches)), number)
         assert torch.equal(alone[0][0], values[i])
-
-
-def test_best_edges_are_the_largest_of_each_branch_in_order():
-    edges, counts, branches = random_branches(6, 40, 2)
-    every, _ = best_edges(edges, counts, branches, int(counts.max()))
-    values, chosen = best_edges(edges, counts, branches, 4)
-    assert torch.equal(values, every[:, :4])
-    there = torch.isfinite(values)
-    assert torch.equal(there.sum(dim=1), counts[branches.node].clamp(max=4))
-    assert torch.equal(edges.owner[chosen][there], branches.node.unsqueeze(1).expand(-1, 4)[there])
-    assert torch.equal(values[:, 0], branches.perturbed)  # the largest is the parent's own value
-    assert all(
-        len(set(row.tolist())) == 4 for row, all_there in zip(chosen, there.all(1), strict=True) if all_there
-    )

@@ -36,7 +36,6 @@ from tests.disc_oracles import (
     PROMPT,
     VOCAB,
     ByHand,
-    CountingModel,
     assert_same_draws,
     batch_of,
     catalogue,
@@ -135,18 +134,6 @@ def test_kl_falls_with_the_number_of_draws():
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize("num_draws", [2, 4, 8])
-def test_the_number_of_draws_matches_its_formula(num_draws):
-    """E[k] = (1 - p^K) / (1 - p) + K p^K with p = 1 - P_L(S) (Theorem 3.1), at four standard errors."""
-    rows, model = catalogue(0), likely(0)
-    invalid = 1 - true_mass(model, rows)
-    expected = (1 - invalid**num_draws) / (1 - invalid) + num_draws * invalid**num_draws
-    results = sample(model, rows, num_draws=num_draws)
-    used = torch.tensor([float(s.num_draws) for r in results for s in r.samples])
-    assert abs(float(used.mean()) - expected) < 4 * float(used.std()) / math.sqrt(len(used))
-
-
-@pytest.mark.statistical
 @pytest.mark.parametrize(
     ("which", "of", "queries", "options", "rel"),
     [
@@ -205,14 +192,6 @@ def test_the_default_is_exact_where_the_top_m_is_biased():
 def test_no_option_has_a_top_m_unless_it_is_asked_for(options):
     defaults = {field.name: field.default for field in dataclasses.fields(options)}
     assert defaults["top_m"] is None
-
-
-def test_a_top_m_gives_no_upper_bound():
-    """Tokens that it leaves out would be missing from the envelope."""
-    params = DiscParams(num_draws=4, top_m=2)
-    (result,) = disc(likely(0).prefill([PROMPT]), TitleTrie.from_rows(catalogue(0), VOCAB), [params])
-    assert result.mass_upper == 1.0
-    assert result.mass_lower <= true_mass(likely(0), catalogue(0)) + 1e-6
 
 
 def test_no_valid_token_in_the_top_m_falls_back_to_exact_children():
@@ -331,20 +310,6 @@ def test_at_equal_k_all_results_are_closer_to_the_target_than_plain_ones(which, 
         assert divergence(law, adaptive) < 0.25 * divergence(law, plain)
 
 
-@pytest.mark.statistical
-@pytest.mark.parametrize("num_samples", [1, 8])
-def test_a_row_with_nearly_all_of_the_target_is_not_lost(num_samples):
-    """Plain sampling proposes it as well, so the draws that adapt look elsewhere, mostly in vain; what the
-    first phase wrote is then chosen with its exact probability."""
-    rows, model = catalogue(2), unlikely(2)
-    law = target(model, rows)
-    assert max(law.values()) > 0.98
-    for num_draws in (2, 4):
-        plain, adaptive = both_ways(model, rows, num_samples, num_draws)
-        assert sum(not s.accepted for r in adaptive for s in r.samples) > 100
-        assert divergence(law, adaptive) < max(divergence(law, plain), 1e-3)
-
-
 @pytest.mark.parametrize("options", [{"adaptive": True}, {"beam_size": 2}])
 def test_early_rejection_is_for_plain_draws(options):
     """Refused draws of these are worth something: their rows, or their part in the estimate of the mass."""
@@ -358,19 +323,6 @@ def test_early_rejection_is_for_plain_draws(options):
     assert early != plain
 
 
-@pytest.mark.statistical
-def test_one_adaptive_draw_is_one_plain_draw():
-    rows, model = catalogue(0), TableModel.random(VOCAB, 3)
-    plain, adaptive = (sample(model, rows, 1000, 1, num_draws=1, adaptive=way) for way in (False, True))
-    for one, other in zip(plain, adaptive, strict=True):
-        assert [s.hypothesis for s in one.samples] == [s.hypothesis for s in other.samples]
-        assert (one.mass, one.mass_lower) == pytest.approx((other.mass, other.mass_lower), rel=1e-12)
-        assert [s.log_weight for s in one.samples] == pytest.approx([s.log_weight for s in other.samples])
-    # Bounded by the mass at the root instead of by 1, some more would have been accepted.
-    accepted = [sum(s.accepted for r in results for s in r.samples) for results in (plain, adaptive)]
-    assert accepted[0] < accepted[1]
-
-
 def test_the_draws_of_a_result_are_counted_to_the_phase_that_decides_it():
     (result,) = sample(unlikely(2), catalogue(2), 1, 100, 5, adaptive=True, num_draws=2)
     assert len(result.samples) == 100
@@ -382,27 +334,6 @@ def test_the_draws_of_a_result_are_counted_to_the_phase_that_decides_it():
     assert result.num_draws == 2 * 100 + 2 * (100 - first)
     (alone,) = sample(unlikely(0), catalogue(0), 1, 1, 4, adaptive=True, num_draws=2)
     assert alone.num_draws in (2, 4)
-
-
-@settings(max_examples=30, deadline=None)
-@given(
-    seed=st.integers(0, 10**9),
-    num_queries=st.integers(1, 4),
-    num_samples=st.integers(1, 6),
-    num_draws=st.integers(1, 8),
-    reject_early=st.booleans(),
-)
-def test_two_walks_of_the_tree_are_all_that_is_computed(
-    seed, num_queries, num_samples, num_draws, reject_early
-):
-    """The last token of a row needs no forward, and what is known is not computed again."""
-    model, rows = CountingModel(TableModel.random(VOCAB, seed)), catalogue(seed % 3)
-    options = {"num_draws": num_draws, "reject_early": reject_early}
-    results = sample(model, rows, num_queries, num_samples, seed, adaptive=True, **options)
-    walks = 1 if num_draws == 1 else 2
-    assert results[0].num_steps == model.num_forwards <= walks * (max(map(len, rows)) - 1)
-    num_inner = len({row[:depth] for row in rows for depth in range(1, len(row))})
-    assert all(result.num_nodes <= num_inner for result in results)
 
 
 @pytest.mark.statistical
@@ -530,6 +461,8 @@ def explores(kind: Kind) -> bool:
 
 def assert_bounded(result: DiscResult, truth: float, kind: Kind) -> None:
     assert result.mass_lower - 1e-6 <= truth <= result.mass_upper + 1e-6
+    found = {s.hypothesis.token_ids: math.exp(s.hypothesis.logprob) for s in result.samples}
+    assert result.mass_lower >= math.fsum(found.values()) - 1e-6
     if kind.get("beam_size") == 32:
         assert result.mass == pytest.approx(truth, rel=1e-5)
 
@@ -650,15 +583,6 @@ def test_queries_of_a_crowd_keep_to_their_filters_and_draw_what_they_draw_alone(
         assert all(rows[s.hypothesis.row] == s.hypothesis.token_ids for s in crowded.samples)
         assert_bounded(crowded, true_mass(model, allowed, prompt, params[i].temperature), kind)
     assert any(len({s.accepted for s in result.samples}) == 2 for result in crowd)
-
-
-def test_another_seed_gives_other_draws(kind: Kind) -> None:
-    if kind.get("beam_size") == 32:
-        return  # every draw is the likeliest row
-    model, trie = TableModel.random(VOCAB, 12), TitleTrie.from_rows(catalogue(1), VOCAB)
-    params = [DiscParams(num_samples=20, seed=seed, **kind) for seed in (1, 2)]
-    one, other = disc(model.prefill([PROMPT] * 2), trie, params)
-    assert [s.hypothesis for s in one.samples] != [s.hypothesis for s in other.samples]
 
 
 @pytest.mark.parametrize("polls", [0, 1, 4, 7, 11, 20])

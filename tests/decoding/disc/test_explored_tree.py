@@ -89,25 +89,6 @@ def test_the_envelope_of_a_whole_tree_is_the_mass(seed, adaptive):
         assert proposer.nodes_of_queries() == [len(inner) - 1]
 
 
-@settings(max_examples=80, deadline=None)
-@given(
-    seed=st.integers(0, 10**9),
-    adaptive=st.booleans(),
-    reject_early=st.booleans(),
-    num_samples=st.integers(1, 5),
-    num_draws=st.integers(1, 6),
-)
-def test_the_bounds_hold_the_mass_between_them(seed, adaptive, reject_early, num_samples, num_draws):
-    model, rows = TableModel.random(VOCAB, seed), catalogue(seed % 3)
-    params = DiscParams(num_samples, num_draws, seed=seed, adaptive=adaptive, reject_early=reject_early)
-    (result,) = disc(model.prefill([PROMPT]), TitleTrie.from_rows(rows, VOCAB), [params])
-    assert isinstance(result, DiscResult)
-    truth = true_mass(model, rows)
-    assert result.mass_lower - 1e-6 <= truth <= result.mass_upper + 1e-6
-    found = {s.hypothesis.token_ids: math.exp(s.hypothesis.logprob) for s in result.samples}
-    assert result.mass_lower >= math.fsum(found.values()) - 1e-6
-
-
 @settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 10**9),
@@ -145,6 +126,7 @@ def test_no_prefix_is_computed_twice(adaptive, reject_early):
     assert len(set(model.nodes)) == len(model.nodes)
     assert sum(result.num_nodes for result in together) == len(model.nodes)
     assert {result.num_steps for result in together} == {model.num_forwards}
+    assert model.num_forwards <= 2 * (max(map(len, rows)) - 1)  # two walks, whatever queries are in them
 
 
 @pytest.mark.parametrize("adaptive", [False, True])

@@ -14,13 +14,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensorMode
 
 from genret.decoding.cancellation import CancelToken
 from genret.decoding.constraints import Constraint
-from genret.decoding.disc import disc
+from genret.decoding.disc import disc, static_proposer
 from genret.decoding.disc.draws import FIRST, DrawBatch, Proposer
-from genret.decoding.disc.static_proposer import DrawWalk, StaticProposer, Step, static_step
+from genret.decoding.disc.static_proposer import StaticProposer, Step, static_step
 from genret.decoding.disc.tree_proposer import TreeProposer
 from genret.decoding.errors import InvalidLogitsError
 from genret.decoding.late_flag import LateFlag
@@ -48,9 +47,13 @@ Make = Callable[[DrawBatch], Proposer]
 
 
 @contextmanager
-def drawn_by(proposer: Make) -> Iterator[None]:
+def drawn_by(proposer: Make, lag: int | None = None, max_logits: int = 1 << 28) -> Iterator[None]:
+    """Have a proposer make all draws; with a `lag`, flags are as late as a device's."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("genret.decoding.disc.algorithm._proposer", proposer)
+        patch.setattr(static_proposer, "_MAX_LOGITS", max_logits)
+        if lag is not None:
+            patch.setattr(static_proposer, "LateFlag", partial(LateFlag, lag=lag, new_event=LazyEvent))
         yield
 
 
@@ -59,12 +62,14 @@ def both(
     constraint: Constraint,
     params: Sequence[DiscParams],
     make: Make = StaticProposer,
+    lag: int | None = None,
+    max_logits: int = 1 << 28,
     **options,
 ):
     """Results by the tree and with static shapes; a session each."""
     results = []
     for proposer in (TreeProposer, make):
-        with drawn_by(proposer):
+        with drawn_by(proposer, lag, max_logits):
             results.append(disc(session(), constraint, params, **options))
     return results
 
@@ -100,9 +105,8 @@ def test_the_draws_are_those_of_the_tree_whatever_flags_are_late_and_walks_are_m
 ):
     vocab, constraint, params, room = case
     model = HashedModel.random(vocab, seed)
-    flag = LateFlag if lag is None else partial(LateFlag, lag=lag, new_event=LazyEvent)
-    make = partial(StaticProposer, new_flag=flag, max_logits=max_logits)
-    tree, static = both(lambda: model.prefill(range(len(params))), constraint, params, make, room=room)
+    options = {"lag": lag, "max_logits": max_logits, "room": room}
+    tree, static = both(lambda: model.prefill(range(len(params))), constraint, params, **options)
     assert_same_draws(tree, static)
     for mine, theirs in zip(tree, static, strict=True):
         assert mine.num_steps <= theirs.num_steps
@@ -111,13 +115,14 @@ def test_the_draws_are_those_of_the_tree_whatever_flags_are_late_and_walks_are_m
     assert all(left <= right + 1e-9 for q, (left, right) in enumerate(bounds) if room is None or room[q] != 0)
 
 
-def one_run(batch: DrawBatch, make: Make = StaticProposer):
+def one_run(batch: DrawBatch, lag: int | None = None):
     """First draws of the batch's queries, without an acceptance test, and what made them."""
-    proposer = make(batch)
+    proposer = StaticProposer(batch)
     draws = batch.new_draws(
         [(q, s, 0, p.num_draws) for q, p in enumerate(batch.params) for s in range(p.num_samples)]
     )
-    proposer.run(draws, FIRST, None)
+    with drawn_by(StaticProposer, lag):
+        proposer.run(draws, FIRST, None)
     return proposer, draws
 
 
@@ -151,10 +156,7 @@ def test_late_flags_cost_few_steps_more():
     prompt, _ = one_run(batch_of(model.prefill([1]), trie, params))
     assert prompt.num_steps < 20
     for lag in (0, 1, 2, 4):
-        late, _ = one_run(
-            batch_of(model.prefill([1]), trie, params),
-            partial(StaticProposer, new_flag=partial(LateFlag, lag=lag, new_event=LazyEvent)),
-        )
+        late, _ = one_run(batch_of(model.prefill([1]), trie, params), lag)
         assert late.num_steps == prompt.num_steps + lag + 1
 
 
@@ -226,14 +228,12 @@ def static_disc(session: object, constraint: Constraint, params: Sequence[DiscPa
 
 @pytest.mark.parametrize("top_m", [None, 2])
 @pytest.mark.parametrize("depth", [0, 1, 3])
-@pytest.mark.parametrize(
-    "new_flag", [LateFlag, partial(LateFlag, new_event=LazyEvent)], ids=["at once", "late"]
-)
-def test_broken_logits_are_an_error_however_late(top_m, depth, new_flag):
+@pytest.mark.parametrize("lag", [None, 2])
+def test_broken_logits_are_an_error_however_late(top_m, depth, lag):
     broken = torch.tensor([0.0, math.nan, 0.0])
     model = TableModel(3, lambda _, written: broken if len(written) == depth else torch.zeros(3))
     trie = TitleTrie.from_rows({(1, 1, 1, END), (2, 2, 2, END)}, 3)
-    with drawn_by(partial(StaticProposer, new_flag=new_flag)), pytest.raises(InvalidLogitsError, match="NaN"):
+    with drawn_by(StaticProposer, lag), pytest.raises(InvalidLogitsError, match="NaN"):
         disc(model.prefill([(1,)]), trie, [DiscParams(num_draws=1, top_m=top_m)])
 
 
@@ -281,14 +281,6 @@ def test_disc_takes_static_shapes_where_they_suit(monkeypatch):
     assert len(made) == 1
 
 
-def test_a_constraint_without_padded_children_is_refused():
-    class Ragged:
-        max_depth = 3
-
-    with pytest.raises(TypeError, match="Ragged does not list its children padded"):
-        StaticProposer(batch_of(HashedModel.random(VOCAB, 1).prefill([1]), Ragged(), [DiscParams()]))
-
-
 STEP_ROWS = end_with(
     [(), (1,), (1, 2), (1, 2, 3), (2,), (2, 2), (4, 1), (1, 1, 1), (3, 3), (3, 4), (4, 4, 4, 4)], END
 )
@@ -313,35 +305,17 @@ STEPS = pytest.mark.parametrize(
 
 
 @STEPS
-def test_a_step_is_the_same_in_pieces(depth, top_m, narrow):
+def test_a_step_is_the_same_in_pieces(depth, top_m, narrow, monkeypatch):
     arguments = step_arguments(depth, top_m, narrow)
     whole = static_step(*arguments)
     for cells in (1, 7, 30):
-        assert equal(whole, static_step(*arguments, max_cells=cells))
+        monkeypatch.setattr(static_proposer, "MAX_CELLS", cells)
+        assert equal(whole, static_step(*arguments))
 
 
 @STEPS
-def test_the_shapes_of_a_step_do_not_depend_on_values(depth, top_m, narrow):
-    constraint, walk, *rest = step_arguments(depth, top_m, narrow)
-    eager = static_step(constraint, walk, *rest)
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-
-        def fake(value):
-            return mode.from_tensor(value) if isinstance(value, Tensor) else value
-
-        shapes = static_step(constraint, DrawWalk(*map(fake, walk)), *map(fake, rest))
-    for mine, theirs in zip(outcome(eager), outcome(shapes), strict=True):
-        assert (mine.shape, mine.dtype) == (theirs.shape, theirs.dtype)
-
-
-def test_shapes_that_depend_on_values_would_be_noticed():
-    constraint, walk, *_ = step_arguments(1, None, False)
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode, pytest.raises(DynamicOutputShapeException):
-        constraint.children(mode.from_tensor(walk.state).flatten())
-
-
-@pytest.mark.parametrize(("depth", "top_m", "narrow"), [(0, None, False), (1, None, True), (1, 3, False)])
 def test_a_step_compiles_into_one_graph(depth, top_m, narrow):
+    """So no shape depends on values, and none is read."""
     arguments = step_arguments(depth, top_m, narrow)
     torch.compiler.reset()
     compiled = torch.compile(static_step, fullgraph=True, backend="aot_eager")

@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -65,6 +66,13 @@ def scored(results: Sequence[RowScores | DecodingCancelledError]) -> list[tuple[
     return [result.logprobs for result in results if isinstance(result, RowScores)]
 
 
+def in_forwards_of(most_bytes: int, *arguments: Any, **options: Any) -> list[Any]:
+    """Score rows in forwards of so many bytes of logits."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("genret.decoding.row_scores.MAX_LOGITS_BYTES", most_bytes)
+        return score_rows(*arguments, **options)
+
+
 def check(
     name: str,
     prompts: Sequence[Sequence[int]],
@@ -80,7 +88,7 @@ def check(
         session = model.prefill(prompts, model.share_prefix(prompts[0][:prefix]) if prefix else None)
         expected = [alone(passes, prompt, mine) for prompt, mine in zip(prompts, rows, strict=True)]
         for number in nodes_at_once:
-            results = score_rows(session, rows, max_logits_bytes=number * LOGIT_BYTES[dtype])
+            results = in_forwards_of(number * LOGIT_BYTES[dtype], session, rows)
             for got, wanted in zip(scored(results), expected, strict=True):
                 assert got == pytest.approx(wanted, abs=TOLERANCE[dtype])
     return results
@@ -205,7 +213,7 @@ def test_a_cancelled_query_drops_out_between_forwards() -> None:
     rows = [[[1, 2, 3, 4]], [[5, 6, 7, 8], [5, 5, 5]], [[1, 1, 1]]]
     tokens = [CancelToken(), CancelToken(), None]
     session = _Cancelling(model, [[1], [2], [3]], 2, tokens[1].cancel)
-    results = score_rows(session, rows, cancel=tokens, max_logits_bytes=2 * 9 * 4)
+    results = in_forwards_of(2 * 9 * 4, session, rows, cancel=tokens)
     assert session.written == [[0], [0, 1], [2]]
     assert isinstance(results[1], DecodingCancelledError)
     for query in (0, 2):
@@ -263,7 +271,6 @@ def test_a_token_that_cannot_follow_has_no_probability() -> None:
         ({"rows": [[[1]]]}, "rows must have one entry per query, 2, got 1"),
         ({"cancel": [None]}, "cancel must have one entry per query, 2, got 1"),
         ({"room": [1, 2, 3]}, "room must have one entry per query, 2, got 3"),
-        ({"max_logits_bytes": 0}, "max_logits_bytes must be at least 1, got 0"),
         ({"rows": [[[1]], [[1], []]]}, "a row must have at least one token, row 1 of query 1 has none"),
         ({"rows": [[[1]], [[3]]]}, r"in \[0, 3\), row 0 of query 1 has 3"),
         ({"rows": [[], [[1], [0, -1]]]}, r"in \[0, 3\), row 1 of query 1 has -1"),

@@ -22,21 +22,16 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from genret.decoding.beam_search import BeamResult, beam_search
-from genret.decoding.cancellation import CancelToken
 from genret.decoding.constraints import log_normalisers
-from genret.decoding.disc import disc
 from genret.decoding.errors import DecodingCancelledError
 from genret.decoding.language_model import KvUsage
 from genret.decoding.model.hf_model import HFLanguageModel
 from genret.decoding.model.hf_session import TreeSession
 from genret.decoding.model.self_check import exactly
 from genret.decoding.model.token_tree import CollectionPolicy
-from genret.decoding.model.tree_cache import PackedFrontier
-from genret.decoding.params import BeamParams, DiscParams
+from genret.decoding.params import BeamParams
 from genret.decoding.trie.title_trie import TitleTrie
 from tests.beam_oracles import assert_same_lists
-from tests.disc_oracles import assert_same_draws
-from tests.fakes import SelfCancelling
 from tests.no_sync import DeviceWaitError, no_sync
 from tests.tree_oracles import Answer, PlainPasses, Play, WorkMeter, play
 from tests.tree_scripts import Branch, BranchTruth, Collect, Grow, Row, Script, Select, random_script
@@ -238,10 +233,9 @@ def searched(
     queries: Sequence[Sequence[int]],
     trie: TitleTrie,
     params: Sequence[BeamParams],
-    cancel: Sequence[CancelToken | None] | None = None,
 ) -> tuple[list[BeamResult | DecodingCancelledError], KvUsage]:
     session = model.prefill(queries)
-    return beam_search(session, trie, params, cancel=cancel), session.usage
+    return beam_search(session, trie, params), session.usage
 
 
 @pytest.mark.parametrize("exact", [False, True])
@@ -263,31 +257,6 @@ def test_lists_are_the_padded_ones_and_those_of_queries_alone(name: str, exact: 
     assert len(sizes) > 2  # of packed frontiers
 
 
-def test_a_query_cancelled_in_the_middle_leaves_the_others_alone() -> None:
-    packed, padded = models("llama-gqa")
-    rng = random.Random(5)
-    trie, queries, params = catalogue(rng), prompts(rng), beam_params(rng, exact=False)
-    tokens = [SelfCancelling(2) if query in (1, 4) else None for query in range(QUERIES)]
-    mine, _ = searched(packed, queries, trie, params, tokens)
-    theirs, _ = searched(padded, queries, trie, params)
-    for query, (result, other) in enumerate(zip(mine, theirs, strict=True)):
-        if tokens[query] is not None:
-            assert isinstance(result, DecodingCancelledError)
-        else:
-            assert_same_lists([result], [other], TOLERANCE)
-
-
-@pytest.mark.parametrize("name", ["llama-gqa", "gpt2"])
-def test_samples_are_the_padded_ones(name: str) -> None:
-    rng = random.Random(2)
-    trie, queries = catalogue(rng), prompts(rng)
-    params = [
-        DiscParams(num_samples=4 + query, num_draws=1 + query % 2, seed=query) for query in range(QUERIES)
-    ]
-    mine, theirs = (disc(model.prefill(queries), trie, params) for model in models(name))
-    assert_same_draws(mine, theirs, TOLERANCE)
-
-
 @pytest.mark.parametrize("levels", [False, True])
 def test_only_live_branches_are_computed(levels: bool) -> None:
     model, _ = models("llama-gqa")
@@ -296,6 +265,7 @@ def test_only_live_branches_are_computed(levels: bool) -> None:
         session.keep_levels()
     parents = [
         [[0, 0], [0, 0], [0, 0]],  # nothing to leave out
+        [[0, 1, 1, 0], [0, 1, 1, 0], [0, 1, -1, 0]],  # too little to pay
         [[0, 1, 1], [-1, -1, -1], [1, -1, -1]],
         [[-1, 2], [-1, -1], [-1, -1]],
         [[-1], [-1], [-1]],  # nothing but padding, computed for its shape
@@ -305,7 +275,7 @@ def test_only_live_branches_are_computed(levels: bool) -> None:
             logits = session.step(frontier, torch.full_like(frontier, 4))
             assert logits.shape == (*frontier.shape, VOCAB)
             assert logits.isfinite().all()
-    assert shapes == [(3, 2), (1, 4), (1, 1), (3, 1)]
+    assert shapes == [(3, 2), (3, 4), (1, 4), (1, 1), (3, 1)]
 
 
 def test_a_first_frontier_is_computed_whole() -> None:
@@ -314,26 +284,6 @@ def test_a_first_frontier_is_computed_whole() -> None:
     ignored, tokens = torch.tensor([[-1, 0], [-1, -1]]), torch.tensor([[4, 5], [6, 7]])
     one, other = (model.prefill([[5, 6], [7]]).step(ignored, tokens) for model in (packed, padded))
     assert torch.equal(one, other)
-
-
-@pytest.mark.parametrize("name", ["bart", "t5"])
-def test_encoder_decoders_keep_their_rectangle(name: str) -> None:
-    model = HFLanguageModel(build(name, torch.float64), pack_frontiers=True)
-    session = model.prefill([[5, 6], [7]])
-    with shapes_run(model) as shapes:
-        for frontier in map(torch.tensor, ([[0, 0], [0, 0]], [[0, 1], [-1, -1]])):
-            session.step(frontier, torch.full_like(frontier, 4))
-    assert shapes == [(2, 2), (2, 2)]
-
-
-def test_frontiers_with_little_padding_are_left_as_they_are() -> None:
-    parents = torch.zeros(4, 10, dtype=torch.int64)
-    assert PackedFrontier.of(parents) is None
-    parents[0, 0] = -1
-    assert PackedFrontier.of(parents) is None
-    parents[1:3] = -1
-    assert PackedFrontier.of(parents) is not None
-    assert PackedFrontier.of(torch.full_like(parents, -1)) is None
 
 
 @pytest.mark.parametrize("piece", [1 << 19, 40])
@@ -504,9 +454,6 @@ INTERVAL = 16
 COLLECTING = CollectionPolicy(interval=INTERVAL)
 PROMPTS = ((5, 9, 11, 4, 8, 30, 17, 50, 21, 33), (40, 3, 21))
 
-# Rotary positions in two kinds, learned ones in two, relative ones; with windows and without.
-OF_EVERY_KIND = ["llama-gqa", "gemma3", "gpt2", "bart", "t5"]
-
 # Steps whose work is counted: whole intervals, each twice as deep as the one before.
 COUNTED = {depth: range(depth, depth + 2 * INTERVAL) for depth in (500, 1000, 2000)}
 
@@ -607,15 +554,6 @@ def test_deep_trees_of_every_architecture(name: str) -> None:
         tree = descend(name, torch.float64, COLLECTING)
         assert error_of_deep(name, torch.float64, tree.answers) < 1e-9
     check_memory_and_work(tree)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", OF_EVERY_KIND)
-def test_deep_trees_that_never_collect(name: str) -> None:
-    tree = descend(name, torch.float32, CollectionPolicy.never())
-    assert error_of_deep(name, torch.float32, tree.answers) < 1e-4
-    assert tree.slots(DEPTH) == WIDTH * DEPTH
-    assert tree.usages[-1].num_collections == 0
 
 
 def test_a_far_ancestor_matters() -> None:

@@ -20,21 +20,10 @@ from torch import Tensor
 from genret.retrieval.errors import InputError
 from genret.retrieval.index.reader import Index
 from tests import fake_vllm
-from tests.checkpoints import make_checkpoint, make_index
 
 REJECT = 0  # the padding token
 MODULE = "genret.retrieval.engines.sglang_processor"
 INSTALLED = importlib.util.find_spec("sglang") is not None
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_checkpoint(tmp_path_factory.mktemp("llama"), "llama")
-
-
-@pytest.fixture(scope="module")
-def index(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Path:
-    return make_index(tmp_path_factory.mktemp("index"), checkpoint)
 
 
 @pytest.fixture

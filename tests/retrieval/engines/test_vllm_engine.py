@@ -20,7 +20,6 @@ from genret.retrieval.errors import GenretError, InputError, MissingExtraError, 
 from genret.retrieval.linking.link_command import link_command
 from genret.service.status import failure_of
 from tests import fake_vllm
-from tests.checkpoints import make_checkpoint, make_index
 from tests.commands import refusal, succeed
 
 QUERIES = ["a play", "river in africa", "the planet"]
@@ -46,9 +45,7 @@ class Both:
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> Both:
-    checkpoint = make_checkpoint(tmp_path_factory.mktemp("llama"), "llama")
-    index = make_index(tmp_path_factory.mktemp("index"), checkpoint)
+def both(tmp_path_factory: pytest.TempPathFactory, index: Path, checkpoint: Path) -> Both:
     return Both(index, checkpoint, tmp_path_factory.mktemp("tap"))
 
 
