@@ -2,7 +2,6 @@
 
     python benchmarks/disc.py                                         # everything, on synthetic titles
     python benchmarks/disc.py --only time --index six_million.index   # wall time over an index of GPT-2 ids
-    python benchmarks/disc.py --only bias --bias-plot docs/images/trie-bias.png
 
 `time`: a whole request (prompt of 256 tokens) on a random Llama of 102 M parameters that leans towards
 titles (`harness/leaning_model.py` says how), fp32, one torch thread: K draws against one, and eight draws
@@ -26,10 +25,10 @@ import torch
 from harness.divergence import Array, auc
 from harness.exactness import exactness
 from harness.leaning_model import LeaningModel
-from harness.report import COUNT, FOLDER, NEW_FILE, Spread, benchmark, shown
+from harness.report import COUNT, FOLDER, Spread, benchmark, shown
 from harness.sample_data import Query, answers, held_out_queries, sample_retriever
 from harness.timing import timed
-from harness.trie_bias import bias, draw
+from harness.trie_bias import bias
 from harness.twin_models import random_model
 from torch import Tensor
 
@@ -71,12 +70,9 @@ _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 @click.option("--queries", type=COUNT, help="`beams`, `calibration`: only so many queries.")
 @click.option("--hidden", type=click.IntRange(min=64), default=_HIDDEN, help="`time`: width of the model.")
 @click.option("--layers", type=COUNT, default=_LAYERS, help="`time`: depth of the model.")
-@click.option("--bias-plot", type=NEW_FILE, help="Draw `bias` there.")
 def main(options: SimpleNamespace) -> dict[str, Any]:
     """Measure DISC."""
     chosen, results = options.only or _SECTIONS, options.results
-    if options.bias_plot and "bias" not in chosen:
-        raise click.UsageError("--bias-plot needs the section bias")
     torch.set_num_threads(1)
     figures: dict[str, Any] = {}
 
@@ -93,9 +89,6 @@ def main(options: SimpleNamespace) -> dict[str, Any]:
         with sample_retriever() as retriever:
             section("beams", lambda: beams(retriever, asked, options.seeds))
             section("calibration", lambda: calibration(retriever, asked))
-    if options.bias_plot:
-        draw(options.bias_plot, figures["bias"])
-        click.echo(f"drawn: {options.bias_plot}")
     return figures
 
 
