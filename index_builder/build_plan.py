@@ -31,7 +31,7 @@ from genret.index_builder.evidence_maker import EvidenceMaker
 from genret.index_builder.merge import TYPICAL_FORM_BYTES, VersionSpec, cut, write_version
 from genret.index_builder.past_queries import count_queries
 from genret.index_builder.publish import WORK_DIR, temporary_work
-from genret.index_builder.runs import IntArray, ShardRun, sort_rows
+from genret.index_builder.runs import IntArray, ShardRun, offsets_of, sort_rows
 from genret.index_builder.shard_maker import OverLong
 from genret.retrieval.index.manifest import Manifest, MetadataColumn
 from genret.retrieval.index.reader import EntityTexts, Index, text_columns
@@ -250,8 +250,7 @@ def _row_lengths(
             sizes.append(size[kept])
             done += end - begin
         size = np.concatenate(sizes)
-        offsets = np.concatenate([[0], np.cumsum(size)])
-        order, first = sort_rows(np.concatenate(tokens), offsets, vocab_size)
+        order, first = sort_rows(np.concatenate(tokens), offsets_of(size), vocab_size)
         lengths += np.bincount(size[order[first]], minlength=len(lengths))
         progress.advance(done, f"{done:,} titles and aliases")
     return lengths

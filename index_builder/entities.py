@@ -26,7 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from genret.index_builder.runs import IntArray, Run, ShardRun, digest_texts, windows
+from genret.index_builder.runs import IntArray, Run, ShardRun, digest_texts, tied_places, windows
 from genret.retrieval.errors import SourceError
 from genret.retrieval.index.layout import (
     ALIASES,
@@ -98,10 +98,7 @@ def _find_namesakes(shards: Sequence[ShardRun], bases: IntArray, number: int, pa
     key, place = np.concatenate(keys), np.concatenate(places)
     del keys, places
     order = np.argsort(key, kind="stable")
-    ordered = key[order]
-    same = np.zeros(len(order) + 1, dtype=bool)
-    same[1:-1] = ordered[1:] == ordered[:-1]
-    shared = order[same[1:] | same[:-1]]
+    shared = order[tied_places(key[order])]
     return _describe(shards, bases, key[shared], place[shared])
 
 

@@ -130,11 +130,17 @@ def sort_rows(tokens: IntArray, offsets: IntArray, vocab_size: int) -> tuple[Int
     return order, first
 
 
+def offsets_of(lengths: IntArray) -> npt.NDArray[np.int64]:
+    """Return where rows of these lengths begin when they are concatenated, and the end. Shape: (n + 1,)."""
+    offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
 def gather_rows(tokens: IntArray, offsets: IntArray, rows: IntArray) -> tuple[IntArray, IntArray]:
     """Return some rows, concatenated in the given order, and their offsets, of shape (n + 1,), int64."""
     lengths = (offsets[1:] - offsets[:-1])[rows]
-    gathered_offsets = np.zeros(len(rows) + 1, dtype=np.int64)
-    np.cumsum(lengths, out=gathered_offsets[1:])
+    gathered_offsets = offsets_of(lengths)
     gathered = np.empty(int(gathered_offsets[-1]), dtype=tokens.dtype)
     step = 1 << 20  # in pieces, because positions take eight bytes per token
     for begin in range(0, len(rows), step):
@@ -147,18 +153,11 @@ def gather_rows(tokens: IntArray, offsets: IntArray, rows: IntArray) -> tuple[In
     return gathered, gathered_offsets
 
 
-def tied_places(values: IntArray) -> npt.NDArray[np.int64]:
+def tied_places(values: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
     """Return the places of sorted values that equal a neighbour, ascending."""
-    same = np.zeros(len(values), dtype=bool)
-    same[1:] = values[1:] == values[:-1]
-    return neighbours(same)
-
-
-def neighbours(same: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-    """Return the places that are the same as the one before, as `same` says, or the one behind; ascending."""
-    tied = same.copy()
-    tied[:-1] |= same[1:]
-    return np.flatnonzero(tied)
+    same = np.zeros(len(values) + 1, dtype=bool)
+    same[1:-1] = values[1:] == values[:-1]
+    return np.flatnonzero(same[1:] | same[:-1])
 
 
 def _pack(tokens: IntArray, starts: IntArray, ends: IntArray, width: int, bits: int) -> npt.NDArray[np.int64]:
@@ -239,8 +238,7 @@ class ShardWriter:
         folder.mkdir()
         fault_point("shard-writing")
         numbers = {name: _join(parts) for name, parts in self._numbers.items()}
-        offsets = np.zeros(self.num_forms + 1, dtype=np.int64)
-        np.cumsum(numbers.pop("lengths"), out=offsets[1:])
+        offsets = offsets_of(numbers.pop("lengths"))
         forms = numbers.pop("forms")
         shape = ShardShape(
             entities=self.num_entities,
@@ -276,10 +274,7 @@ class ShardWriter:
         """Return the entities by the rank of their title's row; ties by id, or title."""
         by_rank = np.argsort(title_ranks, kind="stable")
         ranks = title_ranks[by_rank]
-        tied = np.flatnonzero(ranks[1:] == ranks[:-1])
-        if not len(tied):
-            return by_rank
-        members = np.unique(np.concatenate([tied, tied + 1]))
+        members = tied_places(ranks)
         keys = texts.column(0).take(pa.array(by_rank[members])).to_pylist()
         ordered = sorted(zip(ranks[members].tolist(), keys, by_rank[members].tolist(), strict=True))
         by_rank[members] = [entity for _, _, entity in ordered]
