@@ -13,7 +13,6 @@ mapped: mapped pages would count as memory of the process.
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -366,12 +365,12 @@ class ShardRun:
         self._marks: IntArray | None = None
         self._columns: tuple[MetadataColumn, ...] = ()
         self._sections = _sections(shape)
-        self._descriptor = os.open(folder / NUMBERS_FILE, os.O_RDONLY)
+        self._numbers_file = (folder / NUMBERS_FILE).open("rb", buffering=0)
         try:
-            self._file = pa.OSFile(str(folder / TEXTS_FILE), "rb")
-            self._texts = pa.ipc.open_file(self._file)
+            self._texts_file = pa.OSFile(str(folder / TEXTS_FILE), "rb")
+            self._texts = pa.ipc.open_file(self._texts_file)
         except BaseException:
-            os.close(self._descriptor)
+            self._numbers_file.close()
             raise
 
     def use_columns(self, columns: Sequence[MetadataColumn]) -> None:
@@ -411,8 +410,12 @@ class ShardRun:
             OSError: the file cannot be read, or has become shorter.
         """
         section = self._sections[name]
-        end = section.count if end is None else end
-        return _read(self._descriptor, section, begin, end)
+        count = (section.count if end is None else end) - begin
+        self._numbers_file.seek(section.offset + begin * section.dtype.itemsize)
+        array: npt.NDArray[Any] = np.fromfile(self._numbers_file, section.dtype, count)
+        if len(array) != count:
+            raise OSError(f"a shard ends early: expected {count} of {name} at {begin}, got {len(array)}")
+        return array
 
     def key_half(self, name: str, half: int) -> npt.NDArray[np.uint64]:
         """Return half 0 or 1 of the digests `key` or `content`. Shape: (num_entities,)."""
@@ -470,10 +473,8 @@ class ShardRun:
 
     def close(self) -> None:
         """Close the files."""
-        if self._descriptor >= 0:
-            self._file.close()
-            os.close(self._descriptor)
-            self._descriptor = -1
+        self._texts_file.close()
+        self._numbers_file.close()
 
     def __enter__(self) -> Self:
         return self
@@ -510,19 +511,6 @@ def _cast(cells: pa.ChunkedArray, column: MetadataColumn) -> pa.ChunkedArray:
     kind = ColumnType(column.type)
     typed = METADATA_TYPES[column.type]
     return pa.chunked_array([cast(chunk, kind) for chunk in cells.chunks], type=typed)
-
-
-def _read(descriptor: int, section: _Section, begin: int, end: int) -> npt.NDArray[Any]:
-    array = np.empty(end - begin, dtype=section.dtype)
-    buffer = array.view(np.uint8).data
-    offset = section.offset + begin * section.dtype.itemsize
-    done = 0
-    while done < len(buffer):  # one call reads at most 2 GiB
-        count = os.preadv(descriptor, [buffer[done:]], offset + done)
-        if not count:
-            raise OSError(f"a shard ends early: expected {len(buffer)} bytes at {offset}, got {done}")
-        done += count
-    return array
 
 
 NUMBERS_FILE = "numbers"

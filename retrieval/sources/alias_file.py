@@ -16,7 +16,7 @@ from genret.retrieval.errors import SourceError
 from genret.retrieval.index.layout import ENTITY_ID, TITLE
 from genret.retrieval.index.manifest import FileEntry
 from genret.retrieval.normalize import normalize
-from genret.retrieval.sources.columns import find_column
+from genret.retrieval.sources.columns import find_entity_columns
 from genret.retrieval.sources.records import (
     Cell,
     Record,
@@ -66,7 +66,7 @@ class AliasFile:
         self._unescape_html = unescape_html
         reader = open_rows(path, "auto", (ENTITY_ID, TITLE, ALIAS))
         try:
-            key, alias = self._columns(reader.names)
+            alias, key, self.by_id = find_entity_columns(reader.names, ALIAS, "aliases", self.name)
             reader.restrict(sorted((key, alias)), ignore_others=True, lists=(alias,))
             pairs = self._pairs(reader.chunks(0), len(reader.names), key, alias)
             self._collect(pairs)
@@ -135,19 +135,6 @@ class AliasFile:
 
     def _key(self, record: Record) -> str:
         return record.title if not self.by_id or record.entity_id is None else record.entity_id
-
-    def _columns(self, names: Sequence[str]) -> tuple[int, int]:
-        """Return the positions of key and alias."""
-        alias = find_column(names, ALIAS, self.name)
-        by_id = find_column(names, ENTITY_ID, self.name)
-        key = by_id if by_id is not None else find_column(names, TITLE, self.name)
-        if alias is None or key is None:
-            raise SourceError(
-                f"{self.name}: a file of aliases needs the column 'alias' and one of 'entity_id' and "
-                f"'title'; the columns are {', '.join(map(repr, names))}"
-            )
-        self.by_id = by_id is not None
-        return key, alias
 
     def _pairs(
         self, chunks: Iterator[RowChunk], count: int, key: int, alias: int

@@ -119,7 +119,7 @@ def test_standard_input(tmp_path: Path, checkpoint: Path) -> None:
         (["good.tsv", "--max-title-tokens", "1"], 2, "--max-title-tokens"),
         (["good.tsv", "--format", "xml"], 2, "--format"),
         (["good.tsv", "--format", "tsv", "--delimiter", ";"], 2, "--delimiter goes with --format csv"),
-        (["good.tsv", "--delimiter", "a"], 2, "expected one character such as ;"),
+        (["good.tsv", "--delimiter", "a"], 2, "expected one character, no letter"),
         (["good.tsv", "--out", "good.tsv"], 2, "is a file"),
         (["good.tsv", "--memory-limit", "100MiB"], 2, "must be at least 512 MiB"),
         (["good.tsv", "--type", "a=int", "--type", "a=bool"], 2, "column 'a' is given more than one type"),
