@@ -22,12 +22,12 @@ import numpy as np
 import torch
 from scipy import stats
 
+from genret.decoding.disc import DiscResult, disc
 from genret.decoding.params import DiscParams
 from genret.decoding.trie.logits_processor import TitleTrieLogitsProcessor
 from genret.decoding.trie.title_trie import TitleTrie
-from harness.divergence import Array, Counts, divergence, kl, law_of_results
+from harness.divergence import Array, Counts, divergence, holm, kl, law_of_results
 from harness.enumerable import END, TableModel
-from harness.exactness import PROMPT, judged, results_of, tally
 from harness.report import shown
 
 A, B, X, Y, FIRST = 1, 2, 3, 4, 5
@@ -39,6 +39,8 @@ MASSES = (0.9, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
 DRAWS = (1, 2, 4, 16, 64)
 TOPS = (50, 100, 500, 1000)
 TOP_MASS = 0.02  # P_L(S) at which M is looked at: y is then less likely than 300 wrong tokens
+PROMPT = (1, 2, 1)
+_ALPHA = 0.01  # of all tests together
 _PER_QUERY = 100
 _RESULTS_AT_ONCE = 20  # queries
 
@@ -89,8 +91,13 @@ def drawn_by_disc(mass: float, results: int, **options: Any) -> Counts:
     trie = TitleTrie.from_rows(ROWS, model.vocab_size)
     queries = -(-results // _PER_QUERY)
     asked = [DiscParams(num_samples=_PER_QUERY, seed=seed, **options) for seed in range(queries)]
-    found = [s for r in results_of(model, trie, asked, _RESULTS_AT_ONCE) for s in r.samples]
-    return tally(ROWS, found)
+    rows: list[int] = []
+    for first in range(0, queries, _RESULTS_AT_ONCE):
+        batch = asked[first : first + _RESULTS_AT_ONCE]
+        for result in disc(model.prefill([PROMPT] * len(batch)), trie, batch):
+            assert isinstance(result, DiscResult)  # nothing is cancelled here
+            rows += [sample.hypothesis.row for sample in result.samples]
+    return np.bincount(rows, minlength=len(ROWS)).astype(np.int64)
 
 
 def drawn_by_trie(mass: float, results: int, seed: int = 0) -> Counts:
@@ -107,6 +114,15 @@ def drawn_by_trie(mass: float, results: int, seed: int = 0) -> Counts:
         written = torch.cat([written, tokens], dim=1)
         node = model.children[node, tokens.squeeze(1)].clamp(min=0)
     return np.bincount(processor.rows(written).numpy(), minlength=len(ROWS)).astype(np.int64)
+
+
+def judged(p_values: dict[str, float]) -> dict[str, Any]:
+    """Print and return the verdict of all tests together: of many at 95 %, some fail by chance."""
+    adjusted = dict(zip(p_values, holm(list(p_values.values())), strict=True))
+    failed = [name for name, p in adjusted.items() if p < _ALPHA]
+    verdict = {"tests": len(adjusted), "alpha": _ALPHA, "failed": failed}
+    shown("together (Holm)", {**verdict, "smallest adjusted p": min(adjusted.values())})
+    return {**verdict, "adjusted_p_values": adjusted}
 
 
 def bias(results: int) -> dict[str, Any]:
