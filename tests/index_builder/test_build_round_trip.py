@@ -162,17 +162,6 @@ def test_bad_titles_after_tokenising(
     assert summary.manifest.history[-1].rejected == 1
 
 
-def test_rejects_file_is_written_and_removed_again(tmp_path: Path) -> None:
-    rejects = tmp_path / "bad.tsv"
-    with pytest.raises(SourceError, match="line 2"):
-        build(tmp_path, ["a", "b\tc"], ABC, rejects=rejects)
-    assert rejects.read_text() == (
-        "line\treason\tdetail\ttext\n2\ttoo many tabs\texpected 1 fields, got 2\t'b\\tc'\n"
-    )
-    build(tmp_path, ["a", "b"], ABC, rejects=rejects)
-    assert not rejects.exists()
-
-
 def test_nothing_left_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="no good row is left"):
         build(tmp_path, ["title\tkind", "a"], ABC, max_bad_rows=5)

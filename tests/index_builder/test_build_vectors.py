@@ -334,8 +334,6 @@ def test_a_change_is_one_thing_or_the_other() -> None:
         VectorChange(WISH, drop=True)
     with pytest.raises(InputError, match="encoder: says where the model of vectors lies that are kept"):
         VectorChange(WISH, encoder="x")
-    with pytest.raises(InputError, match=r"nothing to do: .*vectors"):
-        UpdateRequest(vectors=VectorChange(device="cuda"))
 
 
 @given(data=st.data())

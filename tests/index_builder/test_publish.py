@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import tempfile
@@ -287,22 +286,6 @@ def test_bad_rows_remove_the_work_and_a_mistyped_name_does_not(tmp_path: Path) -
     with pytest.raises(SourceError, match="line 3: no title"):
         build_index(source, ABC, options)
     assert not options.out.exists()
-
-
-@pytest.mark.fault
-@pytest.mark.parametrize("point", ["shard-writing", "shard-written", "merge-started"])
-def test_a_full_disk_keeps_finished_shards_alone(tmp_path: Path, point: str) -> None:
-    live = build(tmp_path, ["a"], ABC)
-    source = write_titles(tmp_path / "more.tsv", list("abc"))
-    options = BuildOptions(out=live.index, shard_records=1)
-    passage = 1 if point == "merge-started" else 2
-    with fault(f"{point}:enospc:{passage}"), pytest.raises(IndexDirectoryError, match="No space left"):
-        build_index(source, ABC, options)
-    lines = (work(options) / "journal.jsonl").read_text().splitlines()
-    names = sorted(p.name for p in work(options).iterdir())
-    assert names == ["journal.jsonl", *(f"shard-{n:05d}" for n in range(len(lines)))]
-    assert all(json.loads(line)["shape"]["entities"] == 1 for line in lines)
-    assert build_index(source, ABC, options).resumed_shards == len(lines) > 0
 
 
 def test_progress_counts_on_over_the_borders_of_shards(tmp_path: Path) -> None:

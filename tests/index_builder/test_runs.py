@@ -62,13 +62,6 @@ def test_order_and_runs_equal_brute_force(case: tuple[int, list[list[int]]]) -> 
     assert gathered_offsets.tolist() == np.cumsum([0, *map(len, ordered)]).tolist()
 
 
-@pytest.mark.parametrize("rows", [[0], [1, 1], []])
-def test_gather_takes_any_rows(rows: list[int]) -> None:
-    tokens, offsets = _flatten([[7], [8, 9]])
-    gathered, _ = gather_rows(tokens, offsets, np.array(rows, dtype=np.int64))
-    assert gathered.tolist() == [token for r in rows for token in ([7], [8, 9])[r]]
-
-
 SHARD_END = 0
 SHARD_VOCAB = 300
 SHARD_COLUMNS = ("year", "label")
@@ -334,15 +327,6 @@ def test_ranges_divide_all_runs_and_respect_the_size() -> None:
         rows = [run.row(form) for run, (b, e) in zip(runs, spans, strict=True) for form in range(b, e)]
         assert min(rows) > highest
         highest = max(rows)
-
-
-def test_one_row_shared_by_all_entities_is_one_range() -> None:
-    made = [Item(f"{i}", "t", ((1, END),)) for i in range(5000)]
-    runs = [ListRun(made[:2000], [True] * 2000, (), VOCAB), ListRun(made[2000:], [True] * 3000, (), VOCAB)]
-    with tempfile.TemporaryDirectory() as name:
-        folder, manifest = write(Path(name) / "it", runs, (), VOCAB, 1000)
-        assert verify(folder).ok
-        assert (manifest.counts.rows, manifest.counts.postings) == (1, 5000)
 
 
 def test_several_batches_of_entities_share_one_dictionary(tmp_path: Path) -> None:

@@ -428,14 +428,6 @@ def test_case_matters_only_where_several_differ_by_it(tmp_path: Path) -> None:
         open_source(file, ColumnMapping(weight="POPULATION"))
 
 
-def test_a_file_may_lack_the_column_that_another_has(tmp_path: Path) -> None:
-    other = tmp_path / "other.tsv"
-    other.write_text("title\nb\n")
-    with open_source([tsv(tmp_path, ["3"]), other], WEIGHTS) as source:
-        cells = [r.metadata for batch in source.batches(10, Rejects("x", 0)) for r in batch.records]
-    assert cells == [("3",), (None,)]
-
-
 def test_a_column_that_no_file_has_is_an_error_unless_it_may_miss(tmp_path: Path) -> None:
     file = tsv(tmp_path, ["3"])
     message = r"titles.tsv: no column is called 'size'; the columns are 'title', 'population'"
