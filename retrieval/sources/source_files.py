@@ -394,10 +394,7 @@ def _behind(lines: bytes, skip: int, count: int) -> bytes | None:
         return lines
     if skip >= count:
         return None
-    at = -1
-    for _ in range(skip):
-        at = lines.index(b"\n", at + 1)
-    return lines[at + 1 :]
+    return lines.split(b"\n", skip)[skip]
 
 
 def _too_long(stream: ByteStream, line: int) -> SourceError:

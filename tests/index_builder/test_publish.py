@@ -34,14 +34,6 @@ def surfaces(index: Path) -> list[str]:
         return [opened.surface(rank) for rank in range(opened.num_rows)]
 
 
-def test_a_build_into_an_index_publishes_beside_the_old_version(tmp_path: Path) -> None:
-    first = build(tmp_path, ["a"], TOKENIZER)
-    second = build(tmp_path, ["b"], TOKENIZER)
-    assert list_versions(first.index) == [second.version, first.version]
-    assert surfaces(first.index) == ["b"]
-    assert surfaces(first.index / "versions" / first.version) == ["a"]
-
-
 def test_the_last_versions_are_kept(tmp_path: Path) -> None:
     made = [build(tmp_path, [title], TOKENIZER).version for title in "abcde"]
     assert list_versions(tmp_path / "it.index") == [made[4], made[3], made[2]]

@@ -96,11 +96,6 @@ def test_a_column_named_like_one_of_the_index_must_be_left_out(tmp_path: Path) -
         assert read_all(source)[0][0].title == "a"
 
 
-def test_names_that_differ_in_case_alone_are_ambiguous(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"several columns are called 'TITLE': \['title', 'Title'\]"):
-        open_source(write(tmp_path, "title\tTitle\na\tb\n"), ColumnMapping(title="TITLE"))
-
-
 def test_all_files_have_ids_or_none(tmp_path: Path) -> None:
     files = [write(tmp_path, "entity_id\ttitle\n1\ta\n"), write(tmp_path, "b\n", "b.txt")]
     with pytest.raises(SourceError, match=r"b\.txt: there is no column of ids, but .*c\.tsv has one"):
