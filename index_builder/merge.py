@@ -27,7 +27,7 @@ from genret.index_builder.runs import (
     gather_rows,
     offsets_of,
     sort_rows,
-    tied_places,
+    sort_ties,
 )
 from genret.index_builder.version_files import ArraySpill, PostingSpill, RowBucketWriter, VersionFiles
 from genret.retrieval.errors import SourceError
@@ -189,7 +189,8 @@ class _Merge:
         source, form = forms.entity[order], forms.form[order]
         self.postings.add(rank, source, form, int(rank[-1]) + 1)
         titles = np.flatnonzero(form == 0)
-        entities = self._order_entities(rank[titles], source[titles])
+        entities = source[titles].astype(np.int64)
+        sort_ties(rank[titles], entities, self._sources.ids)
         self.postings.number(entities)
         tokens, offsets = gather_rows(forms.tokens, forms.offsets, order[first])
         del forms, order, first, rank, source, form
@@ -249,17 +250,6 @@ class _Merge:
             source.append((part.entity if whole else part.entity[kept]) + base)
             form.append(part.form if whole else part.form[kept])
         return FormSlice(np.concatenate(tokens), offsets_of(_joined(lengths)), _joined(source), _joined(form))
-
-    def _order_entities(self, rank: IntArray, source: IntArray) -> npt.NDArray[np.int64]:
-        """Sort entities, given in order of rank, by (rank, id)."""
-        ordered = source.astype(np.int64)
-        places = tied_places(rank)
-        if len(places):
-            ids = self._sources.ids(ordered[places])
-            table = pa.table({"rank": rank[places], "id": ids})
-            by_id = pc.sort_indices(table, sort_keys=[("rank", "ascending"), ("id", "ascending")])
-            ordered[places] = ordered[places[by_id.to_numpy()]]
-        return ordered
 
 
 def _joined(parts: list[IntArray]) -> npt.NDArray[np.int64]:

@@ -14,7 +14,7 @@ mapped: mapped pages would count as memory of the process.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -159,6 +159,17 @@ def tied_places(values: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
     return np.flatnonzero(same[1:] | same[:-1])
 
 
+def sort_ties(
+    rank: IntArray, entities: IntArray, ids_of: Callable[[IntArray], pa.Array | pa.ChunkedArray]
+) -> None:
+    """Sort entities, given in order of rank, by (rank, id), in place; `ids_of` returns the ids of some."""
+    tied = tied_places(rank)
+    if len(tied):
+        table = pa.table({"rank": rank[tied], "id": ids_of(entities[tied])})
+        by_id = pc.sort_indices(table, sort_keys=[("rank", "ascending"), ("id", "ascending")])
+        entities[tied] = entities[tied[by_id.to_numpy()]]
+
+
 def _pack(tokens: IntArray, starts: IntArray, ends: IntArray, width: int, bits: int) -> npt.NDArray[np.int64]:
     keys = np.zeros(len(starts), dtype=np.int64)
     last = len(tokens) - 1
@@ -253,7 +264,9 @@ class ShardWriter:
         rank = np.empty(len(order), dtype=np.int32)  # among the distinct rows
         rank[order] = np.cumsum(first) - 1
         first_form = np.cumsum(forms) - forms
-        entity_order = self._order_entities(rank[first_form], texts)
+        title_rank = rank[first_form]
+        entity_order = np.argsort(title_rank, kind="stable")
+        sort_ties(title_rank[entity_order], entity_order, lambda some: texts.column(0).take(pa.array(some)))
         written = _sorted_numbers(numbers, offsets, forms, order, entity_order)
         _write_numbers(folder / NUMBERS_FILE, written, shape)
         _write_texts(folder / TEXTS_FILE, texts, entity_order)
@@ -268,16 +281,6 @@ class ShardWriter:
         for i in range(len(self._columns)):
             columns.append(pa.array([r.metadata[i] for r in records], type=pa.string()))
         return pa.record_batch(columns, schema=_texts_schema(self._has_ids, len(self._columns)))
-
-    def _order_entities(self, title_ranks: IntArray, texts: pa.Table) -> IntArray:
-        """Return the entities by the rank of their title's row; ties by id, or title."""
-        by_rank = np.argsort(title_ranks, kind="stable")
-        ranks = title_ranks[by_rank]
-        members = tied_places(ranks)
-        keys = texts.column(0).take(pa.array(by_rank[members])).to_pylist()
-        ordered = sorted(zip(ranks[members].tolist(), keys, by_rank[members].tolist(), strict=True))
-        by_rank[members] = [entity for _, _, entity in ordered]
-        return by_rank
 
 
 def _sorted_numbers(

@@ -110,25 +110,16 @@ class AliasFile:
             joined[owner] = record._replace(aliases=tuple(forms))
         return joined
 
-    def unknown(self, key_hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-        """Return the numbers of the aliases without an entity, in the order of the file's lines.
-
-        Args:
-            key_hashes: `key_hash` of the known keys, ascending. Shape: (N,), uint64.
-        """
-        if not len(key_hashes):
-            absent = np.ones(len(self._hashes), dtype=bool)
-        else:
-            at = np.minimum(np.searchsorted(key_hashes, self._hashes), len(key_hashes) - 1)
-            absent = key_hashes[at] != self._hashes
-        numbers = np.flatnonzero(absent)
-        return numbers[np.argsort(self._lines[numbers], kind="stable")].astype(np.int64)
-
     def reject_unknown(self, key_hashes: npt.NDArray[np.uint64], rejects: Rejects, file: int) -> None:
-        """Note this file's bad rows, and the aliases without an entity, under the number `file`."""
+        """Note this file's bad rows, and the aliases without an entity, under the number `file`.
+
+        `key_hashes` are the `key_hash` of all known keys, ascending. Shape: (N,).
+        """
         for row in self._rejects.rows:
             rejects.append(replace(row, file=file))
-        for number in self.unknown(key_hashes).tolist():
+        begin, end = (np.searchsorted(key_hashes, self._hashes, side) for side in ("left", "right"))
+        unknown = np.flatnonzero(begin == end)
+        for number in unknown[np.argsort(self._lines[unknown], kind="stable")].tolist():
             detail = f"{ENTITY_ID if self.by_id else TITLE} {self._keys[number].as_py()!r}"
             alias = self._aliases[number].as_py()
             rejects.add(int(self._lines[number]), RejectReason.UNKNOWN_ENTITY, alias, detail, file)
