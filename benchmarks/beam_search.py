@@ -30,7 +30,6 @@ from harness.beam_contest import (
     EqualTitles,
     Run,
     Setting,
-    SettingType,
     generate,
     search,
 )
@@ -69,7 +68,8 @@ def _differing(figures: dict[str, Any], _options: SimpleNamespace) -> str | None
 @click.option(
     "--settings",
     multiple=True,
-    type=SettingType(),
+    type=Setting.parse,
+    metavar="PROMPT/BEAMS/BATCH",
     show_default="each section's own",
     help="`titles`, `free`: only this; may be repeated.",
 )

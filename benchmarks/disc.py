@@ -1,16 +1,14 @@
-"""DISC: time per draw, exactness, the bias of constrained decoding, proposal beams, what the mass can tell.
+"""DISC: time per draw, the bias of constrained decoding, proposal beams, what the mass can tell.
 
     python benchmarks/disc.py                                         # everything, on synthetic titles
     python benchmarks/disc.py --only time --index six_million.index   # wall time over an index of GPT-2 ids
-    python benchmarks/disc.py --only bias --bias-plot docs/images/trie-bias.png
 
 `time`: a whole request (prompt of 256 tokens) on a random Llama of 102 M parameters that leans towards
 titles (`harness/leaning_model.py` says how), fp32, one torch thread: K draws against one, and eight draws
 together against eight over the same prompt KV with the same random numbers, with the prefill and without;
-runs that needed phase two, which doubles the forwards, are told apart. `exactness`: catalogues whose P_S is
-enumerated, against sampling error (parametric bootstrap), the exact law of Algorithm 1 and Theorem 3.1, all
-judged together. `bias`: constrained decoding and DISC on a catalogue where the first is wrong by a formula
-(`harness/trie_bias.py`). `beams` and `calibration`: the default model on the dev and test queries of data/.
+runs that needed phase two, which doubles the forwards, are told apart. `bias`: constrained decoding and DISC
+on a catalogue where the first is wrong by a formula (`harness/trie_bias.py`). `beams` and `calibration`: the
+default model on the dev and test queries of data/.
 """
 
 from __future__ import annotations
@@ -24,12 +22,11 @@ import click
 import numpy as np
 import torch
 from harness.divergence import Array, auc
-from harness.exactness import exactness
 from harness.leaning_model import LeaningModel
-from harness.report import COUNT, FOLDER, NEW_FILE, Spread, benchmark, shown
+from harness.report import COUNT, FOLDER, Spread, benchmark, shown
 from harness.sample_data import Query, answers, held_out_queries, sample_retriever
 from harness.timing import timed
-from harness.trie_bias import bias, draw
+from harness.trie_bias import bias
 from harness.twin_models import random_model
 from torch import Tensor
 
@@ -42,7 +39,7 @@ from genret.decoding.stopping import StopPoll
 from genret.decoding.trie.title_trie import TitleTrie
 from genret.retrieval.index.reader import Index
 
-_SECTIONS = ("time", "exactness", "bias", "beams", "calibration")
+_SECTIONS = ("time", "bias", "beams", "calibration")
 _VOCAB, _TITLE_TOKENS = 50_257, 8  # GPT-2's vocabulary; mean length of Wikipedia's titles in it
 _HIDDEN, _LAYERS = 768, 9
 _PROMPT = 256
@@ -71,12 +68,9 @@ _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 @click.option("--queries", type=COUNT, help="`beams`, `calibration`: only so many queries.")
 @click.option("--hidden", type=click.IntRange(min=64), default=_HIDDEN, help="`time`: width of the model.")
 @click.option("--layers", type=COUNT, default=_LAYERS, help="`time`: depth of the model.")
-@click.option("--bias-plot", type=NEW_FILE, help="Draw `bias` there.")
 def main(options: SimpleNamespace) -> dict[str, Any]:
     """Measure DISC."""
-    chosen, results = options.only or _SECTIONS, options.results
-    if options.bias_plot and "bias" not in chosen:
-        raise click.UsageError("--bias-plot needs the section bias")
+    chosen = options.only or _SECTIONS
     torch.set_num_threads(1)
     figures: dict[str, Any] = {}
 
@@ -86,16 +80,12 @@ def main(options: SimpleNamespace) -> dict[str, Any]:
             figures[name] = measure()
 
     section("time", lambda: _time(options))
-    section("exactness", lambda: exactness(results))
-    section("bias", lambda: bias(results))
+    section("bias", lambda: bias(options.results))
     if {"beams", "calibration"} & set(chosen):
         asked = held_out_queries(options.queries)
         with sample_retriever() as retriever:
             section("beams", lambda: beams(retriever, asked, options.seeds))
             section("calibration", lambda: calibration(retriever, asked))
-    if options.bias_plot:
-        draw(options.bias_plot, figures["bias"])
-        click.echo(f"drawn: {options.bias_plot}")
     return figures
 
 

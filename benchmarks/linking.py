@@ -1,19 +1,17 @@
-"""Linking mentions: against single calls and `generate`, and a million short documents in bounded memory.
+"""Linking mentions: against single calls, and a million short documents in bounded memory.
 
     python benchmarks/linking.py --index sample.index --json linking.json
     python benchmarks/linking.py --index sample.index --million --json million.json
 
 `--index` is built from `--catalogue`: `build-index data/catalogue.tsv --out sample.index`. The same mentions,
-each in a document of its own, are linked by a loop of single `Retriever.link` calls, by transformers'
-`generate` with a dictionary trie (one at a time, and in batches of neighbours in length, with the same
-prompts and as many beams), by one call of `Retriever.link`, by `open_linker`, and by a run with worker
-processes, once with all mentions different and once with repetitions. All take turns in every round. The run
-is given with and without what it takes to start workers, which load index and model themselves. All but the
-workers, who have one thread each, have `--threads`.
+each in a document of its own, are linked by a loop of single `Retriever.link` calls, by one call of
+`Retriever.link`, by `open_linker`, and by a run with worker processes, once with all mentions different and
+once with repetitions. All take turns in every round. The run is given with and without what it takes to start
+workers, which load index and model themselves. All but the workers, who have one thread each, have
+`--threads`.
 
-The exit status is 1 when one of ours has another entity than single calls for some mention, or a
-log-probability that is more than 1e-4 off. `generate` keeps other beams when a title ends, so its answers are
-compared and counted.
+The exit status is 1 when one of them has another entity than single calls for some mention, or a
+log-probability that is more than 1e-4 off.
 
 `--million` links that many documents of one sentence each with a run. Sentences are repeated, or it would
 take hours: there are `--number` different ones. Memory is that of all processes together; what is above the
@@ -27,7 +25,6 @@ import math
 import random
 import shutil
 import tempfile
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,15 +34,11 @@ from typing import Any
 import click
 import pyarrow.parquet as pq
 import torch
-from harness.beam_contest import allowed, generated
-from harness.dictionary_trie import whole_dictionary
 from harness.processes import MemoryTrace
 from harness.report import COUNT, FILE, FOLDER, Spread, benchmark, shown
 from harness.sample_data import read_tsv
 from harness.timing import in_turn
-from transformers import AutoModelForCausalLM
 
-from genret.retrieval.defaults import small_model_dir
 from genret.retrieval.linking.documents.corpus import CorpusOptions
 from genret.retrieval.linking.documents.text_document import Document, Span
 from genret.retrieval.linking.link_options import LinkOptions, WorkerOptions
@@ -97,7 +90,6 @@ def _disagreement(figures: dict[str, Any], _options: SimpleNamespace) -> str | N
 @click.option("--workers", type=COUNT, default=2, help="Processes of a run.")
 @click.option("--threads", type=COUNT, default=2, help="Threads of torch, for all but a run.")
 @click.option("--repeats", type=COUNT, default=5, help="Rounds; all sides take turns.")
-@click.option("--without-generate", is_flag=True, help="Leave out transformers' `generate`.")
 def main(options: SimpleNamespace) -> dict[str, Any]:
     """Measure linking."""
     mentions = made_mentions(options.catalogue, options.number)
@@ -114,22 +106,17 @@ def contests(options: SimpleNamespace, mentions: Sequence[Mention], folder: Path
     times = options.repetitions
     works = {"all different": list(mentions), f"each about {times} times": repeated(mentions, times)}
     with Retriever.open(options.index, num_threads=options.threads) as retriever:
-        generation = None if options.without_generate else Generation(retriever, max(options.k, 10))
         for name, work in works.items():
             click.echo(f"\n{len(work)} mentions, {name}")
-            figures[name], agrees = contest(options, retriever, generation, work, folder)
+            figures[name], agrees = contest(options, retriever, work, folder)
             figures["agrees"] &= agrees
     return figures
 
 
 def contest(
-    options: SimpleNamespace,
-    retriever: Retriever,
-    generation: Generation | None,
-    work: list[Mention],
-    folder: Path,
+    options: SimpleNamespace, retriever: Retriever, work: list[Mention], folder: Path
 ) -> tuple[dict[str, Any], bool]:
-    """Link mentions in all ways; return figures, and whether all of ours gave the answers of single links."""
+    """Link mentions in all ways; return figures, and whether all gave the answers of single links."""
     k, size, out = options.k, options.batch_size, folder / "links"
     documents, few = folder / "documents.jsonl", folder / "few.jsonl"
     write_documents(documents, work)
@@ -141,9 +128,6 @@ def contest(
         _RUN: lambda: run(documents, len(work), out, options),
         _START: lambda: run(few, len(work[: options.workers]), folder / "few", options),
     }
-    if generation is not None:
-        ways["generate, one at a time"] = lambda: generation.link(work, 1)
-        ways["generate in batches"] = lambda: generation.link(work, size)
     agreements, agrees = {}, True
     expected = ways[_BASE]()
     for name, way in ways.items():
@@ -151,21 +135,16 @@ def contest(
             continue
         found = way()
         agreements[name] = compared = agreement(expected, answers_in(out) if name == _RUN else found)
-        if not name.startswith("generate"):
-            agrees &= compared["num_equal"] == compared["num_mentions"]
-            agrees &= compared["largest_difference"] <= _TOLERANCE
+        agrees &= compared["num_equal"] == compared["num_mentions"]
+        agrees &= compared["largest_difference"] <= _TOLERANCE
     taken = in_turn(ways, options.repeats, warm_up=0)
     seconds = {name: [took.wall_s for took in column] for name, column in taken.items()}
     seconds["run, workers started"] = [
         max(whole - start, 1e-9) for whole, start in zip(seconds[_RUN], seconds[_START], strict=True)
     ]
     rates = {name: Spread.of([len(work) / s for s in c]) for name, c in seconds.items() if name != _START}
-    bases = [name for name in seconds if name == _BASE or name.startswith("generate")]
-    ratios = {
-        base: {name: Spread.of_ratios(seconds[base], seconds[name]) for name in rates if name not in bases}
-        for base in bases
-    }
-    figures = {"seconds": seconds, "per_second": rates, "ratios": ratios, "agreements": agreements}
+    ratios = {name: Spread.of_ratios(seconds[_BASE], seconds[name]) for name in rates if name != _BASE}
+    figures = {"seconds": seconds, "per_second": rates, "ratios": {_BASE: ratios}, "agreements": agreements}
     return shown("linked", figures), agrees
 
 
@@ -241,64 +220,6 @@ def answers_in(out: Path) -> list[Answer]:
         table = pq.read_table(part, columns=["entity_id", "logprob"])
         found += [Answer(row["entity_id"], row["logprob"]) for row in table.to_pylist()]
     return found
-
-
-class Generation:
-    """transformers' `generate` with a dictionary of titles, on the prompts that `Retriever.link` makes."""
-
-    def __init__(self, retriever: Retriever, beams: int) -> None:
-        model = AutoModelForCausalLM.from_pretrained(small_model_dir(), dtype=torch.float32)
-        self._model, self._retriever, self._beams = model.eval(), retriever, beams
-        self._trie = whole_dictionary(*retriever.index.rows.flat())
-        self._end = retriever.index.end_token_id
-
-    def link(self, mentions: Sequence[Mention], batch_size: int) -> list[Answer]:
-        """Link mentions in batches of neighbours in length, padded on the left."""
-        config, tokenizer = self._retriever.config, self._retriever.tokenizer
-        template = config.prompt(config.mention_prompt)
-        prompts = [template.encode(tokenizer, template.mention_query(mention)) for mention in mentions]
-        order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
-        answers: dict[int, Answer] = {}
-        for at in range(0, len(order), batch_size):
-            batch = order[at : at + batch_size]
-            answers.update(zip(batch, self._generate([prompts[i] for i in batch]), strict=True))
-        return [answers[i] for i in range(len(prompts))]
-
-    @torch.no_grad()
-    def _generate(self, prompts: Sequence[list[int]]) -> list[Answer]:
-        width = max(map(len, prompts))
-        padded = torch.tensor([[self._end] * (width - len(p)) + p for p in prompts])
-        mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts])
-        output = generated(
-            self._model,
-            padded,
-            mask,
-            self._beams,
-            self._retriever.trie.max_depth,
-            pad=self._end,
-            end=self._end,
-            prefix_allowed_tokens_fn=lambda _, written: allowed(
-                self._trie, written[width:].tolist(), self._end
-            ),
-        )
-        written = output.sequences[:, width:].reshape(len(prompts), self._beams, -1).tolist()
-        scores = output.sequences_scores.reshape(len(prompts), self._beams).tolist()
-        return [self._answer(rows, column) for rows, column in zip(written, scores, strict=True)]
-
-    def _answer(self, rows: Iterable[list[int]], scores: Iterable[float]) -> Answer:
-        """Sum the probabilities of the titles found by entity, as `Retriever.link` does."""
-        index = self._retriever.index
-        by_entity: defaultdict[int, list[float]] = defaultdict(list)
-        for row, score in zip(rows, scores, strict=True):
-            rank = -1 if self._end not in row else index.row_of(row[: row.index(self._end) + 1])
-            if rank >= 0 and score > -math.inf:
-                for number in index.entities_of(rank):
-                    by_entity[number].append(score)
-        if not by_entity:
-            return Answer(None, None)
-        sums = {number: math.log(math.fsum(map(math.exp, found))) for number, found in by_entity.items()}
-        best = max(sums, key=lambda number: (sums[number], -number))
-        return Answer(index.entity(best).entity_id, sums[best])
 
 
 def _best(results: Iterable[Any]) -> list[Answer]:

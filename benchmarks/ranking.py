@@ -1,16 +1,15 @@
-"""Quality of the order of `auto` beside every single kind of evidence, and its cost.
+"""Quality of the order of `auto` beside every single kind of evidence.
 
     python benchmarks/ranking.py titles --work /large/disk --json ranking_titles.json
     python benchmarks/ranking.py sample --work /large/disk --json ranking_sample.json
     python benchmarks/ranking.py places --work /large/disk --json ranking_places.json
-    python benchmarks/ranking.py cost --work /large/disk --titles six_million.txt --json ranking_cost.json
 
 `titles`: 0.9 million titles without any training. `auto` is that of an index as it is built, fitted to
 queries made from the catalogue; beside it the same fitted to the sets' train parts, words and letters alone,
 and BM25 by bm25s. Figures are of the dev parts, which nothing was fitted to; queries that are made come from
 other titles. `sample`: the sample catalogue with the default model, fitted to the dev queries as the shipped
 ranking is, reported on the test queries. `places`: the 300 largest of 487,000 places and people, mistyped and
-cut. `cost`: processor time of `auto` without a model, bytes per title, and with the model beside beam search.
+cut.
 
 Ties count against whoever has them.
 """
@@ -20,7 +19,6 @@ from __future__ import annotations
 import gzip
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -33,7 +31,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from harness.divergence import auc
 from harness.processes import build_index
-from harness.report import COUNT, FILE, NEW_FOLDER, benchmark, shown
+from harness.report import COUNT, NEW_FOLDER, benchmark, shown
 from harness.sample_data import DATA as DATA_FOLDER
 from harness.sample_data import read_tsv
 from harness.timing import timed
@@ -42,7 +40,6 @@ from harness.titles import DATA, json_lines
 from genret import Retriever
 from genret.retrieval.evidence.field import NAMES
 from genret.retrieval.evidence.postings import IntArray, fold_all
-from genret.retrieval.index.layout import NAMES_FILE
 from genret.retrieval.index.reader import Index
 from genret.retrieval.ranking.fitting import Labelled, example_of, fit, outcome_of, quality_of
 from genret.retrieval.ranking.ranker import Ranker
@@ -293,47 +290,6 @@ def places(options: SimpleNamespace) -> dict[str, Any]:
 _PLACES = pa.schema([("title", pa.string()), ("aliases", pa.list_(pa.string())), ("population", pa.int64())])
 
 
-@benchmark(*_PACKAGES)
-@DATA
-@_work
-@click.option("--titles", type=FILE, help="One title per line.")
-@click.option("--count", type=COUNT, default=200, help="Queries.")
-def cost(options: SimpleNamespace) -> dict[str, Any]:
-    """Processor time, bytes, and the model beside beam search."""
-    data, work = options.data, options.work
-    figures: dict[str, Any] = {}
-    wikipedia = data / "titles" / "wikipedia_en.parquet"
-    names = pq.read_table(wikipedia).column("title").to_pylist()
-    asked = [query for some in query_sets(data, names, "dev", 40, _SEED + 3).values() for query, _ in some]
-    Random(_SEED).shuffle(asked)
-    for source in (wikipedia, *filter(None, [options.titles])):
-        index = _built(work / f"{'titles' if source == wikipedia else source.stem}.index", source)
-        ranker = Ranker.open(index)
-        for query in asked[:20]:
-            _ranked(ranker, ranker.alone, query)
-        times = [1e3 * timed(_ranked, ranker, ranker.alone, query).cpu_s for query in asked[: options.count]]
-        size = (index.path / NAMES_FILE).stat().st_size
-        figures[f"{index.num_entities:,} titles"] = {
-            "cpu_ms p50": statistics.median(times),
-            "cpu_ms p95": float(np.percentile(times, 95)),
-            "bytes per title": size / index.num_entities,
-        }
-    path = work / "sample-with-past-queries.index"
-    queries = DATA_FOLDER / "queries.tsv"
-    _built(path, DATA_FOLDER / "catalogue.tsv", "--queries", f"{queries}#train").close()
-    with Retriever.open(path, num_threads=1) as retriever:
-        test = [row["query"] for row in read_tsv(queries) if row["split"] == "test"][:60]
-        for method in ("auto", "beam"):
-            retriever.retrieve(test[:5], method=method)
-        ratios = [
-            timed(partial(retriever.retrieve, [query], method="auto")).cpu_s
-            / timed(partial(retriever.retrieve, [query], method="beam")).cpu_s
-            for query in test
-        ]
-    figures["auto over beam"] = {"median": statistics.median(ratios), "p90": float(np.percentile(ratios, 90))}
-    return shown("cost", figures)
-
-
 def _built(path: Path, source: Path, *arguments: str) -> Index:
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists():
@@ -454,7 +410,7 @@ def _examples(retriever: Retriever, queries: Sequence[Labelled]) -> list[Any]:
     return examples
 
 
-main = click.Group(commands=[titles, sample, places, cost], help="Measure the ranking of `auto`.")
+main = click.Group(commands=[titles, sample, places], help="Measure the ranking of `auto`.")
 
 if __name__ == "__main__":
     main()

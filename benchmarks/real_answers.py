@@ -13,12 +13,10 @@ schema shown and without, paired.
 
 from __future__ import annotations
 
-import gzip
 import json
 import random
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,6 +29,8 @@ import xgrammar
 from harness.processes import build_index
 from harness.report import COUNT, FOLDER, benchmark, shown
 from harness.sample_data import DATA, read_tsv
+from harness.timing import timed
+from harness.titles import json_lines
 from transformers import AutoConfig, PreTrainedTokenizerFast
 from xgrammar.contrib.hf import LogitsProcessor
 
@@ -81,8 +81,7 @@ def _contest(
     retriever: Retriever, rows: Sequence[dict[str, str]], options: SimpleNamespace
 ) -> dict[str, dict[str, float]]:
     """Answer under real schemas by both engines in turn."""
-    with gzip.open(options.shared_data / _FILE, "rt", encoding="utf-8") as lines:
-        texts = [json.dumps(json.loads(line)["schema"]) for line in lines]
+    texts = [json.dumps(row["schema"]) for row in json_lines(options.shared_data / _FILE)]
     random.Random(17).shuffle(texts)
     engines = {"genret": _genret, "generate with xgrammar": _generate(retriever)}
     alone = "genret alone, eight at a time"
@@ -97,19 +96,15 @@ def _contest(
         found = {}
         for name, engine in engines.items():
             try:
-                begun = time.process_time()
-                answers = engine(retriever, text, queries[:num_paired], options.max_tokens)
-                found[name] = time.process_time() - begun, answers
+                found[name] = timed(engine, retriever, text, queries[:num_paired], options.max_tokens)
             except (GenretError, RuntimeError):  # refused by one: asked of neither
                 break
         if len(found) < len(engines):
             continue
         taken += 1
         if queries[num_paired:]:
-            begun = time.process_time()
-            answers = _genret(retriever, text, queries[num_paired:], options.max_tokens, batch_size=8)
-            found[alone] = time.process_time() - begun, answers
-        for name, (cpu_s, answers) in found.items():
+            found[alone] = timed(_genret, retriever, text, queries[num_paired:], options.max_tokens, 8)
+        for name, (_, cpu_s, answers) in found.items():
             own = counts[name]
             own["cpu_s"] += cpu_s
             for document, num_tokens in answers:

@@ -31,7 +31,7 @@ from genret.index_builder.evidence_maker import EvidenceMaker
 from genret.index_builder.merge import TYPICAL_FORM_BYTES, VersionSpec, cut, write_version
 from genret.index_builder.past_queries import count_queries
 from genret.index_builder.publish import WORK_DIR, temporary_work
-from genret.index_builder.runs import IntArray, ShardRun, sort_rows
+from genret.index_builder.runs import IntArray, ShardRun, offsets_of, sort_rows
 from genret.index_builder.shard_maker import OverLong
 from genret.retrieval.index.manifest import Manifest, MetadataColumn
 from genret.retrieval.index.reader import EntityTexts, Index, text_columns
@@ -40,7 +40,7 @@ from genret.retrieval.normalize import NormalizationReport
 from genret.retrieval.progress import PhaseClock, StepProgress, duration
 from genret.retrieval.sources.records import SHOWN
 from genret.retrieval.sources.title_source import RowSample
-from genret.retrieval.tables import Shown
+from genret.retrieval.tables import Shown, plain
 from genret.retrieval.text import TextTokenizer
 from genret.retrieval.vectors.embedder import open_model
 from genret.retrieval.vectors.faiss_index import (
@@ -59,6 +59,9 @@ _BAR_WIDTH = 40
 _SAMPLE_FORMS = 200_000
 _SAMPLED_RANGES = 16
 _MOST_BLOCK_BYTES = 64 * MIB
+# Fields that the plan's JSON object has under their own names, as they are.
+_COUNTED = ("sampled", "records", "entities", "rows", "tokens", "nodes", "duplicates")
+_ADDED = ("weight_column", "normalization", "evidence", "vectors")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -158,25 +161,14 @@ class BuildPlan(Shown):
         longest = self.longest
         return {
             "dry_run": True,
-            "sampled": self.sampled,
-            "records": self.records,
-            "entities": self.entities,
-            "rows": self.rows,
-            "tokens": self.tokens,
-            "nodes": self.nodes,
-            "duplicates": self.duplicates,
+            **{name: plain(getattr(self, name)) for name in _COUNTED},
             "rejected": dict(self.rejected),
-            "rejects_file": None if self.rejects_file is None else str(self.rejects_file),
+            "rejects_file": plain(self.rejects_file),
             "allowed_bad_rows": self.allowed,
-            "longest_over_long": None
-            if longest is None
-            else {**asdict(longest), "file": self.files[longest.file]},
-            "row_lengths": {str(length): count for length, count in self.lengths.items()},
+            "longest_over_long": longest and {**asdict(longest), "file": self.files[longest.file]},
+            "row_lengths": plain(self.lengths),
             "metadata": {column.name: column.type for column in self.columns},
-            "weight_column": self.weight_column,
-            "normalization": asdict(self.normalization),
-            "evidence": None if self.evidence is None else asdict(self.evidence),
-            "vectors": None if self.vectors is None else asdict(self.vectors),
+            **{name: plain(getattr(self, name)) for name in _ADDED},
             "estimated_bytes": {**self.bytes, "all": self.num_bytes},
             "sample_share": round(self.sample_share, 4),
             "ranges": {name: [round(low, 3), round(high, 3)] for name, (low, high) in self.ranges.items()},
@@ -250,8 +242,7 @@ def _row_lengths(
             sizes.append(size[kept])
             done += end - begin
         size = np.concatenate(sizes)
-        offsets = np.concatenate([[0], np.cumsum(size)])
-        order, first = sort_rows(np.concatenate(tokens), offsets, vocab_size)
+        order, first = sort_rows(np.concatenate(tokens), offsets_of(size), vocab_size)
         lengths += np.bincount(size[order[first]], minlength=len(lengths))
         progress.advance(done, f"{done:,} titles and aliases")
     return lengths
@@ -565,13 +556,7 @@ class VectorPlan:
 
 
 def _measured_vectors(wish: VectorBuildOptions, index: Index, scale: float) -> VectorPlan:
-    """Plan the vectors of `scale` times as many entities as an index has: some of its texts are embedded.
-
-    Raises:
-        InputError: faiss knows no such kind of index, or it cannot hold such vectors.
-        ModelError: the encoder cannot be loaded.
-        MissingExtraError: a library is not installed.
-    """
+    """Plan the vectors of `scale` times as many entities as an index has: some of its texts are embedded."""
     texts = EntityTexts(index, text_columns(wish.options.columns, index.metadata_types))
     embedder = open_model(wish.method.placed(), wish.options.device)
     tried = texts.sample(_EMBEDDED).texts

@@ -247,12 +247,7 @@ def _beside(titles: Path) -> Path:
 
 
 def _rendering(tokenizer: TextTokenizer, prompt: str | None, given: dict[str, str]) -> Rendering:
-    """Return the rendering of a checkpoint's prompt, with what the options say of it applied.
-
-    Raises:
-        InputError: there is no such prompt, or an option is no text.
-        ModelError: the checkpoint's `genret.json` is malformed.
-    """
+    """Return the rendering of a checkpoint's prompt, with what the options say of it applied."""
     folder = Path(tokenizer.source)
     base = Rendering()  # if there is a tokenizer alone
     settings = settings_folder(folder)

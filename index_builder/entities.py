@@ -26,7 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from genret.index_builder.runs import IntArray, Run, ShardRun, digest_texts, windows
+from genret.index_builder.runs import IntArray, Run, ShardRun, digest_texts, tied_places, windows
 from genret.retrieval.errors import SourceError
 from genret.retrieval.index.layout import (
     ALIASES,
@@ -98,10 +98,7 @@ def _find_namesakes(shards: Sequence[ShardRun], bases: IntArray, number: int, pa
     key, place = np.concatenate(keys), np.concatenate(places)
     del keys, places
     order = np.argsort(key, kind="stable")
-    ordered = key[order]
-    same = np.zeros(len(order) + 1, dtype=bool)
-    same[1:-1] = ordered[1:] == ordered[:-1]
-    shared = order[same[1:] | same[:-1]]
+    shared = order[tied_places(key[order])]
     return _describe(shards, bases, key[shared], place[shared])
 
 
@@ -292,9 +289,7 @@ def _kept(run: Run) -> Iterator[pa.Table]:
 
 def _unite(values: pa.Array, column: pa.ChunkedArray) -> pa.Array:
     """Return the distinct values of both, without null."""
-    new = column.unique().drop_null().cast(pa.string())
-    new = new.filter(pc.invert(pc.is_in(new, value_set=values)))
-    return pa.concat_arrays([values, new]) if len(new) else values
+    return pa.concat_arrays([values, column.unique().drop_null().cast(pa.string())]).unique()
 
 
 _ID_SCHEMA = pa.schema([pa.field(ENTITY_ID, pa.string())])
@@ -332,7 +327,7 @@ class RunSources:
 
     def ids(self, sources: IntArray) -> pa.Array:
         """Return the ids of entities in the given order."""
-        return _joined(self.gather(sources, _ID_SCHEMA).column(ENTITY_ID))
+        return self.gather(sources, _ID_SCHEMA).column(ENTITY_ID).combine_chunks()
 
 
 class EntityWriter:
@@ -371,7 +366,7 @@ class EntityWriter:
 
     def _write(self, sources: IntArray) -> None:
         table = self._sources.gather(sources, self._plain)
-        columns = [self._stored(_joined(table.column(field.name)), field) for field in self._schema]
+        columns = [self._stored(table.column(field.name).combine_chunks(), field) for field in self._schema]
         self._writer.write_batch(pa.record_batch(columns, schema=self._schema))
 
     def _stored(self, values: pa.Array, field: pa.Field) -> pa.Array:
@@ -387,10 +382,6 @@ def stored_schema(survey: EntitySurvey, metadata: Sequence[MetadataColumn]) -> p
     sizes = {name: len(values) for name, values in survey.dictionaries.items()}
     fields = [metadata_field(column.name, column.type, sizes.get(column.name)) for column in metadata]
     return entities_schema(survey.has_ids, survey.has_aliases, fields)
-
-
-def _joined(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
 
 
 def canonical(array: pa.Array) -> pa.Array:

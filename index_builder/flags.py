@@ -25,7 +25,7 @@ from genret.index_builder.past_queries import QueryFile
 from genret.retrieval.errors import InputError
 from genret.retrieval.index.layout import ALIASES, ENTITY_ID, TITLE
 from genret.retrieval.index.reader import DESCRIPTION
-from genret.retrieval.sources.columns import ALIAS_SEPARATOR, ColumnMapping, ColumnType, is_delimiter
+from genret.retrieval.sources.columns import ALIAS_SEPARATOR, ColumnMapping, ColumnType
 from genret.retrieval.sources.remote_files import source_path
 from genret.retrieval.sources.row_readers import SOURCE_FORMATS, SourceFormat
 from genret.retrieval.vectors.embedder import VectorMethod, check_device_name
@@ -70,18 +70,6 @@ def typed_column(text: str) -> tuple[str, ColumnType]:
     return column, ColumnType(kind)
 
 
-def delimiter(text: str) -> str:
-    r"""Return the character between the fields of a CSV file; \t is a tab.
-
-    Raises:
-        click.BadParameter: the text cannot stand there.
-    """
-    character = "\t" if text == "\\t" else text
-    if not is_delimiter(character):
-        raise click.BadParameter(f"expected one character such as ; or \\t, no letter or quote, got {text!r}")
-    return character
-
-
 def source_flags(prefix: str) -> Callable[[_F], Callable[..., Any]]:
     """Return a decorator that adds the options to a command, which gets them as `options`.
 
@@ -105,9 +93,7 @@ def source_flags(prefix: str) -> Callable[[_F], Callable[..., Any]]:
         ),
         option(
             "--delimiter",
-            type=delimiter,
             metavar="CHARACTER",
-            default=None,
             show_default="what the first lines of each file show, among , ; | and tab",
             help="Between the fields of CSV files, such as ; or \\t for a tab. With it, --format auto takes "
             "text for CSV.",
@@ -138,7 +124,7 @@ def source_flags(prefix: str) -> Callable[[_F], Callable[..., Any]]:
             help="A column to keep as metadata, which comes back with answers and can be filtered by; "
             "may be given several times.",
         ),
-        option("--no-metadata", is_flag=True, default=False, help="Keep no metadata."),
+        option("--no-metadata", is_flag=True, help="Keep no metadata."),
         option(
             "--type",
             "types",
@@ -152,7 +138,6 @@ def source_flags(prefix: str) -> Callable[[_F], Callable[..., Any]]:
         option(
             "--weight-column",
             metavar="COLUMN",
-            default=None,
             show_default="no weights; for an update those of the index",
             help="A column of numbers >= 0 that says how often people mean each entity, such as a "
             "population or page views. It is kept as metadata; where it is empty the weight is 1.",
@@ -169,7 +154,6 @@ def source_flags(prefix: str) -> Callable[[_F], Callable[..., Any]]:
         option(
             "--unescape-html",
             is_flag=True,
-            default=False,
             help="Resolve HTML entities such as &amp; in titles and aliases.",
         ),
         option(
@@ -214,7 +198,7 @@ def _options(
         metadata=() if no_metadata else tuple(metadata) or None,
         types=dict(types),
         weight=weight_column,
-        delimiter=delimiter,
+        delimiter="\t" if delimiter == "\\t" else delimiter,
     )
     return BuildOptions(Path(), source_format, mapping, alias_file, unescape_html, memory_limit=memory_limit)
 
@@ -269,7 +253,6 @@ def update_evidence_flags(prefix: str) -> Callable[[_F], Callable[..., Any]]:
     """Return a decorator that adds the options of an update, which gets `_changes` as `evidence`."""
     option = partial(env_option, prefix)
     evidence = {
-        "default": None,
         "show_default": "evidence that is there is kept in step",
         "help": f"Make evidence by words and letters anew, also for an index without any ({ALL}), or drop "
         f"it ({NONE}).",
@@ -280,14 +263,12 @@ def update_evidence_flags(prefix: str) -> Callable[[_F], Callable[..., Any]]:
         "there. May be given several times.",
     }
     method = {
-        "default": None,
         "show_default": "vectors that are there are kept in step",
         "help": f"Make new vectors of all entities, or drop those that are there ({NONE}).",
     }
     encoder = option(
         "--encoder",
         metavar="DIR_OR_ID",
-        default=None,
         show_default="where it was",
         help="Where the model of the vectors lies that are kept in step.",
     )
@@ -305,7 +286,6 @@ def _shared_options(
         option(
             "--evidence-columns",
             metavar="COLUMN,…",
-            default=None,
             show_default=f"{DESCRIPTION}, if there is such a column",
             help="Metadata columns whose texts are evidence, in words, letters and vectors; an empty "
             "value: none.",
@@ -315,7 +295,6 @@ def _shared_options(
         option(
             "--vector-index",
             metavar=f"{'|'.join(KIND_NAMES)}|FACTORY",
-            default=None,
             show_default="auto",
             help="How faiss keeps the vectors; auto: flat for fewer than 100,000, compressed above; "
             "FACTORY: a string for its index factory.",
@@ -323,13 +302,11 @@ def _shared_options(
         option(
             "--vector-sample",
             type=click.IntRange(min=1),
-            default=None,
             show_default="what the kind needs",
             help="Most vectors to train on.",
         ),
         option(
             "--vector-device",
-            default=None,
             show_default="cpu",
             help="Where an encoder runs, such as cuda or auto.",
         ),

@@ -2,14 +2,11 @@
 
 Rows are visited range by range: the forms of the range are read from every run, sorted, and given ranks;
 titles give their entities their numbers. Equal input gives equal bytes, wherever the ranges are cut.
-
-Then the titles are sorted by their bytes: dealt by their first two, then, while a group is too large, by the
-next two, and sorted eight bytes at a time once a group is small.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -19,15 +16,21 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from genret.decoding.sorted_texts import WORD, TextBatches
 from genret.decoding.trie.trie_arrays import TrieDeriver
 from genret.index_builder.entities import EntitySurvey, EntityWriter, RunSources, stored_schema, survey
 from genret.index_builder.faults import fault_point
 from genret.index_builder.publish import library_versions
-from genret.index_builder.runs import IntArray, Run, gather_rows, neighbours, sort_rows, tied_places
+from genret.index_builder.runs import (
+    FormSlice,
+    IntArray,
+    Run,
+    gather_rows,
+    offsets_of,
+    sort_rows,
+    sort_ties,
+)
 from genret.index_builder.version_files import ArraySpill, PostingSpill, RowBucketWriter, VersionFiles
 from genret.retrieval.errors import SourceError
-from genret.retrieval.index.entities import title_batches
 from genret.retrieval.index.layout import (
     ENTITIES_FILE,
     MAX_ROWS,
@@ -66,8 +69,8 @@ def write_version(
     numbers and three batches of 65,536 of them; while merging one range of rows (`block_bytes`, by default a
     quarter of `free_bytes`, at most 160 MiB), and then, one after the other, twice the rows of the largest
     length, the trie (about 26 R for titles of two-byte tokens), unless row r is entity r, 13 P + 4 R for the
-    postings, and at most 8 E and a quarter of `free_bytes` for the order of titles. Disk in `work`, which
-    is empty before and after: the rows' files and the trie once, and 12 P.
+    postings, and 13 E for the order of titles. Disk in `work`, which is empty before and after: the rows'
+    files and the trie once, and 12 P.
 
     The ids of the kept entities differ. `told` is called for each range with the entities that get the next
     numbers; entities of all runs are counted in one sequence, dropped ones included.
@@ -104,7 +107,7 @@ def write_version(
     fault_point("entities-written")
     merged.postings.write(files)
     fault_point("postings-written")
-    write_title_order(folder, files, free_bytes // 4)
+    write_title_order(folder, files)
     fault_point("title-order-written")
     return merged.manifest(buckets, files, facts)
 
@@ -158,16 +161,6 @@ def _survey(
     return facts
 
 
-@dataclass(frozen=True, slots=True)
-class _Forms:
-    """The kept forms of one range, run after run: `FormSlice` with sources in place of entities."""
-
-    tokens: IntArray
-    offsets: IntArray
-    source: IntArray
-    form: IntArray
-
-
 class _Merge:
     """State of a merge."""
 
@@ -189,14 +182,15 @@ class _Merge:
         Returns the entities whose titles are in it, as numbers over all runs, in their final order.
         """
         forms = self._load(spans)
-        if not len(forms.source):
+        if not len(forms.entity):
             return np.empty(0, dtype=np.int64)
         order, first = sort_rows(forms.tokens, forms.offsets, self._vocab_size)
         rank = np.cumsum(first) - 1
-        source, form = forms.source[order], forms.form[order]
+        source, form = forms.entity[order], forms.form[order]
         self.postings.add(rank, source, form, int(rank[-1]) + 1)
         titles = np.flatnonzero(form == 0)
-        entities = self._order_entities(rank[titles], source[titles])
+        entities = source[titles].astype(np.int64)
+        sort_ties(rank[titles], entities, self._sources.ids)
         self.postings.number(entities)
         tokens, offsets = gather_rows(forms.tokens, forms.offsets, order[first])
         del forms, order, first, rank, source, form
@@ -239,7 +233,8 @@ class _Merge:
             weight_column=spec.weight_column,
         )
 
-    def _load(self, spans: Sequence[tuple[int, int]]) -> _Forms:
+    def _load(self, spans: Sequence[tuple[int, int]]) -> FormSlice:
+        """Return the kept forms of a range, run after run; their entities are numbered over all runs."""
         tokens, lengths, source, form = [np.empty(0, dtype=self._dtype)], [], [], []
         for run, (begin, end), base in zip(self._runs, spans, self._sources.begins.tolist(), strict=False):
             if begin == end:
@@ -254,21 +249,7 @@ class _Merge:
             lengths.append(np.diff(offsets))
             source.append((part.entity if whole else part.entity[kept]) + base)
             form.append(part.form if whole else part.form[kept])
-        sizes = _joined(lengths)
-        offsets = np.zeros(len(sizes) + 1, dtype=np.int64)
-        np.cumsum(sizes, out=offsets[1:])
-        return _Forms(np.concatenate(tokens), offsets, _joined(source), _joined(form))
-
-    def _order_entities(self, rank: IntArray, source: IntArray) -> npt.NDArray[np.int64]:
-        """Sort entities, given in order of rank, by (rank, id)."""
-        ordered = source.astype(np.int64)
-        places = tied_places(rank)
-        if len(places):
-            ids = self._sources.ids(ordered[places])
-            table = pa.table({"rank": rank[places], "id": ids})
-            by_id = pc.sort_indices(table, sort_keys=[("rank", "ascending"), ("id", "ascending")])
-            ordered[places] = ordered[places[by_id.to_numpy()]]
-        return ordered
+        return FormSlice(np.concatenate(tokens), offsets_of(_joined(lengths)), _joined(source), _joined(form))
 
 
 def _joined(parts: list[IntArray]) -> npt.NDArray[np.int64]:
@@ -285,115 +266,14 @@ class VersionSpec:
     weight_column: str | None = None  # name of the metadata column of weights
 
 
-Ints = npt.NDArray[np.int32]
-Longs = npt.NDArray[np.int64]
-
-# Memory for sorting a title: numbers, words, places and copies of each.
-TITLE_BYTES = 64
-# Sorting more at once is no faster.
-_MOST_TITLES = 1 << 20
-_DEALT = 2  # bytes by which titles are dealt at once
-_DEALT_AT_ONCE = 1 << 17
-
-
-def write_title_order(folder: Path, files: VersionFiles, free_bytes: int) -> None:
-    """Write title_order.arrow for the entities in the folder.
-
-    Memory: 4 bytes per entity, as much again for the largest group of titles with the same first two bytes,
-    and up to `free_bytes`.
+def write_title_order(folder: Path, files: VersionFiles) -> None:
+    """Write title_order.arrow for the entities in the folder. Memory: about 13 bytes per entity.
 
     Raises:
         OSError: the file cannot be written; `filename` is set.
     """
     with pa.memory_map(str(folder / ENTITIES_FILE)) as mapped:
-        titles = title_batches(pa.ipc.open_file(mapped).read_all().column(TITLE))
-        order = title_order(titles, min(max(free_bytes // TITLE_BYTES, 1), _MOST_TITLES))
+        titles = pa.ipc.open_file(mapped).read_all().column(TITLE)
+        order = pc.sort_indices(titles).cast(pa.int32())  # stable, by bytes
         schema = title_order_schema()
-        files.write(TITLE_ORDER_FILE, schema, [pa.record_batch([pa.array(order)], schema=schema)])
-
-
-def title_order(titles: TextBatches, most: int) -> Ints:
-    """Return the numbers of texts in order of (bytes, number); at most `most` are sorted at once."""
-    order = np.arange(titles.num_texts, dtype=np.int32)
-    _sort(titles, order, 0, most)
-    return order
-
-
-def _sort(titles: TextBatches, numbers: Ints, depth: int, most: int) -> None:
-    """Sort texts that share their first `depth` bytes in place; they are given in order of their numbers."""
-    if len(numbers) <= most:
-        numbers[:] = _refined(titles, numbers, depth)
-        return
-    ends = _deal(titles, numbers, depth)
-    for begin, end, is_one in _groups(ends, most):
-        part = numbers[begin:end]
-        if is_one and len(part) > most:
-            _sort_alike(titles, part, depth, most)
-        else:
-            part[:] = _refined(titles, part, depth)
-
-
-def _sort_alike(titles: TextBatches, numbers: Ints, depth: int, most: int) -> None:
-    """Sort texts that share the two bytes at `depth`, or as many as they have: those that end there first."""
-    ended = np.zeros(len(numbers), dtype=np.int8)
-    for begin in range(0, len(numbers), _DEALT_AT_ONCE):
-        part = slice(begin, begin + _DEALT_AT_ONCE)
-        ended[part] = np.minimum(titles.lengths(numbers[part]) - depth, _DEALT)
-    by_end = np.argsort(ended, kind="stable")
-    numbers[:] = numbers[by_end]
-    behind = int(np.searchsorted(ended[by_end], _DEALT))
-    if behind < len(numbers):
-        _sort(titles, numbers[behind:], depth + _DEALT, most)
-
-
-def _deal(titles: TextBatches, numbers: Ints, depth: int) -> Longs:
-    """Reorder texts by their two bytes at `depth`, stably. Return the end of each pair of bytes."""
-    keys = np.empty(len(numbers), dtype=np.uint16)
-    for begin in range(0, len(numbers), _DEALT_AT_ONCE):
-        part = slice(begin, begin + _DEALT_AT_ONCE)
-        words, _ = titles.words(numbers[part], depth)
-        keys[part] = words >> np.uint64(64 - 8 * _DEALT)
-    counts = np.bincount(keys, minlength=1 << 8 * _DEALT)
-    ends = np.cumsum(counts)
-    room = ends - counts
-    dealt = np.empty_like(numbers)
-    for begin in range(0, len(numbers), _DEALT_AT_ONCE):
-        some = keys[begin : begin + _DEALT_AT_ONCE]
-        by_key = np.argsort(some, kind="stable")
-        present, first, count = np.unique(some[by_key], return_index=True, return_counts=True)
-        places = np.arange(len(some)) + np.repeat(room[present] - first, count)
-        dealt[places] = numbers[begin : begin + _DEALT_AT_ONCE][by_key]
-        room[present] += count
-    numbers[:] = dealt
-    return ends
-
-
-def _groups(ends: Longs, most: int) -> Iterator[tuple[int, int, bool]]:
-    """Yield runs of pairs with at most `most` texts, or single larger pairs: (begin, end, is one pair)."""
-    begin = last = pairs = 0
-    for end in np.unique(ends).tolist():
-        if end == last:
-            continue
-        if pairs and end - begin > most:
-            yield begin, last, pairs == 1
-            begin, pairs = last, 0
-        last, pairs = end, pairs + 1
-    if last > begin:
-        yield begin, last, pairs == 1
-
-
-def _refined(titles: TextBatches, numbers: Ints, depth: int) -> Ints:
-    """Return texts, given in order of their numbers, in order of their bytes from `depth` on."""
-    numbers = numbers.copy()
-    same = np.arange(len(numbers)) > 0  # equal to the one before, as far as compared
-    tied = np.arange(len(numbers))
-    while len(tied):
-        words, taken = titles.words(numbers[tied], depth)
-        run = np.cumsum(~same)[tied]
-        order = np.lexsort((taken, words, run))  # of equal words, texts that end go first
-        numbers[tied], words, taken = numbers[tied][order], words[order], taken[order]
-        goes_on = taken == WORD
-        same[tied] &= goes_on & np.concatenate([[False], (words[1:] == words[:-1]) & goes_on[:-1]])
-        tied = neighbours(same)
-        depth += WORD
-    return numbers
+        files.write(TITLE_ORDER_FILE, schema, [pa.record_batch([order], schema=schema)])

@@ -18,7 +18,7 @@ from genret.retrieval.evaluation.datasets.index_entities import IndexResolver
 from genret.retrieval.index.layout import ENTITY_ID, TITLE
 from genret.retrieval.index.reader import Index
 from genret.retrieval.normalize import normalize
-from genret.retrieval.sources.columns import find_column
+from genret.retrieval.sources.columns import find_column, find_entity_columns
 from genret.retrieval.sources.records import (
     Cell,
     Refusal,
@@ -217,15 +217,8 @@ def _opened(file: QueryFile) -> tuple[RowReader, _Columns]:
     reader = open_rows(file.path, "auto", (QUERY, ENTITY_ID, TITLE))
     try:
         where = display_name(file.path)
-        query, by_id, title, count, split = (
-            find_column(reader.names, name, where) for name in (QUERY, ENTITY_ID, TITLE, COUNT, SPLIT)
-        )
-        name = title if by_id is None else by_id
-        if query is None or name is None:
-            raise SourceError(
-                f"{where}: a file of queries needs the column 'query' and one of 'entity_id' and 'title'; "
-                f"the columns are {', '.join(map(repr, reader.names))}"
-            )
+        query, name, by_id = find_entity_columns(reader.names, QUERY, "queries", where)
+        count, split = (find_column(reader.names, column, where) for column in (COUNT, SPLIT))
         if file.split is not None and split is None:
             raise SourceError(
                 f"{where}: the split {file.split!r} is asked for, but there is no column 'split'"
@@ -234,7 +227,7 @@ def _opened(file: QueryFile) -> tuple[RowReader, _Columns]:
             split = None
         used = [place for place in (query, name, count, split) if place is not None]
         reader.restrict(sorted(used), ignore_others=True, lists=())
-        return reader, _Columns(query, name, by_id is not None, count, split)
+        return reader, _Columns(query, name, by_id, count, split)
     except BaseException:
         reader.close()
         raise

@@ -13,9 +13,8 @@ mapped: mapped pages would count as memory of the process.
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -130,11 +129,17 @@ def sort_rows(tokens: IntArray, offsets: IntArray, vocab_size: int) -> tuple[Int
     return order, first
 
 
+def offsets_of(lengths: IntArray) -> npt.NDArray[np.int64]:
+    """Return where rows of these lengths begin when they are concatenated, and the end. Shape: (n + 1,)."""
+    offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
 def gather_rows(tokens: IntArray, offsets: IntArray, rows: IntArray) -> tuple[IntArray, IntArray]:
     """Return some rows, concatenated in the given order, and their offsets, of shape (n + 1,), int64."""
     lengths = (offsets[1:] - offsets[:-1])[rows]
-    gathered_offsets = np.zeros(len(rows) + 1, dtype=np.int64)
-    np.cumsum(lengths, out=gathered_offsets[1:])
+    gathered_offsets = offsets_of(lengths)
     gathered = np.empty(int(gathered_offsets[-1]), dtype=tokens.dtype)
     step = 1 << 20  # in pieces, because positions take eight bytes per token
     for begin in range(0, len(rows), step):
@@ -147,18 +152,22 @@ def gather_rows(tokens: IntArray, offsets: IntArray, rows: IntArray) -> tuple[In
     return gathered, gathered_offsets
 
 
-def tied_places(values: IntArray) -> npt.NDArray[np.int64]:
+def tied_places(values: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
     """Return the places of sorted values that equal a neighbour, ascending."""
-    same = np.zeros(len(values), dtype=bool)
-    same[1:] = values[1:] == values[:-1]
-    return neighbours(same)
+    same = np.zeros(len(values) + 1, dtype=bool)
+    same[1:-1] = values[1:] == values[:-1]
+    return np.flatnonzero(same[1:] | same[:-1])
 
 
-def neighbours(same: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-    """Return the places that are the same as the one before, as `same` says, or the one behind; ascending."""
-    tied = same.copy()
-    tied[:-1] |= same[1:]
-    return np.flatnonzero(tied)
+def sort_ties(
+    rank: IntArray, entities: IntArray, ids_of: Callable[[IntArray], pa.Array | pa.ChunkedArray]
+) -> None:
+    """Sort entities, given in order of rank, by (rank, id), in place; `ids_of` returns the ids of some."""
+    tied = tied_places(rank)
+    if len(tied):
+        table = pa.table({"rank": rank[tied], "id": ids_of(entities[tied])})
+        by_id = pc.sort_indices(table, sort_keys=[("rank", "ascending"), ("id", "ascending")])
+        entities[tied] = entities[tied[by_id.to_numpy()]]
 
 
 def _pack(tokens: IntArray, starts: IntArray, ends: IntArray, width: int, bits: int) -> npt.NDArray[np.int64]:
@@ -239,8 +248,7 @@ class ShardWriter:
         folder.mkdir()
         fault_point("shard-writing")
         numbers = {name: _join(parts) for name, parts in self._numbers.items()}
-        offsets = np.zeros(self.num_forms + 1, dtype=np.int64)
-        np.cumsum(numbers.pop("lengths"), out=offsets[1:])
+        offsets = offsets_of(numbers.pop("lengths"))
         forms = numbers.pop("forms")
         shape = ShardShape(
             entities=self.num_entities,
@@ -256,7 +264,9 @@ class ShardWriter:
         rank = np.empty(len(order), dtype=np.int32)  # among the distinct rows
         rank[order] = np.cumsum(first) - 1
         first_form = np.cumsum(forms) - forms
-        entity_order = self._order_entities(rank[first_form], texts)
+        title_rank = rank[first_form]
+        entity_order = np.argsort(title_rank, kind="stable")
+        sort_ties(title_rank[entity_order], entity_order, lambda some: texts.column(0).take(pa.array(some)))
         written = _sorted_numbers(numbers, offsets, forms, order, entity_order)
         _write_numbers(folder / NUMBERS_FILE, written, shape)
         _write_texts(folder / TEXTS_FILE, texts, entity_order)
@@ -271,19 +281,6 @@ class ShardWriter:
         for i in range(len(self._columns)):
             columns.append(pa.array([r.metadata[i] for r in records], type=pa.string()))
         return pa.record_batch(columns, schema=_texts_schema(self._has_ids, len(self._columns)))
-
-    def _order_entities(self, title_ranks: IntArray, texts: pa.Table) -> IntArray:
-        """Return the entities by the rank of their title's row; ties by id, or title."""
-        by_rank = np.argsort(title_ranks, kind="stable")
-        ranks = title_ranks[by_rank]
-        tied = np.flatnonzero(ranks[1:] == ranks[:-1])
-        if not len(tied):
-            return by_rank
-        members = np.unique(np.concatenate([tied, tied + 1]))
-        keys = texts.column(0).take(pa.array(by_rank[members])).to_pylist()
-        ordered = sorted(zip(ranks[members].tolist(), keys, by_rank[members].tolist(), strict=True))
-        by_rank[members] = [entity for _, _, entity in ordered]
-        return by_rank
 
 
 def _sorted_numbers(
@@ -371,12 +368,12 @@ class ShardRun:
         self._marks: IntArray | None = None
         self._columns: tuple[MetadataColumn, ...] = ()
         self._sections = _sections(shape)
-        self._descriptor = os.open(folder / NUMBERS_FILE, os.O_RDONLY)
+        self._numbers_file = (folder / NUMBERS_FILE).open("rb", buffering=0)
         try:
-            self._file = pa.OSFile(str(folder / TEXTS_FILE), "rb")
-            self._texts = pa.ipc.open_file(self._file)
+            self._texts_file = pa.OSFile(str(folder / TEXTS_FILE), "rb")
+            self._texts = pa.ipc.open_file(self._texts_file)
         except BaseException:
-            os.close(self._descriptor)
+            self._numbers_file.close()
             raise
 
     def use_columns(self, columns: Sequence[MetadataColumn]) -> None:
@@ -416,8 +413,12 @@ class ShardRun:
             OSError: the file cannot be read, or has become shorter.
         """
         section = self._sections[name]
-        end = section.count if end is None else end
-        return _read(self._descriptor, section, begin, end)
+        count = (section.count if end is None else end) - begin
+        self._numbers_file.seek(section.offset + begin * section.dtype.itemsize)
+        array: npt.NDArray[Any] = np.fromfile(self._numbers_file, section.dtype, count)
+        if len(array) != count:
+            raise OSError(f"a shard ends early: expected {count} of {name} at {begin}, got {len(array)}")
+        return array
 
     def key_half(self, name: str, half: int) -> npt.NDArray[np.uint64]:
         """Return half 0 or 1 of the digests `key` or `content`. Shape: (num_entities,)."""
@@ -475,10 +476,8 @@ class ShardRun:
 
     def close(self) -> None:
         """Close the files."""
-        if self._descriptor >= 0:
-            self._file.close()
-            os.close(self._descriptor)
-            self._descriptor = -1
+        self._texts_file.close()
+        self._numbers_file.close()
 
     def __enter__(self) -> Self:
         return self
@@ -515,19 +514,6 @@ def _cast(cells: pa.ChunkedArray, column: MetadataColumn) -> pa.ChunkedArray:
     kind = ColumnType(column.type)
     typed = METADATA_TYPES[column.type]
     return pa.chunked_array([cast(chunk, kind) for chunk in cells.chunks], type=typed)
-
-
-def _read(descriptor: int, section: _Section, begin: int, end: int) -> npt.NDArray[Any]:
-    array = np.empty(end - begin, dtype=section.dtype)
-    buffer = array.view(np.uint8).data
-    offset = section.offset + begin * section.dtype.itemsize
-    done = 0
-    while done < len(buffer):  # one call reads at most 2 GiB
-        count = os.preadv(descriptor, [buffer[done:]], offset + done)
-        if not count:
-            raise OSError(f"a shard ends early: expected {len(buffer)} bytes at {offset}, got {done}")
-        done += count
-    return array
 
 
 NUMBERS_FILE = "numbers"

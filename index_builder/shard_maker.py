@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import threading
+from collections import deque
 from collections.abc import Generator, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -186,35 +186,20 @@ def _parse_ahead(source: TitleSource, size: int, limit: int) -> Generator[_Parse
         new, handed_over = rejects.rows[handed_over:], len(rejects.rows)
         return _ParsedBatch(batch, new, source.bytes_read, failure)
 
-    room, parsed, is_closed = threading.Semaphore(_AHEAD), SimpleQueue[_ParsedBatch](), threading.Event()
-
-    def parse_all() -> None:
-        while True:
-            room.acquire()
-            if is_closed.is_set():
-                return
-            item = parse()
-            parsed.put(item)
-            if item.batch is None:
-                return
-
-    thread = threading.Thread(target=parse_all, name="parser", daemon=True)
-    if not source.in_memory:
-        thread.start()
-    try:
-        while True:
-            item = parse() if source.in_memory else parsed.get()
-            yield item
-            if item.failure is not None:
-                raise item.failure
-            if item.batch is None:
-                return
-            room.release()
-    finally:
-        is_closed.set()
-        room.release()
-        if not source.in_memory:
-            thread.join()
+    waiting: deque[Future[_ParsedBatch]] = deque()
+    with ThreadPoolExecutor(1, "parser") as pool:
+        try:
+            while True:
+                while not source.in_memory and len(waiting) <= _AHEAD:
+                    waiting.append(pool.submit(parse))
+                item = waiting.popleft().result() if waiting else parse()
+                yield item
+                if item.failure is not None:
+                    raise item.failure
+                if item.batch is None:
+                    return
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 _NAMED = 5  # characters or words named in the detail of a bad row
@@ -452,21 +437,14 @@ class Journal:
         for line in data.splitlines(keepends=True):
             try:
                 entry = ShardEntry.from_line(line)
-            except (ValueError, KeyError, TypeError):
+                found = describe_files(self.shard_folder(len(self.entries)))
+            except (ValueError, KeyError, TypeError, FileNotFoundError):
                 break
-            if not line.endswith(b"\n") or not self._is_intact(len(self.entries), entry):
+            if not line.endswith(b"\n") or found != entry.files:
                 break
             self.entries.append(entry)
             intact += len(line)
         return intact
-
-    def _is_intact(self, number: int, entry: ShardEntry) -> bool:
-        folder = self.shard_folder(number)
-        try:
-            found = describe_files(folder)
-        except FileNotFoundError:
-            return False
-        return found == entry.files
 
     def _remove_others(self) -> None:
         known = {JOURNAL_FILE, *(self.shard_folder(number).name for number in range(len(self.entries)))}

@@ -1,7 +1,6 @@
 """Keeps, carries over, remakes or drops the evidence of an index when it is updated.
 
-`publish_rankings` publishes the live version with other
-rankings or priors, for `genret tune`.
+`publish_rankings` publishes the live version with other rankings or priors, for `genret tune`.
 """
 
 from __future__ import annotations

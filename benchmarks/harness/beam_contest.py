@@ -43,14 +43,10 @@ class Setting:
 
     @classmethod
     def parse(cls, text: str) -> Setting:
-        """Read PROMPT/BEAMS/BATCH.
-
-        Raises:
-            ValueError: the text has another form.
-        """
+        """Read PROMPT/BEAMS/BATCH. Raises `click.BadParameter` for another form."""
         parts = text.split("/")
         if len(parts) != 3 or not all(part.isdecimal() and int(part) for part in parts):
-            raise ValueError(f"a setting is PROMPT/BEAMS/BATCH, such as 512/15/8, got {text!r}")
+            raise click.BadParameter(f"a setting is PROMPT/BEAMS/BATCH, such as 512/15/8, got {text!r}")
         return cls(*map(int, parts))
 
     def text(self) -> str:
@@ -65,19 +61,6 @@ class Setting:
         """Return random prompts. Shape: (batch, prompt), int64."""
         generator = torch.Generator().manual_seed(1000 * seed + self.prompt)
         return torch.randint(FIRST, vocab_size, (self.batch, self.prompt), generator=generator)
-
-
-class SettingType(click.ParamType):
-    """A setting on the command line."""
-
-    name = "prompt/beams/batch"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Setting:
-        """Read a setting."""
-        try:
-            return value if isinstance(value, Setting) else Setting.parse(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,9 +163,7 @@ def generate(
     width = prompts.shape[1]
     options: dict[str, Any] = {"min_new_tokens": new_tokens}
     if trie is not None:
-        options = {
-            "prefix_allowed_tokens_fn": lambda _, written: allowed(trie, written[width:].tolist(), PAD)
-        }
+        options = {"prefix_allowed_tokens_fn": lambda _, written: _allowed(trie, written[width:].tolist())}
     begun = time.perf_counter()
     if prefilled:
         cache = DynamicCache(config=model.config)
@@ -199,8 +180,19 @@ def generate(
     hook = model.register_forward_hook(note)
     filled = time.perf_counter()
     try:
-        output = generated(
-            model, prompts, torch.ones_like(prompts), beams, new_tokens, pad=PAD, end=END, **options
+        output = model.generate(
+            prompts,
+            attention_mask=torch.ones_like(prompts),
+            num_beams=beams,
+            num_return_sequences=beams,
+            max_new_tokens=new_tokens,
+            do_sample=False,
+            length_penalty=0.0,
+            return_dict_in_generate=True,
+            output_scores=True,
+            pad_token_id=PAD,
+            eos_token_id=END,
+            **options,
         )
         ended = time.perf_counter()
     finally:
@@ -218,43 +210,12 @@ def generate(
     return Run(filled - begun, ended - filled, kv_bytes, lists)
 
 
-def generated(
-    model: PreTrainedModel,
-    prompts: Tensor,
-    mask: Tensor,
-    beams: int,
-    new_tokens: int,
-    *,
-    pad: int,
-    end: int,
-    **options: Any,
-) -> Any:
-    """Call `generate` as a beam search whose scores are sums of log-probabilities.
-
-    Prompts and their attention mask: shape (Q, T). As many sequences as beams are returned.
-    """
-    return model.generate(
-        prompts,
-        attention_mask=mask,
-        num_beams=beams,
-        num_return_sequences=beams,
-        max_new_tokens=new_tokens,
-        do_sample=False,
-        length_penalty=0.0,
-        return_dict_in_generate=True,
-        output_scores=True,
-        pad_token_id=pad,
-        eos_token_id=end,
-        **options,
-    )
-
-
-def allowed(trie: Node, written: list[int], pad: int) -> list[int]:
+def _allowed(trie: Node, written: list[int]) -> list[int]:
     """Walk from the root, as `prefix_allowed_tokens_fn` has to; ended and idle beams are padded."""
     node = trie
     for token in written:
         node = node.get(token, {})
-    return list(node) or [pad]
+    return list(node) or [PAD]
 
 
 def _cut(row: list[int]) -> Row:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,6 @@ import numpy.typing as npt
 from genret.index_builder.runs import gather_rows
 
 Node = dict[int, Any]
-_CHUNK = 100_000
 
 
 def whole_dictionary(tokens: npt.NDArray[Any], offsets: npt.NDArray[np.int64]) -> Node:
@@ -23,23 +22,14 @@ def whole_dictionary(tokens: npt.NDArray[Any], offsets: npt.NDArray[np.int64]) -
     """
     tokens, offsets = gather_rows(tokens, offsets, np.random.default_rng(0).permutation(len(offsets) - 1))
     root: Node = {}
-    for row in _row_lists(tokens, offsets):
+    for begin, end in itertools.pairwise(offsets.tolist()):
         node = root
-        for token in row:
+        for token in tokens[begin:end].tolist():
             following = node.get(token)
             if following is None:
                 following = node[token] = {}
             node = following
     return root
-
-
-def _row_lists(tokens: npt.NDArray[Any], offsets: npt.NDArray[np.int64]) -> Iterator[list[int]]:
-    """Yield rows as lists. Row i is tokens[offsets[i] : offsets[i + 1]]; shape of the offsets: (R + 1,)."""
-    for begin in range(0, len(offsets) - 1, _CHUNK):
-        ends = offsets[begin : begin + _CHUNK + 1].tolist()
-        chunk = tokens[ends[0] : ends[-1]].tolist()
-        for a, b in itertools.pairwise(ends):
-            yield chunk[a - ends[0] : b - ends[0]]
 
 
 def tokens_after(root: Node, prefix: Sequence[int]) -> list[int]:

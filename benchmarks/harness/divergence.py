@@ -88,18 +88,6 @@ def law_of_results(mass: float, target: Array, weights: Array, num_draws: int) -
     return (1.0 - refused) * target + refused * chosen / chosen.sum()
 
 
-def expected_draws(mass: float, num_draws: int) -> float:
-    """Return E[k] of Theorem 3.1: (1 - p^K) / (1 - p) + K p^K with p = 1 - P_L(S)."""
-    refused = (1.0 - mass) ** num_draws
-    return (1.0 - refused) / mass + num_draws * refused
-
-
-def theorem_rate(mass: float, num_draws: int) -> float:
-    """Return the rate in Theorem 3.1's bound on the divergence, without its hidden constant."""
-    p = 1.0 - mass
-    return p**num_draws / (1.0 - p) * ((p * (1.0 - p) / num_draws) ** 0.5 + p / num_draws)
-
-
 def _kl(law: Array, counts: Counts) -> Array:
     """Divergence of counts (…, N) from a law (N,)."""
     smoothed = counts + 0.5

@@ -64,20 +64,6 @@ class TableModel:
         ]
         self._row, self._node, self._token = torch.tensor(path).T
 
-    @classmethod
-    def random(cls, rows: Sequence[Row], vocab_size: int, mass: float, seed: int) -> TableModel:
-        """Normal logits, those of valid tokens raised by the one amount that makes P_L(S) = mass."""
-        generator = torch.Generator().manual_seed(seed)
-        shape = len(prefixes(rows)), vocab_size
-        noise = 2.0 * torch.randn(shape, generator=generator, dtype=torch.float64)
-        model = cls(rows, noise)
-        low, high = -60.0, 60.0
-        for _ in range(80):
-            middle = (low + high) / 2
-            model.table = noise + middle * model.valid
-            low, high = (middle, high) if model.law().mass < mass else (low, middle)
-        return cls(rows, (noise + low * model.valid).float())
-
     def law(self) -> Law:
         """Return what this table says about its rows, in float64."""
         logprob = torch.log_softmax(self.table.double(), dim=-1)
@@ -139,16 +125,3 @@ class TableSession:
 def prefixes(rows: Iterable[Row]) -> list[Row]:
     """Return the prefixes of rows that are no rows themselves, shortest first."""
     return sorted({row[:depth] for row in rows for depth in range(len(row))}, key=lambda p: (len(p), p))
-
-
-def random_rows(number: int, vocab_size: int, most_tokens: int, seed: int) -> list[Row]:
-    """Return random rows of one to so many tokens and the end token; some titles continue others.
-
-    Tokens follow Zipf's law, so that prefixes are shared.
-    """
-    rng = np.random.default_rng(seed)
-    rows: set[Row] = set()
-    while len(rows) < number:
-        length = int(rng.integers(1, most_tokens + 1))
-        rows.add((*(rng.zipf(1.4, length) % (vocab_size - 1) + 1).tolist(), END))
-    return sorted(rows)

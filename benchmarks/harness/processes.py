@@ -35,14 +35,14 @@ class Usage:
     stdout: str
 
 
-def measured(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Usage:
+def measured(command: Sequence[str]) -> Usage:
     """Run a command to its end.
 
     Raises:
         click.ClickException: it failed.
     """
     begun = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, **(environment or {})})
+    process = subprocess.Popen(command, stdout=subprocess.PIPE)
     with MemoryTrace(_SAMPLE_SECONDS, process.pid) as trace:
         assert process.stdout is not None  # a pipe was asked for
         stdout = process.stdout.read().decode()

@@ -8,8 +8,7 @@ import os
 import platform
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -169,19 +168,3 @@ def _version(name: str) -> str:
         return version(name)
     except PackageNotFoundError:
         return "absent"
-
-
-@contextmanager
-def picture(file: Path, panels: int, size: tuple[float, float], **options: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield a figure of matplotlib and its panels side by side, and write it to a file at the end."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    pyplot.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
-    figure, axes = pyplot.subplots(1, panels, figsize=size, dpi=160, **options)
-    yield figure, axes
-    file.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(file)
-    pyplot.close(figure)

@@ -16,20 +16,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from scipy import stats
 
+from genret.decoding.disc import DiscResult, disc
 from genret.decoding.params import DiscParams
 from genret.decoding.trie.logits_processor import TitleTrieLogitsProcessor
 from genret.decoding.trie.title_trie import TitleTrie
-from harness.divergence import Array, Counts, divergence, kl, law_of_results
+from harness.divergence import Array, Counts, divergence, holm, kl, law_of_results
 from harness.enumerable import END, TableModel
-from harness.exactness import PROMPT, judged, results_of, tally
-from harness.report import picture, shown
+from harness.report import shown
 
 A, B, X, Y, FIRST = 1, 2, 3, 4, 5
 ROWS = [(A, X, END), (A, Y, END), (B, END)]
@@ -40,6 +39,8 @@ MASSES = (0.9, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
 DRAWS = (1, 2, 4, 16, 64)
 TOPS = (50, 100, 500, 1000)
 TOP_MASS = 0.02  # P_L(S) at which M is looked at: y is then less likely than 300 wrong tokens
+PROMPT = (1, 2, 1)
+_ALPHA = 0.01  # of all tests together
 _PER_QUERY = 100
 _RESULTS_AT_ONCE = 20  # queries
 
@@ -90,8 +91,13 @@ def drawn_by_disc(mass: float, results: int, **options: Any) -> Counts:
     trie = TitleTrie.from_rows(ROWS, model.vocab_size)
     queries = -(-results // _PER_QUERY)
     asked = [DiscParams(num_samples=_PER_QUERY, seed=seed, **options) for seed in range(queries)]
-    found = [s for r in results_of(model, trie, asked, _RESULTS_AT_ONCE) for s in r.samples]
-    return tally(ROWS, found)
+    rows: list[int] = []
+    for first in range(0, queries, _RESULTS_AT_ONCE):
+        batch = asked[first : first + _RESULTS_AT_ONCE]
+        for result in disc(model.prefill([PROMPT] * len(batch)), trie, batch):
+            assert isinstance(result, DiscResult)  # nothing is cancelled here
+            rows += [sample.hypothesis.row for sample in result.samples]
+    return np.bincount(rows, minlength=len(ROWS)).astype(np.int64)
 
 
 def drawn_by_trie(mass: float, results: int, seed: int = 0) -> Counts:
@@ -108,6 +114,15 @@ def drawn_by_trie(mass: float, results: int, seed: int = 0) -> Counts:
         written = torch.cat([written, tokens], dim=1)
         node = model.children[node, tokens.squeeze(1)].clamp(min=0)
     return np.bincount(processor.rows(written).numpy(), minlength=len(ROWS)).astype(np.int64)
+
+
+def judged(p_values: dict[str, float]) -> dict[str, Any]:
+    """Print and return the verdict of all tests together: of many at 95 %, some fail by chance."""
+    adjusted = dict(zip(p_values, holm(list(p_values.values())), strict=True))
+    failed = [name for name, p in adjusted.items() if p < _ALPHA]
+    verdict = {"tests": len(adjusted), "alpha": _ALPHA, "failed": failed}
+    shown("together (Holm)", {**verdict, "smallest adjusted p": min(adjusted.values())})
+    return {**verdict, "adjusted_p_values": adjusted}
 
 
 def bias(results: int) -> dict[str, Any]:
@@ -163,46 +178,3 @@ def measured(
         "against_the_exact_law": asdict(own),
     }
     return shown(name, figure)
-
-
-def draw(file: Path, figures: dict[str, Any]) -> None:
-    """Draw docs/images/trie-bias.png."""
-    with picture(file, 2, (9.0, 3.9), layout="constrained") as (_, (left, right)):
-        span = np.geomspace(0.008, 1.0, 100)
-        left.plot(
-            span, [formula(m) for m in span], color="#c79a00", label="constrained decoding, its formula"
-        )
-        left.plot(span, [floor(m) for m in span], ":", color="#c79a00", label="bound of Theorem 2.1's form")
-        for shade, k in zip(("#9ecae1", "#6baed6", "#3182bd", "#08519c"), DRAWS[1:], strict=True):
-            left.plot(span, [kl(TARGET, exact_law(m, k)) for m in span], color=shade, label=f"DISC, K = {k}")
-        left.set_xscale("log")
-        left.set_xlim(1.0, 0.008)
-        left.set_ylim(-0.05, 2.6)
-        left.set(
-            xlabel="$P_L(S)$ = 1 − $p_b$", ylabel="KL($P_S$ || results), nats", title="The bias, exactly"
-        )
-        left.legend(frameon=False, fontsize=8)
-        for way, k, colour, mark in (
-            ("trie", 1, "#c79a00", "s"), ("disc", 1, "#9ecae1", "o"),
-            ("disc", 4, "#3182bd", "o"), ("disc", 64, "#08519c", "o"),
-        ):  # fmt: skip
-            right.plot(span, [exact_law(m, k)[-1] for m in span], color=colour, linewidth=1)
-            own = [f for f in figures["by_mass"] if (f["way"], f["num_draws"]) == (way, k)]
-            share = np.array([f["measured_share_of_b"] for f in own]).T
-            label = "sampled trie" if way == "trie" else f"DISC, K = {k}"
-            error = [share[0] - share[1], share[2] - share[0]]
-            right.errorbar(
-                [f["mass"] for f in own],
-                share[0],
-                error,
-                fmt=mark,
-                color=colour,
-                markersize=4,
-                capsize=3,
-                label=label,
-            )
-        right.axhline(0.6, color="#868e96", linewidth=1, linestyle="--", label="$P_S$")
-        right.set_xscale("log")
-        right.set_xlim(1.0, 0.008)
-        right.set(xlabel="$P_L(S)$", ylabel="share of B", title="What comes out")
-        right.legend(frameon=False, fontsize=8)

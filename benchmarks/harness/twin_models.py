@@ -19,6 +19,7 @@ from genret.decoding.model.model_loading import load_pretrained
 
 PAD, END, FIRST = 0, 1, 2  # FIRST: the first token that titles and prompts are made of
 SPREAD = 6.0  # standard deviation of the logits: the likeliest few of 32,000 tokens hold most of the mass
+_HEAD = 64
 _INITIAL = 0.02  # standard deviation of transformers' initial weights
 
 
@@ -27,13 +28,11 @@ class Sizes:
     """Sizes of a Llama; the defaults make 100 M parameters."""
 
     vocab_size: int = 32_000
-    hidden: int = 768  # a multiple of `head_size`
+    hidden: int = 768  # a multiple of 64
     layers: int = 12
     kv_heads: int = 4
     intermediate: int = 2048  # width of the feed-forward layers
     positions: int = 4096
-    tied: bool = True  # the output layer is the embedding
-    head_size: int = 64
 
     def config(self) -> LlamaConfig:
         """Return the configuration of transformers."""
@@ -42,11 +41,11 @@ class Sizes:
             hidden_size=self.hidden,
             intermediate_size=self.intermediate,
             num_hidden_layers=self.layers,
-            num_attention_heads=self.hidden // self.head_size,
-            head_dim=self.head_size,
+            num_attention_heads=self.hidden // _HEAD,
+            head_dim=_HEAD,
             num_key_value_heads=self.kv_heads,
             max_position_embeddings=self.positions,
-            tie_word_embeddings=self.tied,
+            tie_word_embeddings=True,
             initializer_range=_INITIAL,
             pad_token_id=PAD,
             eos_token_id=END,
@@ -55,39 +54,28 @@ class Sizes:
 
 
 def random_llama(
-    sizes: Sizes,
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype | None = None,
-    spread: float | None = SPREAD,
+    sizes: Sizes, device: torch.device | str = "cpu", dtype: torch.dtype | None = None
 ) -> LlamaForCausalLM:
-    """Return a random Llama, its weights made on the device, in torch's default type unless one is said.
-
-    `spread` is the standard deviation of the logits where embeddings are tied; None: as transformers has it.
-    """
+    """Return a random Llama, its weights made on the device, in torch's default type unless one is said."""
     before = torch.get_default_dtype()
     torch.manual_seed(0)
     torch.set_default_dtype(dtype or before)
     try:
         with torch.device(device), torch.no_grad():
             model = LlamaForCausalLM(sizes.config()).eval()
-            if spread is not None:
-                model.model.norm.weight *= spread / (_INITIAL * math.sqrt(sizes.hidden))
+            model.model.norm.weight *= SPREAD / (_INITIAL * math.sqrt(sizes.hidden))
     finally:
         torch.set_default_dtype(before)
     return model
 
 
 def random_model(
-    vocab_size: int,
-    hidden: int,
-    layers: int,
-    dtype: torch.dtype | None = None,
-    spread: float | None = SPREAD,
+    vocab_size: int, hidden: int, layers: int, dtype: torch.dtype | None = None
 ) -> HFLanguageModel:
     """Return a random Llama without shared heads, on the CPU: 102 M parameters with 50,257, 768 and 9."""
     heads = max(1, hidden // 64)
-    sizes = Sizes(vocab_size, hidden, layers, heads, 8 * hidden // 3, 1024, tied=spread is not None)
-    return HFLanguageModel(random_llama(sizes, dtype=dtype, spread=spread))
+    sizes = Sizes(vocab_size, hidden, layers, heads, 8 * hidden // 3, 1024)
+    return HFLanguageModel(random_llama(sizes, dtype=dtype))
 
 
 def synchronize(device: torch.device) -> None:
@@ -105,11 +93,9 @@ class Twins:
         self.own: PreTrainedModel = copy.deepcopy(stock, weights)  # modules are copied, weights are not
 
     @classmethod
-    def random(
-        cls, sizes: Sizes, device: torch.device | str = "cpu", dtype: torch.dtype | None = None
-    ) -> Twins:
+    def random(cls, sizes: Sizes, device: torch.device | str = "cpu") -> Twins:
         """Make a random Llama, its weights on the device from the start."""
-        return cls(random_llama(sizes, device, dtype))
+        return cls(random_llama(sizes, device))
 
     @classmethod
     def load(cls, checkpoint: Path) -> Twins:

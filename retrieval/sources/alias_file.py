@@ -16,7 +16,7 @@ from genret.retrieval.errors import SourceError
 from genret.retrieval.index.layout import ENTITY_ID, TITLE
 from genret.retrieval.index.manifest import FileEntry
 from genret.retrieval.normalize import normalize
-from genret.retrieval.sources.columns import find_column
+from genret.retrieval.sources.columns import find_entity_columns
 from genret.retrieval.sources.records import (
     Cell,
     Record,
@@ -66,7 +66,7 @@ class AliasFile:
         self._unescape_html = unescape_html
         reader = open_rows(path, "auto", (ENTITY_ID, TITLE, ALIAS))
         try:
-            key, alias = self._columns(reader.names)
+            alias, key, self.by_id = find_entity_columns(reader.names, ALIAS, "aliases", self.name)
             reader.restrict(sorted((key, alias)), ignore_others=True, lists=(alias,))
             pairs = self._pairs(reader.chunks(0), len(reader.names), key, alias)
             self._collect(pairs)
@@ -110,44 +110,22 @@ class AliasFile:
             joined[owner] = record._replace(aliases=tuple(forms))
         return joined
 
-    def unknown(self, key_hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-        """Return the numbers of the aliases without an entity, in the order of the file's lines.
-
-        Args:
-            key_hashes: `key_hash` of the known keys, ascending. Shape: (N,), uint64.
-        """
-        if not len(key_hashes):
-            absent = np.ones(len(self._hashes), dtype=bool)
-        else:
-            at = np.minimum(np.searchsorted(key_hashes, self._hashes), len(key_hashes) - 1)
-            absent = key_hashes[at] != self._hashes
-        numbers = np.flatnonzero(absent)
-        return numbers[np.argsort(self._lines[numbers], kind="stable")].astype(np.int64)
-
     def reject_unknown(self, key_hashes: npt.NDArray[np.uint64], rejects: Rejects, file: int) -> None:
-        """Note this file's bad rows, and the aliases without an entity, under the number `file`."""
+        """Note this file's bad rows, and the aliases without an entity, under the number `file`.
+
+        `key_hashes` are the `key_hash` of all known keys, ascending. Shape: (N,).
+        """
         for row in self._rejects.rows:
             rejects.append(replace(row, file=file))
-        for number in self.unknown(key_hashes).tolist():
+        begin, end = (np.searchsorted(key_hashes, self._hashes, side) for side in ("left", "right"))
+        unknown = np.flatnonzero(begin == end)
+        for number in unknown[np.argsort(self._lines[unknown], kind="stable")].tolist():
             detail = f"{ENTITY_ID if self.by_id else TITLE} {self._keys[number].as_py()!r}"
             alias = self._aliases[number].as_py()
             rejects.add(int(self._lines[number]), RejectReason.UNKNOWN_ENTITY, alias, detail, file)
 
     def _key(self, record: Record) -> str:
         return record.title if not self.by_id or record.entity_id is None else record.entity_id
-
-    def _columns(self, names: Sequence[str]) -> tuple[int, int]:
-        """Return the positions of key and alias."""
-        alias = find_column(names, ALIAS, self.name)
-        by_id = find_column(names, ENTITY_ID, self.name)
-        key = by_id if by_id is not None else find_column(names, TITLE, self.name)
-        if alias is None or key is None:
-            raise SourceError(
-                f"{self.name}: a file of aliases needs the column 'alias' and one of 'entity_id' and "
-                f"'title'; the columns are {', '.join(map(repr, names))}"
-            )
-        self.by_id = by_id is not None
-        return key, alias
 
     def _pairs(
         self, chunks: Iterator[RowChunk], count: int, key: int, alias: int

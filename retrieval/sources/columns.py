@@ -24,11 +24,6 @@ ALIAS_SEPARATOR = "|"
 LEAVE_OUT = "leave the column out: --metadata names those to keep, --no-metadata keeps none"
 
 
-def is_delimiter(text: str) -> bool:
-    """Whether a text can stand between the cells of a CSV file."""
-    return len(text) == 1 and not (text.isalnum() or text in "\"' \r\n")
-
-
 @dataclass(frozen=True, slots=True)
 class ColumnMapping:
     """The meaning of a source's columns. Names are matched exactly, else without regard to case.
@@ -61,7 +56,8 @@ class ColumnMapping:
         for name in ("title", "entity_id", "aliases", "alias_separator", "weight"):
             if getattr(self, name) == "":
                 raise InputError(name, "must not be empty")
-        if self.delimiter is not None and not is_delimiter(self.delimiter):
+        between = self.delimiter
+        if between is not None and (len(between) != 1 or between.isalnum() or between in "\"' \r\n"):
             raise InputError(
                 "delimiter",
                 "expected one character, no letter, digit, quote, space or line end, such as ; or a tab, got "
@@ -141,6 +137,25 @@ def find_column(names: Sequence[str], wanted: str, where: str) -> int | None:
     if len(found) > 1:
         raise SourceError(f"{where}: several columns are called {wanted!r}: {[names[i] for i in found]}")
     return found[0] if found else None
+
+
+def find_entity_columns(names: Sequence[str], wanted: str, files: str, where: str) -> tuple[int, int, bool]:
+    """Return the places of a column and of the one that names entities, and whether that is by id.
+
+    Ids go before titles. `files` says in messages what such files hold.
+
+    Raises:
+        SourceError: there is no such column, none that names entities, or several.
+    """
+    place, key = find_column(names, wanted, where), find_column(names, ENTITY_ID, where)
+    by_id = key is not None
+    key = key if by_id else find_column(names, TITLE, where)
+    if place is None or key is None:
+        raise SourceError(
+            f"{where}: a file of {files} needs the column {wanted!r} and one of 'entity_id' and 'title'; the "
+            f"columns are {', '.join(map(repr, names))}"
+        )
+    return place, key, by_id
 
 
 def plan_columns(

@@ -108,11 +108,7 @@ def _failure(error: Exception, address: str, shown: str) -> SourceError:
 
 
 def _plain_schema(schema: pa.Schema, shown: str) -> pa.Schema:
-    """Return the schema of the file: extension types as they are stored.
-
-    Raises:
-        SourceError: a column is of a type that Parquet lacks.
-    """
+    """Return the schema of the file: extension types as they are stored."""
     fields = [pa.field(field.name, _stored(field.type)) for field in schema]
     for field in fields:
         try:

@@ -217,6 +217,9 @@ class _TextReader:
     def kept_share(self) -> float:
         return self._stream.kept_share
 
+    def restrict(self, used: Sequence[int], ignore_others: bool, lists: Sequence[int]) -> None:
+        """Do nothing: rows are split whole."""
+
     def keep_stretches(self, places: Sequence[float], rows: int) -> None:
         head = self._stream.peek(_HEAD_BYTES)
         size = len(head) * rows // (head.count(b"\n") or 1)
@@ -233,9 +236,6 @@ class _TextReader:
 
 class DelimitedReader(_TextReader):
     """Reads tab-separated rows; see `RowReader`. `header_lines` is 1 if the first line holds the names."""
-
-    def restrict(self, used: Sequence[int], ignore_others: bool, lists: Sequence[int]) -> None:
-        """Do nothing: rows are split whole."""
 
     def chunks(self, skip: int) -> Iterator[RowChunk]:
         """Yield the rows behind the first `skip` lines."""
@@ -418,9 +418,6 @@ class CsvReader(_TextReader):
         super().__init__(stream, names, form.header_lines)
         self._delimiter = form.delimiter
         self._quote = form.quote
-
-    def restrict(self, used: Sequence[int], ignore_others: bool, lists: Sequence[int]) -> None:
-        """Do nothing: rows are split whole."""
 
     def chunks(self, skip: int) -> Iterator[RowChunk]:
         """Yield the rows behind the first `skip` lines, which end with a record."""

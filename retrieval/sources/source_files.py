@@ -6,6 +6,7 @@ LF or CRLF; a byte order mark is dropped.
 
 from __future__ import annotations
 
+import gzip
 import os
 import stat
 import sys
@@ -17,12 +18,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import BinaryIO, TypeAlias, cast
+from typing import Any, BinaryIO, TypeAlias, cast
 
 import pyarrow as pa
 import xxhash
 
 from genret.retrieval.errors import SourceError
+from genret.retrieval.index import small_files
 from genret.retrieval.index.manifest import FileEntry
 
 STDIN = "-"
@@ -224,28 +226,23 @@ class ByteStream:
 
     def _decompressed(self) -> Iterator[bytes]:
         first = self.raw.read(_BLOCK_BYTES)
-        if not first:
-            if self._may_be_empty:
-                return
-            raise SourceError(f"{self.name}: the file is empty")
+        compression, blocks = "", self._plain(first)
         if first.startswith(_GZIP):
-            self.is_compressed = True
-            yield from self._checked(self._gunzip(first), "gzip")
+            compression = "gzip"
+            blocks = self._unpacked(gzip.GzipFile(fileobj=_Replayed(first, self.raw)), compression)
         elif first.startswith(_ZSTD):
-            self.is_compressed = True
-            yield from self._checked(self._unzstd(first), "Zstandard")
-        else:
-            yield from self._checked(self._plain(first), "")
-
-    def _checked(self, blocks: Iterator[bytes], compression: str) -> Iterator[bytes]:
-        first = next(blocks, b"")
-        if not first:
+            compression = "Zstandard"
+            packed = pa.PythonFile(_Replayed(first, self.raw), mode="r")
+            blocks = self._unpacked(pa.CompressedInputStream(packed, "zstd"), compression)
+        self.is_compressed = bool(compression)
+        block = next(blocks, b"")
+        if not block:
             if self._may_be_empty:
                 return
             raise SourceError(f"{self.name}: the file is empty")
         if not self._any_content:
-            self._refuse_other(first, compression)
-        yield first
+            self._refuse_other(block, compression)
+        yield block
         yield from blocks
 
     def _refuse_other(self, first: bytes, compression: str) -> None:
@@ -264,52 +261,23 @@ class ByteStream:
             yield block
             block = self.raw.read(_BLOCK_BYTES)
 
-    def _gunzip(self, first: bytes) -> Iterator[bytes]:
-        """Decompress gzip, several members in a row included."""
-        unpacked, block = 0, first
-        member: zlib._Decompress | None = zlib.decompressobj(wbits=31)
-        data = b""
-        try:
-            # A full block of output may leave more in the decompressor although the input is used up.
-            while block or len(data) == _BLOCK_BYTES:
-                if member is None:
-                    block = block.lstrip(b"\0")  # padding behind the last member is usual
-                    member = zlib.decompressobj(wbits=31) if block else None
-                data = b"" if member is None else member.decompress(block, _BLOCK_BYTES)
-                if data:
-                    unpacked += len(data)
-                    yield data
-                if member is not None:
-                    block = member.unconsumed_tail
-                    if member.eof:
-                        block, member, data = member.unused_data, None, b""
-                if not block and len(data) < _BLOCK_BYTES:
-                    block = self.raw.read(_BLOCK_BYTES)
-        except zlib.error as error:
-            raise self._damaged("gzip", unpacked, str(error)) from error
-        if member is not None:
-            raise self._damaged("gzip", unpacked, "it ends early")
-
-    def _unzstd(self, first: bytes) -> Iterator[bytes]:
+    def _unpacked(self, stream: Any, compression: str) -> Iterator[bytes]:
+        """Yield the content of one or several compressed streams in a row."""
         unpacked = 0
         try:
-            packed = pa.PythonFile(_Replayed(first, self.raw), mode="r")
-            with pa.CompressedInputStream(packed, "zstd") as stream:
+            with stream:
                 while data := stream.read(_BLOCK_BYTES):
                     unpacked += len(data)
                     yield data
-        except (OSError, pa.ArrowException) as error:
-            raise self._damaged("Zstandard", unpacked, str(error)) from error
-
-    def _damaged(self, compression: str, unpacked: int, why: str) -> SourceError:
-        return SourceError(
-            f"{self.name}: the {compression} stream is damaged or cut off near byte {self.raw.bytes_read} of "
-            f"the file, after {unpacked} bytes of content: {why}"
-        )
+        except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
+            raise SourceError(
+                f"{self.name}: the {compression} stream is damaged or cut off near byte "
+                f"{self.raw.bytes_read} of the file, after {unpacked} bytes of content: {error}"
+            ) from error
 
 
 class _Replayed:
-    """A file whose first block has been read already, in the form `pa.PythonFile` wants."""
+    """A file whose first block has been read already, in the form that unpackers want."""
 
     def __init__(self, first: bytes, raw: CountedFile) -> None:
         self._first = first
@@ -426,17 +394,11 @@ def _behind(lines: bytes, skip: int, count: int) -> bytes | None:
         return lines
     if skip >= count:
         return None
-    at = -1
-    for _ in range(skip):
-        at = lines.index(b"\n", at + 1)
-    return lines[at + 1 :]
+    return lines.split(b"\n", skip)[skip]
 
 
 def _too_long(stream: ByteStream, line: int) -> SourceError:
     return SourceError(f"{stream.name}: line {line} is longer than {MAX_LINE_BYTES} bytes")
-
-
-_DIGESTED_AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -478,9 +440,5 @@ def digest_file(path: str | Path) -> FileEntry:
     """
     if is_read_once(path):
         raise SourceError(f"{display_name(path)}: what is read only once has no digest beforehand")
-    digest, size = xxhash.xxh3_128(), 0
-    with _as_source_errors(display_name(path)), Path(path).open("rb") as file:
-        while block := file.read(_DIGESTED_AT_ONCE):
-            digest.update(block)
-            size += len(block)
-    return FileEntry(recorded_name(path), size, digest.hexdigest())
+    with _as_source_errors(display_name(path)):
+        return FileEntry(recorded_name(path), Path(path).stat().st_size, small_files.digest_file(Path(path)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import click
 import pytest
 import torch
 from beam_search import main
@@ -73,7 +74,7 @@ def test_settings_are_read() -> None:
     assert (setting.prompt, setting.beams, setting.batch) == (512, 15, 8)
     assert setting.text() == "512/15/8"
     for text in ("512", "512/15", "512/15/0", "a/b/c"):
-        with pytest.raises(ValueError, match="PROMPT/BEAMS/BATCH"):
+        with pytest.raises(click.BadParameter, match="PROMPT/BEAMS/BATCH"):
             Setting.parse(text)
 
 

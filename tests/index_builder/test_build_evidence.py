@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from genret.index_builder.build import BuildSummary, build_index
+from genret.index_builder.build import BuildSummary
 from genret.index_builder.build_options import (
     BuildOptions,
     EvidenceChange,
@@ -335,8 +335,6 @@ def test_a_change_is_one_thing_or_the_other(queries: Path) -> None:
     for asked, more in ((wish(), ()), (None, (QueryFile(queries),))):
         with pytest.raises(InputError, match="evidence: expected evidence to make or to keep, or none"):
             EvidenceChange(asked, drop=True, queries=more)
-    with pytest.raises(InputError, match=r"nothing to do: .*evidence"):
-        UpdateRequest(evidence=EvidenceChange())
 
 
 def test_vectors_by_a_method_of_before_are_dropped_and_told(tmp_path: Path) -> None:
@@ -366,15 +364,6 @@ def test_vectors_are_weighed_too(tmp_path: Path, trigrams: VectorMethod) -> None
     assert after.provenance.kinds == ("names", "texts", "vectors")
     built = fresh(tmp_path, MANY, vectors=VectorBuildOptions(trigrams))
     assert ranking(built.index).to_bytes() == ranking(summary.index).to_bytes()
-
-
-def test_a_file_of_queries_that_changes_nothing_else_is_merged(tmp_path: Path, queries: Path) -> None:
-    summary = build(tmp_path, LINES, TOKENIZER, evidence=wish(queries))
-    update(summary.index, evidence=EvidenceChange(queries=(QueryFile(queries),)))
-    assert past_queries_of(summary.index)["1"] == [("what is abc", 6), ("abc", 2)]
-    source = write_titles(tmp_path / "titles.tsv", LINES)
-    once = build_index(source, TOKENIZER, BuildOptions(tmp_path / "b.index", evidence=wish(queries, queries)))
-    assert past_queries_of(once.index) == past_queries_of(summary.index)
 
 
 ABC = character_tokenizer("abc", lower=True)

@@ -124,18 +124,6 @@ def test_without_ids_the_id_is_the_title(tmp_path: Path) -> None:
         assert np.asarray(index.postings.offsets).tolist() == [0, 1, 2]
 
 
-def test_one_id_for_two_things_is_a_bad_row(tmp_path: Path) -> None:
-    lines = ["entity_id\ttitle", "q1\ta", "q1\ta", "q1\tb", "q2\ta"]
-    with pytest.raises(SourceError, match=r"line 4: entity_id used twice \('q1', first on line 2"):
-        build(tmp_path, lines, ABC)
-    summary = build(tmp_path, lines, ABC, max_bad_rows=1)
-    assert summary.rejected == {"entity_id used twice": 1}
-    with Index.open(summary.index) as index:
-        assert [index.entity(n).entity_id for n in index.entities_of(0)] == ["q1", "q2"]
-        assert index.num_rows == 1
-    assert verify(summary.index).ok
-
-
 MERGING = TextTokenizer(
     Tokenizer(models.BPE({"a": 0, "b": 1, "ab": 2, END: 3}, [("a", "b")])), END, "merging"
 )
@@ -160,17 +148,6 @@ def test_bad_titles_after_tokenising(
     summary = build(tmp_path, ["a", title], tokenizer, max_bad_rows=1, **options)
     assert summary.rejected == {reason: 1}
     assert summary.manifest.history[-1].rejected == 1
-
-
-def test_rejects_file_is_written_and_removed_again(tmp_path: Path) -> None:
-    rejects = tmp_path / "bad.tsv"
-    with pytest.raises(SourceError, match="line 2"):
-        build(tmp_path, ["a", "b\tc"], ABC, rejects=rejects)
-    assert rejects.read_text() == (
-        "line\treason\tdetail\ttext\n2\ttoo many tabs\texpected 1 fields, got 2\t'b\\tc'\n"
-    )
-    build(tmp_path, ["a", "b"], ABC, rejects=rejects)
-    assert not rejects.exists()
 
 
 def test_nothing_left_is_an_error(tmp_path: Path) -> None:

@@ -89,15 +89,6 @@ def test_the_column_is_always_one_of_numbers(
     assert list(weights(made.index).values()) == expected
 
 
-def test_bad_weights_are_bad_rows(tmp_path: Path) -> None:
-    lines = [*LINES, "4\td\tx\t-5\t1"]
-    with pytest.raises(SourceError, match=r"1 bad row .*\n  line 5: bad value \(population: .* got '-5'\)"):
-        build(tmp_path, lines, TOKENIZER, mapping=POPULATION)
-    made = build(tmp_path, lines, TOKENIZER, mapping=POPULATION, max_bad_rows=1)
-    assert made.rejected == {"bad value": 1}
-    assert set(weights(made.index)) == {"1", "2", "3"}
-
-
 def test_weights_that_are_all_zero_are_refused_before_anything_is_published(tmp_path: Path) -> None:
     source = write_titles(tmp_path / "titles.tsv", ["title\tpopulation", "a\t0", "b\t0.0", "b\t0.0"])
     options = BuildOptions(out=tmp_path / "it.index", mapping=POPULATION)
@@ -236,13 +227,6 @@ def test_vectors_stay_where_nothing_but_the_weights_changes(tmp_path: Path, trig
     dropped = update(index, vectors=VectorChange(drop=True))
     assert (dropped.manifest.vectors, dropped.manifest.weight_column) == (None, "population")
     assert dropped.manifest.files == plain.manifest.files
-
-
-def test_nothing_to_do_names_weights_too(summary: BuildSummary) -> None:
-    with pytest.raises(InputError, match=r"nothing to do: .* or a column of weights"):
-        UpdateRequest()
-    refusal(update_command, summary.index)
-    refusal(update_command, summary.index, "--weight-column", "delta")
 
 
 def test_a_declared_type_of_weights_is_kept(tmp_path: Path) -> None:

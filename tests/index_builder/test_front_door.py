@@ -26,13 +26,7 @@ from genret import Index, build_index
 from genret.index_builder.build_plan import BuildPlan
 from genret.index_builder.cli import build_command, build_wish
 from genret.index_builder.front_door import _wish
-from genret.retrieval.errors import (
-    IndexDirectoryError,
-    InputError,
-    MissingExtraError,
-    ModelError,
-    SourceError,
-)
+from genret.retrieval.errors import InputError, ModelError, SourceError
 from tests.commands import refusal
 from tests.index_fixtures import character_tokenizer, live_content, save_tokenizer, write_titles
 
@@ -262,17 +256,6 @@ def test_mistakes_are_typed_errors_of_one_text(
     with pytest.raises(error, match=message):
         build_index(source, tmp_path / "it.index", **{"tokenizer": tokenizer, **options})
     assert not (tmp_path / "it.index").exists()
-
-
-def test_a_file_in_the_place_of_the_index(tokenizer: Path, tmp_path: Path) -> None:
-    with pytest.raises(IndexDirectoryError, match="is a file; expected an index directory or nothing"):
-        build_index([{"title": "a"}], write_titles(tmp_path / "it", ["a"]), tokenizer=tokenizer)
-
-
-def test_a_missing_extra_is_named(tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("genret.index_builder.build_options.find_spec", lambda package: None)
-    with pytest.raises(MissingExtraError, match="vectors"):
-        build_index([{"title": "a"}], tmp_path / "it", tokenizer=tokenizer, vectors="encoder:x")
 
 
 OPTIONS: list[tuple[dict[str, Any], list[str]]] = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
 import unicodedata
 from collections.abc import Callable, Sequence
 from itertools import accumulate
@@ -18,8 +17,7 @@ from genret.retrieval.index.verification import verify
 from genret.retrieval.sources.records import RejectReason
 from genret.retrieval.text import Rendering, TextTokenizer
 from tests.corpus_shards import write_records
-from tests.index_fixtures import version_files, write_titles
-from tests.shared_titles import END_TOKENS, load_tokenizer, odd_titles, shared_file, wikipedia_titles
+from tests.shared_titles import END_TOKENS, load_tokenizer, odd_titles, shared_file
 
 pytestmark = pytest.mark.shared_data
 
@@ -174,35 +172,3 @@ def test_text_that_looks_like_a_special_token_is_text(name: str) -> None:
         ids = tokenizer.encode_text(text)
         assert end not in ids
         assert not special & set(ids)
-
-
-SAMPLE = 1000
-
-
-def check_titles(index: Index, tokenizer: TextTokenizer, titles: Sequence[str]) -> None:
-    rows = tokenizer.encode_titles(titles, Rendering())
-    for title, row in zip(titles, rows, strict=True):
-        assert row is not None
-        rank = index.row_of(row)
-        assert index.row_token_ids(rank) == tuple(row)
-        assert index.surface(rank) == title
-        assert [index.entity(number).title for number in index.entities_of(rank)] == [title]
-        assert tokenizer.decode(row) == title
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_all_titles_come_back_token_for_token(tmp_path: Path) -> None:
-    titles = wikipedia_titles()
-    assert len(titles) > 900_000
-    source = write_titles(tmp_path / "wikipedia_titles.tsv", ["title", *titles])
-    tokenizer = load_tokenizer("gpt2")
-    first = build_index(source, tokenizer, BuildOptions(out=tmp_path / "first.index"))
-    report = verify(first.index)
-    assert report.ok, report.problems
-    with Index.open(first.index) as index:
-        assert index.num_entities == len(titles)
-        check_titles(index, tokenizer, random.Random(0).sample(titles, SAMPLE))
-    second = build_index(source, tokenizer, BuildOptions(out=tmp_path / "second.index"))
-    assert first.version == second.version
-    assert version_files(first) == version_files(second)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import tempfile
@@ -33,14 +32,6 @@ TOKENIZER = character_tokenizer("abcdefgh ")
 def surfaces(index: Path) -> list[str]:
     with Index.open(index) as opened:
         return [opened.surface(rank) for rank in range(opened.num_rows)]
-
-
-def test_a_build_into_an_index_publishes_beside_the_old_version(tmp_path: Path) -> None:
-    first = build(tmp_path, ["a"], TOKENIZER)
-    second = build(tmp_path, ["b"], TOKENIZER)
-    assert list_versions(first.index) == [second.version, first.version]
-    assert surfaces(first.index) == ["b"]
-    assert surfaces(first.index / "versions" / first.version) == ["a"]
 
 
 def test_the_last_versions_are_kept(tmp_path: Path) -> None:
@@ -287,22 +278,6 @@ def test_bad_rows_remove_the_work_and_a_mistyped_name_does_not(tmp_path: Path) -
     with pytest.raises(SourceError, match="line 3: no title"):
         build_index(source, ABC, options)
     assert not options.out.exists()
-
-
-@pytest.mark.fault
-@pytest.mark.parametrize("point", ["shard-writing", "shard-written", "merge-started"])
-def test_a_full_disk_keeps_finished_shards_alone(tmp_path: Path, point: str) -> None:
-    live = build(tmp_path, ["a"], ABC)
-    source = write_titles(tmp_path / "more.tsv", list("abc"))
-    options = BuildOptions(out=live.index, shard_records=1)
-    passage = 1 if point == "merge-started" else 2
-    with fault(f"{point}:enospc:{passage}"), pytest.raises(IndexDirectoryError, match="No space left"):
-        build_index(source, ABC, options)
-    lines = (work(options) / "journal.jsonl").read_text().splitlines()
-    names = sorted(p.name for p in work(options).iterdir())
-    assert names == ["journal.jsonl", *(f"shard-{n:05d}" for n in range(len(lines)))]
-    assert all(json.loads(line)["shape"]["entities"] == 1 for line in lines)
-    assert build_index(source, ABC, options).resumed_shards == len(lines) > 0
 
 
 def test_progress_counts_on_over_the_borders_of_shards(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from genret.index_builder import changes, faults
 from genret.index_builder.build import build_index
-from genret.index_builder.build_options import BuildOptions
+from genret.index_builder.build_options import BuildOptions, EvidenceChange, VectorChange
 from genret.index_builder.publish import staging
 from genret.index_builder.update import UpdateRequest, UpdateSummary, update_index
 from genret.retrieval.errors import (
@@ -280,8 +280,9 @@ def test_refusals(tmp_path: Path, index: Path) -> None:
     other = ColumnMapping(types={"year": ColumnType.FLOAT})
     with pytest.raises(InputError, match="year: the column is int in the index, got float"):
         _update(tmp_path, index, {"Q4": cells}, mapping=other)
-    with pytest.raises(InputError, match="nothing to do"):
-        UpdateRequest()
+    for nothing in ({}, {"evidence": EvidenceChange()}, {"vectors": VectorChange(device="cuda")}):
+        with pytest.raises(InputError, match=r"nothing to do: .*, evidence, vectors or a column of weights"):
+            UpdateRequest(**nothing)
     with pytest.raises(InputError, match="can be read only once"):
         update_index(UpdateRequest(add=("-",)), TOKENIZER, BuildOptions(out=index))
     with pytest.raises(SourceError, match=r"none.txt: no such file"):

@@ -23,7 +23,6 @@ from genret.decoding.grammar.json_grammar import Grammar, compile_schema
 from genret.decoding.grammar.leaves.leaf import TitleSlotLeaf, TitleSlotName
 from genret.decoding.grammar.vocabulary import Vocabulary
 from genret.decoding.sorted_texts import SortedTexts, TextBatches
-from genret.index_builder.merge import title_order
 from tests.grammar_oracle import HUGE, OPTIONS, array, brute_force, record, unpacked, walked, walked_states
 from tests.json_tokenizers import leaves
 from tests.leaf_oracle import Found, after, check_tokens, in_threads, tokens_in, tokens_of
@@ -352,9 +351,14 @@ SEARCHERS = [TextSearcher(VOCABULARY), TextSearcher(VOCABULARY)]
 SEARCHERS[1].warm_up()
 
 
+def in_order(texts: list[str], rows: int = 4) -> SortedTexts:
+    encoded = [text.encode() for text in texts]
+    order = np.array(sorted(range(len(texts)), key=encoded.__getitem__), dtype=np.int32)
+    return SortedTexts(TextBatches.of(encoded, rows), order)
+
+
 def leaf_of(texts: list[str], searcher: TextSearcher, rows: int = 4) -> TextLeaf:
-    batches = TextBatches.of([text.encode() for text in texts], rows)
-    return TextLeaf(NAME, tuple(texts), SortedTexts(batches, title_order(batches, 1000)), searcher)
+    return TextLeaf(NAME, tuple(texts), in_order(texts, rows), searcher)
 
 
 def written(text: str) -> bytes:
@@ -400,8 +404,7 @@ def test_bytes_tokens_and_texts_are_those_of_brute_force(texts: list[str], data:
 @given(TEXTS, st.data())
 def test_a_subset_is_a_set_of_its_own(texts: list[str], data: st.DataObject) -> None:
     allowed = data.draw(st.lists(st.booleans(), min_size=len(texts), max_size=len(texts)))
-    batches = TextBatches.of([text.encode() for text in texts], 4)
-    some = SortedTexts(batches, title_order(batches, 1000)).among(np.array(allowed))
+    some = in_order(texts).among(np.array(allowed))
     kept = {text for text, is_allowed in zip(texts, allowed, strict=True) if is_allowed}
     for searcher in SEARCHERS:
         leaf = TextLeaf(NAME, "some", some, searcher)

@@ -96,11 +96,6 @@ def test_a_column_named_like_one_of_the_index_must_be_left_out(tmp_path: Path) -
         assert read_all(source)[0][0].title == "a"
 
 
-def test_names_that_differ_in_case_alone_are_ambiguous(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"several columns are called 'TITLE': \['title', 'Title'\]"):
-        open_source(write(tmp_path, "title\tTitle\na\tb\n"), ColumnMapping(title="TITLE"))
-
-
 def test_all_files_have_ids_or_none(tmp_path: Path) -> None:
     files = [write(tmp_path, "entity_id\ttitle\n1\ta\n"), write(tmp_path, "b\n", "b.txt")]
     with pytest.raises(SourceError, match=r"b\.txt: there is no column of ids, but .*c\.tsv has one"):
@@ -426,14 +421,6 @@ def test_case_matters_only_where_several_differ_by_it(tmp_path: Path) -> None:
     assert read(file, ColumnMapping(weight="Population")) == (["2"], [])
     with pytest.raises(SourceError, match="several columns are called 'POPULATION'"):
         open_source(file, ColumnMapping(weight="POPULATION"))
-
-
-def test_a_file_may_lack_the_column_that_another_has(tmp_path: Path) -> None:
-    other = tmp_path / "other.tsv"
-    other.write_text("title\nb\n")
-    with open_source([tsv(tmp_path, ["3"]), other], WEIGHTS) as source:
-        cells = [r.metadata for batch in source.batches(10, Rejects("x", 0)) for r in batch.records]
-    assert cells == [("3",), (None,)]
 
 
 def test_a_column_that_no_file_has_is_an_error_unless_it_may_miss(tmp_path: Path) -> None:

@@ -169,8 +169,7 @@ def test_bad_rows_are_named_with_the_line_where_they_begin(
     data = f"entity_id,title\n{before}{line}\nq2,fine too\n"
     file.write_bytes(data.encode("utf-8", errors="surrogateescape"))
     first = 3 + before.count("\n") - 1
-    with open_source(file) as source:
-        records, rejects = read_all(source)
+    records, rejects = read_file(file)
     assert [r.line for r in records] == [2, first + 1]
     assert [(r.line, r.reason, r.detail) for r in rejects.rows] == [(first, reason, detail)]
     assert "\n" not in str(rejects.rows[0])

@@ -20,7 +20,7 @@ from genret.retrieval.errors import SourceError
 from genret.retrieval.normalize import normalize
 from genret.retrieval.sources import row_readers as json_lines
 from genret.retrieval.sources import source_files as opening
-from genret.retrieval.sources.columns import ColumnMapping, ColumnType, Kinds, resolve
+from genret.retrieval.sources.columns import ColumnMapping, Kinds, resolve
 from genret.retrieval.sources.records import Position, Record
 from genret.retrieval.sources.title_source import open_source
 from tests.catalogue_files import (
@@ -241,12 +241,6 @@ def test_values_keep_their_types(tmp_path: Path) -> None:
     assert batches[0].kinds[0] == Kinds.INT | Kinds.EMPTY
 
 
-def test_integers_beyond_64_bits_are_strings(tmp_path: Path) -> None:
-    with open_source(write_lines(tmp_path, '{"title": "a", "n": 9223372036854775808}')) as source:
-        batches, _ = read_batches(source)
-    assert (batches[0].records[0].metadata, batches[0].kinds) == (("9223372036854775808",), (Kinds.STRING,))
-
-
 def test_a_key_that_shows_up_late_is_a_bad_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_lines, "HEAD_LINES", 2)
     file = write_lines(tmp_path, '{"title": "a"}', '{"title": "b", "year": 1}', '{"title": "c", "knd": 1}')
@@ -257,13 +251,6 @@ def test_a_key_that_shows_up_late_is_a_bad_row(tmp_path: Path, monkeypatch: pyte
     assert "'knd' is in none of the first 2 lines" in rejects.rows[0].detail
     with open_source(file, ColumnMapping(metadata=("year",))) as source:
         assert [record.metadata for record in read_all(source)[0]] == [(None,), ("1",), (None,)]
-
-
-def test_declared_types(tmp_path: Path) -> None:
-    file = write_lines(tmp_path, '{"title": "a", "year": "1990"}', '{"title": "b", "year": 1.5}')
-    records, rejects = read_file(file, ColumnMapping(types={"year": ColumnType.INT}))
-    assert [record.metadata for record in records] == [("1990",)]
-    assert rejects.rows[0].detail == "year: expected an int of 64 bits, got '1.5'"
 
 
 @pytest.mark.parametrize(

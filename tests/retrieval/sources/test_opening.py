@@ -7,6 +7,7 @@ import os
 import threading
 from contextlib import closing
 from pathlib import Path
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -15,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from genret.retrieval.errors import InputError, SourceError
+from genret.retrieval.sources import source_files
 from genret.retrieval.sources.source_files import ByteStream, digest_files
 from genret.retrieval.sources.title_source import open_source
 from tests.catalogue_files import (
@@ -40,6 +42,20 @@ def written(folder: Path, name: str) -> Path:
 def content(file: Path) -> bytes:
     with closing(ByteStream(file)) as stream:
         return b"".join(stream.blocks())
+
+
+@lenient(max_examples=60)
+@given(st.lists(st.text("aé\r ", max_size=9), min_size=1, max_size=30), st.integers(1, 20), st.integers(0, 9))
+def test_lines_are_those_of_the_whole_file_whatever_the_blocks(
+    tmp_path: Path, texts: list[str], size: int, skip: int
+) -> None:
+    lines = [f"{text}x".encode() for text in texts]
+    file = tmp_path / "x"
+    file.write_bytes(b"\n".join(lines))
+    with mock.patch.object(source_files, "_BLOCK_BYTES", size), closing(ByteStream(file)) as stream:
+        blocks = list(source_files.line_blocks(stream, skip))
+    found = [(first + n, line) for first, block in blocks for n, line in enumerate(block.split(b"\n"))]
+    assert found == list(enumerate(lines, start=1))[skip:]
 
 
 @pytest.mark.parametrize("compression", [".gz", ".zst"])

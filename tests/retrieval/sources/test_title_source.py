@@ -75,22 +75,6 @@ def test_bad_rows_are_named_with_their_line(tmp_path: Path, line: bytes, reason:
     assert [(r.line, r.reason) for r in rejects.rows] == ([(3, reason)] if reason else [])
 
 
-@pytest.mark.parametrize("block", [1, 2, 3, 7, 64])
-def test_blocks_of_any_size_give_the_same_lines(
-    tmp_path: Path, block: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(source_files, "_BLOCK_BYTES", block)
-    data = "title\tkind\nZürich\tcity\r\n\tx\n東京\tcity\nlast\t".encode()
-    records, rejects, source = read(tmp_path, data)
-    assert [(r.line, r.title, r.metadata) for r in records] == [
-        (2, "Zürich", ("city",)),
-        (4, "東京", ("city",)),
-        (5, "last", (None,)),
-    ]
-    assert [r.line for r in rejects.rows] == [3]
-    assert source.entries()[0].bytes == len(data)
-
-
 @pytest.mark.parametrize(
     ("data", "message"),
     [
