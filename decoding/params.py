@@ -1,8 +1,11 @@
-"""Holds the parameters of the decoders (beam search, DISC, answers), validated on construction."""
+"""Holds what a caller gives: checks of prompts, and the decoders' parameters, validated on construction."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from genret.decoding.errors import PromptTooLongError
 
 MAX_K = 1000
 MAX_BEAM_SIZE = 1000
@@ -158,3 +161,56 @@ class AnswerParams:
         _check("draft_tokens", self.draft_tokens, 0, MAX_DRAFT_TOKENS)
         if self.temperature != 0 and not 0.01 <= self.temperature <= 100.0:  # also refuses NaN
             raise ValueError(f"temperature must be 0 or in [0.01, 100], got {self.temperature!r}")
+
+
+def check_prompts(prompts: Sequence[Sequence[int]], num_tokens: int, longest: int | None) -> None:
+    """Check the prompts of `prefill`.
+
+    Raises:
+        PromptTooLongError: a prompt has more tokens than the `longest`, if any.
+        ValueError: no prompts, an empty one, or a token id outside [0, `num_tokens`).
+    """
+    if not prompts:
+        raise ValueError("prefill needs at least one prompt, got none")
+    for index, prompt in enumerate(prompts):
+        _check_tokens(f"prompt {index}", prompt, num_tokens)
+        if longest is not None and len(prompt) > longest:
+            raise PromptTooLongError(
+                f"prompt {index} has {len(prompt)} tokens, the model takes at most {longest}"
+            )
+
+
+def check_prefix(token_ids: Sequence[int], num_tokens: int, longest: int | None) -> None:
+    """Check the tokens of `share_prefix`: as `check_prompts`, and with room for another token."""
+    if longest is not None and len(token_ids) >= longest:
+        raise PromptTooLongError(
+            f"a prefix of {len(token_ids)} tokens leaves no room for another token, the model takes at "
+            f"most {longest}"
+        )
+    _check_tokens("the prefix", token_ids, num_tokens)
+
+
+def _check_tokens(name: str, token_ids: Sequence[int], num_tokens: int) -> None:
+    if not token_ids:
+        raise ValueError(f"{name} is empty")
+    if min(token_ids) < 0 or max(token_ids) >= num_tokens:
+        raise ValueError(
+            f"token ids must be in [0, {num_tokens}), {name} has {min(token_ids)} to {max(token_ids)}"
+        )
+
+
+def check_continuations(shared: Sequence[int], prompts: Sequence[Sequence[int]]) -> None:
+    """Raise ValueError for prompts that do not begin with the `shared` tokens of a prefix, or end there."""
+    for index, prompt in enumerate(prompts):
+        both = range(min(len(shared), len(prompt)))
+        differing = next((place for place in both if prompt[place] != shared[place]), None)
+        if differing is not None:
+            raise ValueError(
+                f"prompt {index} does not begin with the prefix: token {differing} is {prompt[differing]}, "
+                f"the prefix has {shared[differing]}"
+            )
+        if len(prompt) <= len(shared):
+            raise ValueError(
+                f"prompt {index} has {len(prompt)} tokens, it must go on after the prefix of "
+                f"{len(shared)} with at least one more"
+            )

@@ -16,13 +16,8 @@ import torch
 from torch import Tensor
 
 from genret.decoding.errors import PromptTooLongError
-from genret.decoding.language_model import (
-    KvUsage,
-    PromptPrefix,
-    check_continuations,
-    check_prefix,
-    check_prompts,
-)
+from genret.decoding.language_model import KvUsage, PromptPrefix
+from genret.decoding.params import check_continuations, check_prefix, check_prompts
 from genret.decoding.row_trees import NodeSpan, RowTrees
 from genret.decoding.side_by_side import current_call
 

@@ -20,7 +20,8 @@ from torch import Tensor
 
 from genret.decoding.cancellation import CancelToken
 from genret.decoding.constraints import Constraint
-from genret.decoding.language_model import PromptPrefix, check_continuations
+from genret.decoding.language_model import PromptPrefix
+from genret.decoding.params import check_continuations
 from genret.decoding.sequence_model import SequenceChains, SequenceSession
 from genret.retrieval.index.reader import Index
 

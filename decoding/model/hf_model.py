@@ -15,7 +15,7 @@ import torch
 from transformers import PreTrainedModel
 
 from genret.decoding.errors import UnsupportedModelError
-from genret.decoding.language_model import PromptPrefix, check_continuations, check_prefix, check_prompts
+from genret.decoding.language_model import PromptPrefix
 from genret.decoding.model import architectures
 from genret.decoding.model.chains import TreeChains
 from genret.decoding.model.hf_session import (
@@ -30,6 +30,7 @@ from genret.decoding.model.self_check import SelfCheck
 from genret.decoding.model.token_tree import DEFAULT_COLLECTION, CollectionPolicy
 from genret.decoding.model.tree_attention import TREE_ATTENTION, register_tree_attention
 from genret.decoding.model.tree_cache import TreePrefix, checked_prefix
+from genret.decoding.params import check_continuations, check_prefix, check_prompts
 from genret.decoding.side_by_side import undivided
 
 

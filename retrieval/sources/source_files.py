@@ -229,11 +229,12 @@ class ByteStream:
         compression, blocks = "", self._plain(first)
         if first.startswith(_GZIP):
             compression = "gzip"
-            blocks = self._unpacked(gzip.GzipFile(fileobj=_Replayed(first, self.raw)), compression)
+            packed = cast("BinaryIO", _Replayed(first, self.raw))
+            blocks = self._unpacked(gzip.GzipFile(fileobj=packed), compression)
         elif first.startswith(_ZSTD):
             compression = "Zstandard"
-            packed = pa.PythonFile(_Replayed(first, self.raw), mode="r")
-            blocks = self._unpacked(pa.CompressedInputStream(packed, "zstd"), compression)
+            replayed = pa.PythonFile(_Replayed(first, self.raw), mode="r")
+            blocks = self._unpacked(pa.CompressedInputStream(replayed, "zstd"), compression)
         self.is_compressed = bool(compression)
         block = next(blocks, b"")
         if not block:
