@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,10 @@ def with_lora(model: Any, rank: int, num_layers: int | None) -> Any:
         exclude_modules=None if num_layers is None else _all_but_upper(model, num_layers),
     )
     in_float32 = model.dtype == torch.float32
-    return _cast_less(get_peft_model(model, config), in_float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of transformers, about a property that peft reads
+        trained = get_peft_model(model, config)
+    return _cast_less(trained, in_float32)
 
 
 def with_adapter(model: Any, adapter: Path, rank: int, num_layers: int | None) -> Any:
