@@ -7,15 +7,15 @@ finished; Ray keeps no account of it.
 
 from __future__ import annotations
 
+import json
 import os
-import pickle
 import queue
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ import numpy as np
 
 from genret.retrieval.errors import InputError
 from genret.retrieval.interruption import uninterrupted
-from genret.retrieval.linking.documents.corpus import Shard
+from genret.retrieval.linking.documents.corpus import Shard, ShardFile
 from genret.retrieval.linking.finding.find_options import STOP_WORD_LISTS
 from genret.retrieval.linking.link_options import LinkJob
 from genret.retrieval.linking.output.folder import LinkingRunError, OutputFolder, ShardRecord
@@ -53,7 +53,7 @@ Outcome = ShardRecord | WorkerError
 class ShardActor:
     """Opens a worker once and links the shards it is handed, one per call. Ray Data makes these.
 
-    Shards and outcomes cross pickled. Errors come back as outcomes: raised, they would reach the caller
+    Shards and outcomes cross as JSON. Errors come back as outcomes: raised, they would reach the caller
     wrapped in Ray's own words, and Ray would write of each to the terminal.
 
     Ray Data keeps actors by their arguments: all of them must be hashable. `progress` is the actor
@@ -72,7 +72,7 @@ class ShardActor:
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Link the shards of a batch: one, as every block holds one."""
-        outcomes = [pickle.dumps(self._outcome(pickle.loads(shard))) for shard in batch[SHARD_COLUMN]]
+        outcomes = [text_of(self._outcome(shard_of(text))) for text in batch[SHARD_COLUMN]]
         return {OUTCOME_COLUMN: np.array(outcomes, dtype=object)}
 
     def _outcome(self, shard: Shard) -> Outcome:
@@ -103,6 +103,24 @@ class ShardActor:
         )
         ray.get(list(last))  # counted before the shard counts as done
         return record
+
+
+def text_of(sent: Shard | Outcome) -> str:
+    """Return a shard or an outcome as JSON, in ASCII: names of files may hold what is not Unicode."""
+    return json.dumps(sent._asdict() if isinstance(sent, WorkerError) else asdict(sent))
+
+
+def shard_of(text: str) -> Shard:
+    """Read the text of a shard."""
+    value = json.loads(text)
+    files = (ShardFile(**{**file, "part": file["part"] and tuple(file["part"])}) for file in value["files"])
+    return Shard(**{**value, "files": tuple(files)})
+
+
+def outcome_of(text: str) -> Outcome:
+    """Read the text of an outcome."""
+    value = json.loads(text)
+    return ShardRecord.from_json(value) if "shard" in value else WorkerError(**value)
 
 
 def recorded(job: LinkJob, shard: Shard) -> ShardRecord | None:
@@ -194,7 +212,7 @@ class RayRunner:
     ) -> Any:
         import pyarrow as pa
 
-        tables = [pa.table({SHARD_COLUMN: [pickle.dumps(shard)]}) for shard in shards]
+        tables = [pa.table({SHARD_COLUMN: [text_of(shard)]}) for shard in shards]
         linked = ray.data.from_blocks(tables).map_batches(
             ShardActor,
             fn_constructor_args=(job, self.open_worker, progress, self.num_retries),
@@ -310,7 +328,7 @@ def _read(blocks: Any, results: queue.Queue[Outcome | BaseException | None]) -> 
     """
     try:
         for block in blocks.iter_batches(batch_size=None, batch_format="numpy", prefetch_batches=0):
-            outcomes: list[Outcome] = [pickle.loads(outcome) for outcome in block[OUTCOME_COLUMN]]
+            outcomes = [outcome_of(text) for text in block[OUTCOME_COLUMN]]
             for outcome in outcomes:
                 results.put(outcome)
             if any(isinstance(outcome, WorkerError) for outcome in outcomes):

@@ -9,12 +9,15 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 from genret.retrieval.errors import InputError
+from genret.retrieval.linking.documents.corpus import Shard, ShardFile
 from genret.retrieval.linking.finding.find_options import FindOptions
 from genret.retrieval.linking.output.folder import ShardRecord, part_name, write_record
 from genret.retrieval.linking.run_progress import LinkCounts
@@ -24,8 +27,12 @@ from genret.retrieval.linking.runners.ray_runner import (
     ShardProgress,
     absolute_job,
     absolute_shard,
+    outcome_of,
     recorded,
+    shard_of,
+    text_of,
 )
+from genret.retrieval.linking.runners.runner import WorkerError
 from genret.service.main import cli
 from tests.retrieval.linking.cluster.fake_shard_worker import (
     FakeShardWorker,
@@ -181,6 +188,21 @@ COUNTS = st.builds(LinkCounts, *[NUMBERS] * len(fields(LinkCounts)))
 LISTS = st.lists(TEXTS, max_size=3).map(tuple)
 SECONDS = st.floats(allow_nan=False)
 RECORDS = st.builds(ShardRecord, NUMBERS, TEXTS, TEXTS, TEXTS, NUMBERS, COUNTS, LISTS, SECONDS, TEXTS, TEXTS)
+FILES = st.builds(
+    ShardFile,
+    *(TEXTS, TEXTS, NUMBERS, NUMBERS, NUMBERS),
+    st.none() | st.tuples(NUMBERS, NUMBERS),
+    *(NUMBERS, TEXTS),
+)
+SHARDS = st.builds(Shard, NUMBERS, st.lists(FILES, max_size=3).map(tuple), NUMBERS, TEXTS)
+FAILURES = st.builds(WorkerError, st.none() | TEXTS, TEXTS, TEXTS)
+
+
+@given(SHARDS | RECORDS | FAILURES)
+def test_values_arrive_as_they_were_sent(sent: Shard | ShardRecord | WorkerError) -> None:
+    (text,) = pa.table({"column": np.array([text_of(sent)], dtype=object)})["column"].to_numpy()
+    back = shard_of(text) if isinstance(sent, Shard) else outcome_of(text)
+    assert (type(back), back) == (type(sent), sent)
 
 
 @given(RECORDS)
