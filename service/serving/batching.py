@@ -47,7 +47,8 @@ from genret.service.serving.served import (
 
 _LOG = logging.getLogger(__name__)
 _TOKEN_S = 1e-6
-# Groups of one client that run side by side.
+# Groups of one client that run side by side: so many at once, and one more for every forward that was waited
+# for, twice as many at most.
 _MOST_GROUPS = 3
 
 
@@ -79,6 +80,7 @@ class _Job:
     overdue: asyncio.Timeout | None = None
     begun: float | None = None
     claim_s: float = 0.0
+    came: int = 0  # how many forwards the device had run before
 
     @property
     def stage(self) -> Stage:
@@ -146,6 +148,7 @@ class Batcher:
         self._shares: FairShares[_Job] = FairShares()
         self._running: dict[int, _Job] = {}
         self._last_size = 0
+        self._num_forwards = 0
         self._closed = False
         self._loop = asyncio.get_running_loop()
         self.thread = DeviceThread(device, limits.max_forward_ms / 1000, self._next_work)
@@ -206,6 +209,7 @@ class Batcher:
                 future,
                 client,
                 call,
+                came=self._num_forwards,
             )
             self._shares.add(client, call, job)
         # Not at once: the requests of a batch come one after the other, and are to begin together.
@@ -303,6 +307,7 @@ class Batcher:
             late = self._take_late(now)
             delay_s = self._delay_s(now) if is_idle else 0.0
             group = None if delay_s > 0 else self._take(now)
+            self._num_forwards += group is None
         if late:
             self._loop.call_soon_threadsafe(self._drop, late)
         if delay_s > 0:
@@ -366,7 +371,8 @@ class Batcher:
         """
         fold = 1.0 if job.call_share.num_running else 1.5 if job.client_share.num_running else 2.0
         running = len(self._running)
-        if not group and fold < 2 and job.client_share.num_groups >= _MOST_GROUPS:
+        most = _MOST_GROUPS + min(_MOST_GROUPS, self._num_forwards - job.came)
+        if not group and fold < 2 and job.client_share.num_groups >= most:
             return False  # those that come meanwhile are one group then, which costs less than many
         more_wait = self._shares.num_waiting > self._limits.max_size - running  # than may begin now
         if not group and fold < 2 and running > self._limits.max_size // 2 and more_wait:
