@@ -80,7 +80,7 @@ class _Job:
     overdue: asyncio.Timeout | None = None
     begun: float | None = None
     claim_s: float = 0.0
-    came: int = 0  # how many forwards the device had run before
+    came: int = 0  # forwards that the device had run before
 
     @property
     def stage(self) -> Stage:
@@ -307,7 +307,7 @@ class Batcher:
             late = self._take_late(now)
             delay_s = self._delay_s(now) if is_idle else 0.0
             group = None if delay_s > 0 else self._take(now)
-            self._num_forwards += group is None
+            self._num_forwards += group is None and not is_idle
         if late:
             self._loop.call_soon_threadsafe(self._drop, late)
         if delay_s > 0:

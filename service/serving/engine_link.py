@@ -60,7 +60,7 @@ class Worker:
 
 
 class CallHeading(NamedTuple):
-    """What an engine must know of a call beside its message.
+    """Facts of a call that an engine must know beside its message.
 
     `token`, `most_urgent`, `peer` and `priority` say who asks, see `service.call`; `is_traced` tells whether
     the stages of the answer are wanted.

@@ -91,7 +91,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Seen:
-    """What came back."""
+    """The reply, or the error, of one call."""
 
     code: str
     message: str
