@@ -199,9 +199,14 @@ def options_of(request: Any) -> Mapping[str, RequestOption]:
 
 
 def checked_options(request: Any, decoder: str | None = None) -> dict[str, Any]:
-    """Return the options of a request as it keeps them, each checked on its own; InputError names one."""
+    """Return the options of a request that are not at their defaults, as it keeps them.
+
+    Raises:
+        InputError: a value is out of range; names the option.
+    """
     kind: Any = type(request)
-    return {name: one.checked(getattr(request, name), decoder) for name, one in options_of(kind).items()}
+    given = ((one, getattr(request, name)) for name, one in options_of(kind).items())
+    return {one.name: one.checked(value, decoder) for one, value in given if value is not one.default}
 
 
 def check_known(given: Iterable[str], request: Any) -> None:

@@ -70,7 +70,7 @@ class CompleteRequest:
             raise InputError("prefix", f"must have at most {MAX_PREFIX} characters, got {len(self.prefix)}")
         checked = checked_options(self)
         predicate = None if self.filter is None else parse(self.filter)
-        restriction = Restriction(predicate, checked["allow_ids"], checked["deny_ids"])
+        restriction = Restriction(predicate, checked.get("allow_ids"), checked.get("deny_ids", ()))
         for name, value in {**checked, "restriction": restriction}.items():
             object.__setattr__(self, name, value)
 

@@ -562,13 +562,13 @@ def with_options(
 
 
 def _checked_fields(request: RetrieveRequest) -> dict[str, Any]:
-    """Return fields of a request as they are kept: plain numbers, ids read once, the restriction made."""
+    """Return what the fields of a request become: plain numbers, ids read once, the restriction made."""
     check_filled("query", request.query)
     in_force, options = (request.method, request.decoding), options_of(RetrieveRequest)
     checked = checked_options(request, request.decoding)
-    for name, declared in options.items():
-        takers = declared.methods
-        if checked[name] != declared.default and takers and not any(word in takers for word in in_force):
+    for name, value in checked.items():
+        takers = options[name].methods
+        if value != options[name].default and takers and not any(word in takers for word in in_force):
             raise InputError(name, f"needs the method {' or '.join(takers)}, got {_method(request)}")
     if request.decoding == "disc":
         _check_disc(request)
@@ -577,7 +577,7 @@ def _checked_fields(request: RetrieveRequest) -> dict[str, Any]:
     elif request.explain:
         raise InputError("explain", "needs a decoder, got the method shortlist, which walks no token tree")
     predicate = None if request.filter is None else parse(request.filter)
-    restriction = Restriction(predicate, checked["allow_ids"], checked["deny_ids"])
+    restriction = Restriction(predicate, checked.get("allow_ids"), checked.get("deny_ids", ()))
     return {**checked, "restriction": restriction}
 
 

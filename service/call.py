@@ -121,9 +121,12 @@ def current_priority() -> Priority:
     """
     scope = _CURRENT.get()
     sent = ("" if scope is None else scope.priority) or MOST_URGENT.get().value
-    if sent not in {priority.value for priority in Priority}:
-        raise InputError(PRIORITY_KEY, f"must be interactive or bulk, got {sent[:100]!r}")
-    return Priority.BULK if MOST_URGENT.get() is Priority.BULK else Priority(sent)
+    try:
+        priority = Priority(sent)
+    except ValueError:
+        text = f"must be interactive or bulk, got {sent[:100]!r}"
+        raise InputError(PRIORITY_KEY, text) from None
+    return Priority.BULK if MOST_URGENT.get() is Priority.BULK else priority
 
 
 def enter(scope: CallScope) -> None:

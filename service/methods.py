@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
@@ -345,7 +345,7 @@ _RETRIEVAL: ServiceDescriptor = pb.DESCRIPTOR.services_by_name["RetrievalService
 _INDEXES: ServiceDescriptor = index_pb.DESCRIPTOR.services_by_name["IndexService"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Method:
     """One row of the table of methods, named as in the `.proto`.
 
@@ -370,13 +370,13 @@ class Method:
         """Its name in gRPC's paths."""
         return f"/{self.service.full_name}/{self.name}"
 
-    @property
+    @cached_property
     def question(self) -> Any:
         """The class of what `run` takes."""
         asked = self.descriptor.input_type
         return GetMessageClass(asked.fields_by_name["request"].message_type if self.is_stream else asked)
 
-    @property
+    @cached_property
     def reply(self) -> Any:
         """The class of what `run` returns."""
         told = self.descriptor.output_type

@@ -28,18 +28,15 @@ T = TypeVar("T")
 
 def options_from_proto(message: Message, request: Any) -> dict[str, Any]:
     """Return the options that a message sets; InputError names the field of an enum that does not suit."""
-    found, kind = {}, cast(Any, type(message))
-    for option, field, inner in _option_fields(kind, request):
-        value = getattr(message, field.name)
-        if field.has_presence:
-            if message.HasField(field.name):
-                found[option.name] = _ids(option.wire, getattr(value, inner)) if inner else value
-        elif field.is_repeated:
-            found[option.name] = _ids(option.wire, value)
-        elif field.enum_type is not None:
-            if value:
-                found[option.name] = _word(option, field, value)
-        elif option.type is not str or value:
+    found: dict[str, Any] = {}
+    fields = _option_fields(cast(Any, type(message)), request)
+    for field, value in message.ListFields():  # those that are set, or not 0, False or empty
+        if field.name in fields:
+            option, _, inner = fields[field.name]
+            if option.type is tuple:
+                value = _ids(option.wire, getattr(value, inner) if inner else value)
+            elif field.enum_type is not None:
+                value = _word(option, field, value)
             found[option.name] = value
     return found
 
@@ -54,7 +51,7 @@ def _ids(field: str, values: Sequence[str]) -> tuple[str, ...]:
 def options_to_proto(request: Any, message: Any) -> dict[str, Any]:
     """Return the options of a request as arguments of a message of that type."""
     found, kind = {}, cast(Any, type(request))
-    for option, field, inner in _option_fields(message, kind):
+    for option, field, inner in _option_fields(message, kind).values():
         value = getattr(request, option.name)
         if value is not None:
             if inner:
@@ -90,13 +87,13 @@ def _word(option: RequestOption, field: FieldDescriptor, number: int) -> str:
 
 
 @cache
-def _option_fields(message: Any, request: Any) -> tuple[tuple[RequestOption, FieldDescriptor, str], ...]:
-    """Return every option with its field, and the name of the list inside a field that is a message."""
-    found = []
+def _option_fields(message: Any, request: Any) -> Mapping[str, tuple[RequestOption, FieldDescriptor, str]]:
+    """Return by its field's name every option, the field, and the list inside a field that is a message."""
+    found = {}
     for option in options_of(request).values():
         name, _, inner = option.wire.partition(".")
-        found.append((option, message.DESCRIPTOR.fields_by_name[name], inner))
-    return tuple(found)
+        found[name] = option, message.DESCRIPTOR.fields_by_name[name], inner
+    return found
 
 
 def error_on_wire(error: InputError, request: Any) -> InputError:
