@@ -152,7 +152,8 @@ class _Remote:
         """Return an error of a library in one line."""
         if isinstance(error, FileNotFoundError):  # fsspec says so of whatever a web server answers
             error = error.__cause__ or error
-        shown, status = shown or self.shown, getattr(error, "status", None)
+        shown, reply = shown or self.shown, getattr(error, "response", None)
+        status = getattr(error, "status", None) or getattr(reply, "status_code", None)  # of aiohttp; the hub
         if isinstance(error, FileNotFoundError) or status == 404:
             return SourceError(f"{shown}: there is no such object")
         if isinstance(error, PermissionError) or status in (401, 403):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -88,9 +89,29 @@ class Handler(BaseHTTPRequestHandler):
         self.close_connection = True
 
 
+class Hub(Handler):
+    """A hub of one dataset with one file."""
+
+    def _answer(self, with_content: bool) -> None:
+        if not self.path.startswith("/api/"):
+            super()._answer(with_content)
+            return
+        size = len(self.objects.content)
+        file = {"type": "file", "oid": "1", "size": size, "path": "data/a b.tsv"}
+        found: Any = [file] if "/tree/" in self.path else {"id": "shop/names", "sha": "2"}
+        if "/datasets/shop/names" in self.path:
+            body = json.dumps(found).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+        else:
+            self.send_error(404)
+
+
 @contextmanager
-def serving(objects: Objects) -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, objects))
+def serving(objects: Objects, kind: type[Handler] = Handler) -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(kind, objects))
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
@@ -104,6 +125,19 @@ def serving(objects: Objects) -> Iterator[str]:
 def copied(address: str, folder: Path) -> bytes:
     (path,) = fetched(address, folder, StepProgress())
     return path.read_bytes()
+
+
+def test_a_dataset_of_the_hub_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(Objects(), Hub) as address:
+        hub = address.rpartition("/")[0]
+        template = hub + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub)
+        monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr("huggingface_hub.hf_file_system.HfFileSystem.cachable", False)
+        assert copied("hf://datasets/shop/names/data/a b.tsv", tmp_path) == CONTENT
+        for name in ("names/data/b.tsv", "nobody/a.tsv"):
+            with pytest.raises(SourceError, match=f"^hf://datasets/shop/{name}: there is no such object$"):
+                copied(f"hf://datasets/shop/{name}", tmp_path)
 
 
 @pytest.mark.parametrize("dies_after", [None, 0, 1_000_000, 3_500_000])
