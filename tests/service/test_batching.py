@@ -571,3 +571,33 @@ async def test_calls_in_a_row_let_what_waits_begin_between_them() -> None:
     await asyncio.gather(*calls)
     await asyncio.to_thread(thread.close)
     assert begun == ["call 1", "request 1", "call 2", "request 2", "call 3"]
+
+
+async def test_every_forward_that_a_call_has_waited_for_lets_one_group_more_begin() -> None:
+    begun: list[int] = []
+    num_forwards = 0
+
+    def decode(requests: Any, cancels: Any) -> Any:
+        nonlocal num_forwards
+        begun.append(num_forwards)
+        for _ in range(20):
+            running_call = current_call()
+            assert running_call is not None
+            running_call.wait(None, 1)
+            num_forwards += 1
+        return fake.respond(requests, cancels)
+
+    async with batching() as (batcher, _):
+        fake, busy = FakeRetriever(), FakeRetriever(held=True)
+        calls = [submit(batcher, busy, "busy")]
+        await until(busy.running.is_set)
+        alone = RetrieveRequest("a", method="beam", exact=True)  # a group of its own
+        calls += [
+            asyncio.create_task(batcher.submit(decode, alone, 1, CancelToken(), Caller("one", str(number))))
+            for number in range(9)
+        ]
+        await until(lambda: batcher.num_waiting == 9)
+        busy.hold.set()
+        await asyncio.gather(*calls)
+    assert begun[:6] == [0, 0, 0, 1, 2, 3]
+    assert begun[6] >= 20, "six at most: the seventh waits for an end"
