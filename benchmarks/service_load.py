@@ -49,15 +49,15 @@ _REFUSED_WITHIN_S = 0.05
 async def measure_overhead(
     client: AsyncRetrievalClient, requests: Sequence[RetrieveRequest], index: Path
 ) -> dict[str, Any]:
-    """One call at a time, in turn to the server and a bare one: what a reply takes beyond the model's time.
+    """One call at a time, in turn to the server and bare ones: what a reply takes beyond the model's time.
 
     Behind a forward of many megabytes all code is cold, in the client too: a call that computes nothing is
     ten times as fast.
     """
     figures: dict[str, Any] = {}
     overheads: dict[str, list[float]] = {}
-    async with _bare_server(index) as bare:
-        calls = await in_turn({"ours": client, "bare": bare}, requests, 60)
+    async with _bare_server(index, False) as threads, _bare_server(index, True) as loop:
+        calls = await in_turn({"ours": client, "grpc": threads, "grpc.aio": loop}, requests, 60)
     for name, some in calls.items():
         overheads[name] = [call.seconds * 1000 - call.model_ms for call in some]
         parts = {
@@ -67,7 +67,8 @@ async def measure_overhead(
             "wire": [call.seconds * 1000 - call.server_ms for call in some],
         }
         figures[name] = {part: percentiles(values, *SHARES) for part, values in parts.items()}
-    figures["ratio"] = statistics.median(overheads["ours"]) / statistics.median(overheads["bare"])
+    medians = {name: statistics.median(values) for name, values in overheads.items()}
+    figures["ratio"] = {name: medians["ours"] / medians[name] for name in ("grpc", "grpc.aio")}
     return figures
 
 
@@ -86,11 +87,11 @@ async def in_turn(
 
 
 @contextlib.asynccontextmanager
-async def _bare_server(index: Path) -> AsyncIterator[AsyncRetrievalClient]:
+async def _bare_server(index: Path, is_asynchronous: bool) -> AsyncIterator[AsyncRetrievalClient]:
     """Run a server of one handler on the library, with nothing around it, in a process of its own."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_serve_bare, args=(index, theirs), daemon=True)
+    process = context.Process(target=_serve_bare, args=(index, is_asynchronous, theirs), daemon=True)
     process.start()
     try:
         address = f"127.0.0.1:{await asyncio.to_thread(ours.recv)}"
@@ -100,7 +101,7 @@ async def _bare_server(index: Path) -> AsyncIterator[AsyncRetrievalClient]:
         process.kill()
 
 
-def _serve_bare(index: Path, link: Any) -> None:
+def _serve_bare(index: Path, is_asynchronous: bool, link: Any) -> None:
     def answer(message: pb.RetrieveRequest, context: Any) -> pb.RetrieveResponse:
         begun = time.perf_counter()
         (result,) = retriever.retrieve_batch([request_from_proto(message)])
@@ -110,16 +111,29 @@ def _serve_bare(index: Path, link: Any) -> None:
     retriever = Retriever.open(index, num_threads=1)
     retriever.warm_up()
     described: Any = SimpleNamespace(name=index.name, version="", digest="")
-    handler = grpc.unary_unary_rpc_method_handler(
-        answer, pb.RetrieveRequest.FromString, pb.RetrieveResponse.SerializeToString
-    )
-    server = grpc.server(ThreadPoolExecutor(1))
-    service = pb.DESCRIPTOR.services_by_name["RetrievalService"].full_name
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {"Retrieve": handler}),))
-    link.send(server.add_insecure_port("127.0.0.1:0"))
     gc.freeze()
-    server.start()
-    server.wait_for_termination()
+    service = pb.DESCRIPTOR.services_by_name["RetrievalService"].full_name
+    codec = pb.RetrieveRequest.FromString, pb.RetrieveResponse.SerializeToString
+    pool = ThreadPoolExecutor(1)
+
+    async def answer_from_loop(message: pb.RetrieveRequest, context: Any) -> pb.RetrieveResponse:
+        return await asyncio.get_running_loop().run_in_executor(pool, answer, message, context)
+
+    async def run() -> None:
+        asked = answer_from_loop if is_asynchronous else answer
+        handler = grpc.unary_unary_rpc_method_handler(asked, *codec)
+        handlers = grpc.method_handlers_generic_handler(service, {"Retrieve": handler})
+        server: Any = grpc.aio.server() if is_asynchronous else grpc.server(pool)
+        server.add_generic_rpc_handlers((handlers,))
+        link.send(server.add_insecure_port("127.0.0.1:0"))
+        if is_asynchronous:
+            await server.start()
+            await server.wait_for_termination()
+        else:
+            server.start()
+            server.wait_for_termination()
+
+    asyncio.run(run())
 
 
 async def measure_clients(
