@@ -156,23 +156,15 @@ def build_wish(
 
 @dataclass(frozen=True, slots=True)
 class BuildWish:
-    """A build as its options say it, before a tokenizer is loaded.
+    """A build as its options say it, before a tokenizer is loaded."""
 
-    Attributes:
-        options: Options without a place and a rendering.
-        tokenizer: Place of the tokenizer; None: that of the model to weigh, else of the default model.
-        overrides: Parts of the rendering of titles, by name, that go before those of the prompt.
-        dry_run: Whether nothing is to be built.
-        sample: Rows that a dry run reads, as `plan_build` has it.
-        sql: Query whose result is the source; None: the sources are files or rows.
-    """
-
-    options: BuildOptions
+    options: BuildOptions  # options without a place and a rendering
+    # Place of the tokenizer; None: that of the model to weigh, else of the default model
     tokenizer: str | None
-    overrides: dict[str, str]
-    dry_run: bool
-    sample: int | None
-    sql: str | None
+    overrides: dict[str, str]  # parts of the rendering of titles, by name, that go before those of the prompt
+    dry_run: bool  # whether nothing is to be built
+    sample: int | None  # rows that a dry run reads, as `plan_build` has it
+    sql: str | None  # query whose result is the source; None: the sources are files or rows
 
     def run(
         self, sources: Sources, out: Path, progress: StepProgress, warn: Callable[[str], None]
