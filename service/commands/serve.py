@@ -22,6 +22,7 @@ from click.core import ParameterSource
 
 from genret.retrieval.command_options import GroupedCommand, grouped, shown_option, together
 from genret.retrieval.errors import IndexNotFoundError, InputError
+from genret.retrieval.interruption import handled
 from genret.service.commands import usage_error
 from genret.service.configuration.kinds import OneOf
 from genret.service.configuration.resolve import ConfigurationError, resolve
@@ -227,16 +228,15 @@ def _signals_before_the_server(say: Callable[[str], None]) -> Iterator[Callable[
         came.append(number)
         stop_if_asked()
 
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
-    before[signal.SIGHUP] = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # there is nothing to reload yet
-    try:
-        yield stop_if_asked
-    except SystemExit:
-        say(_STOPPED)
-        raise
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with (
+        handled(on_signal, signal.SIGTERM, signal.SIGINT),
+        handled(signal.SIG_IGN, signal.SIGHUP),  # there is nothing to reload yet
+    ):
+        try:
+            yield stop_if_asked
+        except SystemExit:
+            say(_STOPPED)
+            raise
 
 
 def _readiness(server: Server) -> str:
