@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -47,8 +47,7 @@ _BYTES_PER_RECORD = 160
 _NAMED_AT_ONCE = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
-class _Namesakes:
+class _Namesakes(NamedTuple):
     """n records that share their key with another one, ordered by key, then by the source."""
 
     place: IntArray  # number among the entities of all shards

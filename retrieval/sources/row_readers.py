@@ -12,11 +12,10 @@ import math
 import os
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NoReturn, Protocol, get_args
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, NoReturn, Protocol, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -284,8 +283,7 @@ _CSV_HEAD_RECORDS = 100
 _TRIED_RECORDS = 8  # that must have all fields, before a place in the midst of a file is one where they begin
 
 
-@dataclass(frozen=True, slots=True)
-class _CsvForm:
+class _CsvForm(NamedTuple):
     """How a CSV file seems to be written, by its first records."""
 
     delimiter: str

@@ -15,10 +15,9 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias, cast
+from typing import Any, BinaryIO, NamedTuple, TypeAlias, cast
 
 import pyarrow as pa
 import xxhash
@@ -402,8 +401,7 @@ def _too_long(stream: ByteStream, line: int) -> SourceError:
     return SourceError(f"{stream.name}: line {line} is longer than {MAX_LINE_BYTES} bytes")
 
 
-@dataclass(frozen=True, slots=True)
-class FileState:
+class FileState(NamedTuple):
     """Size and time of the last change of a file, which show that it has been written to."""
 
     bytes: int

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -29,8 +28,7 @@ from genret.retrieval.sources.source_files import (
 _STRETCHES = 40
 
 
-@dataclass(frozen=True, slots=True)
-class RowSample:
+class RowSample(NamedTuple):
     """A wish to read only stretches, spread over all files, of about so many rows in all.
 
     Sources of at most `least` rows, pipes and rows in memory are read whole.

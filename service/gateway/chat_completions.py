@@ -8,9 +8,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from google.protobuf.message import Message
 
@@ -116,8 +115,7 @@ _COMPLETION_REQUEST = fields(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
+class _Kind(NamedTuple):
     """One of the two kinds of completions: name of what holds the query, prefix of ids, names of objects."""
 
     query: str
@@ -206,8 +204,7 @@ def _schema(form: dict[str, Any]) -> dict[str, str]:
     return {"schema_json": json.dumps(named["schema"], ensure_ascii=False)}
 
 
-@dataclass(frozen=True, slots=True)
-class _Completion:
+class _Completion(NamedTuple):
     """An answer: the head of every object of it, its texts (None: nothing answers), tokens, and message."""
 
     head: dict[str, Any]

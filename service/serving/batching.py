@@ -346,7 +346,7 @@ class Batcher:
             client.num_running += 1
             call.num_running += 1
             # Before anything has run no time is known: then tokens count.
-            job.begun, job.claim_s = now, self._admission.seconds(job.share) or job.share * _TOKEN_S
+            job.begun, job.claim_s = now, self._admission.speed.seconds(job.share, 1) or job.share * _TOKEN_S
             client.claim(job.claim_s)
             call.claim(job.claim_s)
             if job.max_seconds < math.inf:
@@ -441,11 +441,11 @@ class Batcher:
                 tokens += job.share
             else:
                 tokens += done_tokens(job.tokens, job.request, outcome)
-                self._admission.learn(job.request, outcome)
+                self._admission.costs.learn(job.request, outcome)
             self._release(job)
         # Instant failures and late cancellations say nothing of the device's speed.
         if not all(isinstance(outcome, Exception) for outcome in outcomes):
-            self._admission.observe(tokens, group.seconds)
+            self._admission.speed.observe(tokens, group.seconds)
 
     def _drop(self, late: Sequence[_Job]) -> None:
         for job in late:

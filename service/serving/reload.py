@@ -152,7 +152,7 @@ class Reloader:
         lane = self._lanes.of(opened.description.device)
         for num_requests in _TRIALS:
             tokens, seconds = await lane.executor.run(opened.retriever.trial, num_requests)
-            lane.admission.observe(tokens, seconds)
+            lane.admission.speed.observe(tokens, seconds)
             if seconds > _LONG_TRIAL_S:  # a start should not take minutes
                 break
 
