@@ -300,14 +300,13 @@ def update_command(
     tokenizer: str | None,
     options: BuildOptions,
     evidence: tuple[EvidenceChange, VectorChange],
-    max_bad_rows: int,
     rejects: Path | None,
-    keep_versions: int,
     dry_run: bool,
     threads: int | None,
     as_json: bool,
     quiet: bool,
     debug: bool,
+    **limits: Any,
 ) -> None:
     """Add, replace and remove entities of an INDEX, or change its evidence, vectors or weights.
 
@@ -321,14 +320,8 @@ def update_command(
     with making_version(index, "genret update", dry_run, quiet, debug) as progress:
         weight = options.mapping.weight
         request = UpdateRequest(add, remove, remove_id, ignore_missing, dry_run, vectors, weight, fields)
-        options = replace(
-            options,
-            out=index,
-            max_bad_rows=max_bad_rows,
-            rejects=rejects_file(rejects, index, dry_run),
-            keep_versions=keep_versions,
-            threads=threads,
-        )
+        rejects = rejects_file(rejects, index, dry_run)
+        options = replace(options, out=index, rejects=rejects, threads=threads, **limits)
         loaded = None
         if add:
             loaded = tokenizer_of(index) if tokenizer is None else TextTokenizer.load(tokenizer)

@@ -16,7 +16,7 @@ from genret.retrieval.types import DEFAULT_SHORTLIST_SIZE, MAX_SHORTLIST_SIZE, M
 
 if TYPE_CHECKING:
     from genret.retrieval.evaluation.datasets.index_entities import EntityFinder
-    from genret.retrieval.evaluation.methods.model_free_methods import Ask, LexicalIndex
+    from genret.retrieval.evaluation.methods.model_free_methods import LexicalIndex
     from genret.retrieval.retriever import Retriever
     from genret.retrieval.vectors.vector_search import VectorProposer
 
@@ -80,7 +80,9 @@ class MethodMaker:
                 ask = by_evidence(self._retriever, spec.size, self._k)
                 return ModelFreeMethod(spec.name, lambda: ask, self._batch_size)
             case "bm25":
-                return ModelFreeMethod(spec.name, self._propose, self._batch_size)
+                return ModelFreeMethod(
+                    spec.name, lambda: partial(self._lexical.propose, k=self._k), self._batch_size
+                )
             case "run":
                 return RunFileMethod(spec.name, spec.file or "", self._k, self.titles)
             case "unconstrained" | "trie" | "greedy":
@@ -92,9 +94,6 @@ class MethodMaker:
         from genret.retrieval.evaluation.methods.model_free_methods import LexicalIndex
 
         return LexicalIndex(self._retriever.index)
-
-    def _propose(self) -> Ask:
-        return partial(self._lexical.propose, k=self._k)
 
     def _check_evidence(self, spec: MethodSpec) -> None:
         """Refuse a method that needs evidence, or that would go without some that the index has."""
@@ -130,18 +129,7 @@ def timed_answers(
     ]
 
 
-DEFAULT_METHODS = (
-    "unconstrained",
-    "trie",
-    "disc:1",
-    "disc:2",
-    "disc:3",
-    "disc:4",
-    "beam:10",
-    "bm25-shortlist",
-    "bm25",
-)
-# Added where an index has evidence, and where that has vectors.
+# Added to the methods asked by default where an index has evidence, and where that has vectors.
 DEFAULT_EVIDENCE_METHODS = ("evidence", "shortlist", "auto")
 DEFAULT_VECTOR_METHODS = ("vectors",)
 DEFAULT_BM25_SHORTLIST = 50
