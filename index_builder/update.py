@@ -102,14 +102,8 @@ def update_index(
 
     The files are those that a build of the same entities would write, with the same ids and types of
     metadata. What the index has is not tokenised again. Rankings are kept while the kinds of evidence are the
-    same.
-
-    Args:
-        request: The changes.
-        tokenizer: The index's; None will do if nothing is added.
-        options: Reading options. Rendering, the limit on titles, the types of metadata and, unless the
-            request names another, the weight column are the index's own.
-        progress: Notified of every step.
+    same. Without a tokenizer nothing can be added. Of the options, the rendering, the limit on titles, the
+    types of metadata and, unless the request names another, the weight column are the index's own.
 
     Raises:
         IndexDirectoryError: there is no index, it is damaged or cannot be written, or (dry run) the temporary

@@ -52,12 +52,8 @@ def open_rows(
 ) -> RowReader:
     """Open a file and find out its format and columns.
 
-    Args:
-        path: File; "-" for standard input.
-        source_format: Format; "auto" looks at the content.
-        header_names: Names, one of which (in any case) makes a first line a header for "auto".
-        delimiter: Character between the cells of a CSV file; with it "auto" takes text for CSV. None: found
-            out.
+    "-" is standard input. The format "auto" looks at the content: one of `header_names` (in any case) makes a
+    first line a header, and with a `delimiter`, which is found out if it is None, text is CSV.
 
     Raises:
         InputError: there is no such format, or it has no delimiter.

@@ -273,16 +273,10 @@ def open_source(
     unescape_html: bool = False,
     sample: RowSample | None = None,
 ) -> TitleSource:
-    """Open a catalogue.
+    """Open a catalogue: files in the order in which they are read, or rows in memory.
 
-    Args:
-        paths: One file or several, in the order in which they are read; "-", once, is standard input. Or
-            rows in memory.
-        mapping: Meaning of their columns.
-        source_format: Format of all files; "auto" finds it out for each.
-        aliases: A second file of aliases.
-        unescape_html: Whether HTML entities in titles and aliases are resolved.
-        sample: The part of a large source that is to be read; None: all.
+    "-", once, is standard input. The format "auto" is found out for each file. Of a large source no more is
+    read than the `sample`.
 
     Raises:
         InputError: no file, standard input or one file twice, an unknown format.

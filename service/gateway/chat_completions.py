@@ -215,7 +215,8 @@ class _Completion(NamedTuple):
     @classmethod
     def of(cls, kind: _Kind, reply: Any, is_piece: bool) -> _Completion:
         scope = current_scope()
-        asked, written = (0 if scope is None else scope.prompt_tokens), _written(reply)
+        asked = 0 if scope is None else scope.prompt_tokens
+        written: int = reply.num_tokens if isinstance(reply, pb.AnswerResponse) else reply.num_nodes
         head = {
             "id": kind.prefix + ("" if scope is None else scope.request_id),
             "object": kind.piece if is_piece else kind.whole,
@@ -231,10 +232,6 @@ def _texts(reply: Any) -> list[str | None]:
     if isinstance(reply, pb.AnswerResponse):
         return [reply.json]
     return [candidate.title for candidate in reply.candidates] or [None]
-
-
-def _written(reply: Any) -> int:
-    return int(reply.num_tokens if isinstance(reply, pb.AnswerResponse) else reply.num_nodes)
 
 
 def _said(text: str | None) -> dict[str, Any]:

@@ -9,7 +9,6 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from google.protobuf.message import Message
@@ -107,8 +106,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 _HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
 
-@dataclass(frozen=True, slots=True)
-class Gate:
+class Gate(NamedTuple):
     """Checks that every request of the API passes, and the limits of its body.
 
     Without an authority everybody may call.

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from google.protobuf.message import Message
@@ -31,8 +30,7 @@ class MethodCall(NamedTuple):
     media_type: str = JSON_TYPE
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
+class Form(NamedTuple):
     """The bodies of an endpoint.
 
     `read` makes a call of a checked body, `write` the body of a reply to a request without one, `refuse` that

@@ -172,16 +172,9 @@ class Batcher:
         """Queue one request and wait for its answer.
 
         Cancelling the awaiting task takes a waiting request out of the queue, and stops a running one before
-        its next decode step.
-
-        Args:
-            batch_call: Call of a retriever that answers requests of this kind.
-            request: The request.
-            tokens: Its work, see `admission.estimate_tokens`.
-            cancel: Polled by decoding; has the request's deadline.
-            caller: Who asks, for the shares of clients and calls.
-            patience: Whether it waits for room, as requests of batches and streams do.
-            max_seconds: Time that it may take once it has begun.
+        its next decode step. `batch_call` is a retriever's for requests of this kind, `tokens` the work of
+        this one (`admission.estimate_tokens`). `cancel` has its deadline; it may take `max_seconds` once it
+        has begun.
 
         Raises:
             OverloadedError: too much is waiting already, the deadline cannot be met, or the device's memory

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from genret.decoding.params import MAX_BEAM_SIZE, MAX_DISC_BEAM_SIZE, MAX_DRAWS, MAX_SAMPLES
 from genret.retrieval.errors import GenretError, InputError
@@ -159,8 +158,7 @@ _LISTED = re.compile(
 _SWITCHES = {"shortlist": ("weight",), "auto": ("weight", "disc")}
 
 
-@dataclass(frozen=True, slots=True)
-class MethodSpec:
+class MethodSpec(NamedTuple):
     """One method with its settings."""
 
     name: str  # name as it was given
