@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from genret.retrieval.command_options import shown_option
+from genret.retrieval.command_options import described_option
 from genret.retrieval.defaults import default_encoder_dir, sample_catalogue, sample_queries, sample_ranking
 from genret.retrieval.errors import GenretError
 from genret.service.commands.render import FOLDED, table
@@ -49,15 +49,14 @@ _READY_TIMEOUT_S = 180.0
 
 
 @click.command("demo")
-@shown_option(
-    "--dir",
-    "folder",
-    type=click.Path(path_type=Path),
-    help="Keep the index here.",
+@described_option(
+    "--dir folder",
+    "Keep the index here.",
+    click.Path(path_type=Path),
     show_default="a temporary folder",
     envvar="GENRET_DEMO_DIR",
 )
-@shown_option("-k", "--k", default=3, help="Candidates shown per query.")
+@described_option("-k --k", "Candidates shown per query.", default=3)
 @click.argument("queries", nargs=-1)
 def demo_command(folder: Path | None, k: int, queries: tuple[str, ...]) -> None:
     """Build the sample index, start a server, answer QUERIES (or seven of ours) by auto and DISC, stop.

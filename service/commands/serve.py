@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from genret.retrieval.command_options import GroupedCommand, grouped, shown_option, together
+from genret.retrieval.command_options import GroupedCommand, described_option, grouped, together
 from genret.retrieval.errors import IndexNotFoundError, InputError
 from genret.retrieval.interruption import handled
 from genret.service.commands import usage_error
@@ -96,13 +96,12 @@ def _option(setting: Setting) -> Callable[[_F], _F]:
 def config_options(command: str, file_help: str, print_help: str) -> Callable[[_F], _F]:
     """Add --config (`file`) and --print-config to a command, which is named as in its variable."""
     return together(
-        shown_option(
-            "--config",
-            "file",
-            type=click.Path(path_type=Path),
+        described_option(
+            "--config file",
+            file_help,
+            click.Path(path_type=Path),
             metavar="FILE",
             envvar=f"GENRET_{command}_CONFIG",
-            help=file_help,
             show_default="none",
         ),
         click.option("--print-config", is_flag=True, help=print_help, show_envvar=True),
