@@ -402,8 +402,6 @@ class ArraySpill:
 
 
 class _Merge:
-    """State of a merge."""
-
     def __init__(self, runs: Sequence[Run], sources: RunSources, spec: VersionSpec, work: Path) -> None:
         self._runs = runs
         self._sources = sources
