@@ -144,13 +144,8 @@ def build_index(
     """Build an index and make it the live version of `options.out`.
 
     An interrupted build continues after its last finished shard if sources, options, tokenizer and libraries
-    are the same.
-
-    Args:
-        sources: One titles file or several; "-" for standard input. Or rows in memory.
-        tokenizer: Tokenizer of the model that will write the titles.
-        options: The build options.
-        progress: Notified of every step.
+    are the same. The source "-" is standard input; the tokenizer is that of the model that will write the
+    titles.
 
     Raises:
         SourceError: a source cannot be used, there are more bad rows than allowed, or all weights are 0.

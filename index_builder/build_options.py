@@ -42,21 +42,17 @@ _CONFIG_FILE = "config.json"
 
 @dataclass(frozen=True, slots=True)
 class EvidenceOptions:
-    """Evidence by words and letters to make; names are always part of it.
+    """Evidence by words and letters to make; names are always part of it."""
 
-    Attributes:
-        columns: Metadata columns whose values are texts of an entity; None: the string column `description`
-            if there is one, or for an update the columns that the evidence had.
-        queries: Files of past queries.
-        ranking: File of rankings fitted to such a catalogue (`genret tune --out`); None: one is fitted to
-            queries made from the catalogue.
-        weigh_model: Checkpoint directory or hub id of a model that gets a ranking of its own, fitted to such
-            queries; `SHIPPED`: the default model; None: none.
-    """
-
+    # Metadata columns whose values are texts of an entity; None: the string column `description` if there is
+    # one, or for an update the columns that the evidence had
     columns: tuple[str, ...] | None = None
-    queries: tuple[QueryFile, ...] = ()
+    queries: tuple[QueryFile, ...] = ()  # files of past queries
+    # File of rankings fitted to such a catalogue (`genret tune --out`); None: one is fitted to queries made
+    # from the catalogue
     ranking: Path | None = None
+    # Checkpoint directory or hub id of a model that gets a ranking of its own, fitted to such queries;
+    # `SHIPPED`: the default model; None: none
     weigh_model: str | None = None
 
     @property
@@ -76,20 +72,15 @@ class EvidenceOptions:
 class EvidenceChange:
     """Changes that an update makes to names, texts and past queries, which else follow the entities.
 
-    Attributes:
-        wish: Evidence to make anew, together with the past queries of the index; None: none.
-        drop: Whether to drop all of it, with past queries and ranking.
-        queries: Files of past queries to add.
-        drop_queries: Whether to drop the past queries of the index.
-
     Raises:
         InputError: evidence is to be made and dropped, or queries are added to dropped evidence.
     """
 
+    # Evidence to make anew, together with the past queries of the index; None: none
     wish: EvidenceOptions | None = None
-    drop: bool = False
-    queries: tuple[QueryFile, ...] = ()
-    drop_queries: bool = False
+    drop: bool = False  # whether to drop all of it, with past queries and ranking
+    queries: tuple[QueryFile, ...] = ()  # files of past queries to add
+    drop_queries: bool = False  # whether to drop the past queries of the index
 
     def __post_init__(self) -> None:
         if self.drop and (self.wish is not None or self.queries):
@@ -141,20 +132,14 @@ class VectorBuildOptions:
 class VectorChange:
     """Changes that an update makes to vectors, which else follow the entities.
 
-    Attributes:
-        wish: Vectors to make anew; None: none.
-        drop: Whether to drop the vectors.
-        device: Device of the encoder that keeps the vectors in step.
-        encoder: New place of the model that made the vectors; None: unchanged.
-
     Raises:
         InputError: vectors are to be made and dropped, or `encoder` goes with either.
     """
 
-    wish: VectorBuildOptions | None = None
-    drop: bool = False
-    device: str = "cpu"
-    encoder: str | None = None
+    wish: VectorBuildOptions | None = None  # vectors to make anew; None: none
+    drop: bool = False  # whether to drop the vectors
+    device: str = "cpu"  # device of the encoder that keeps the vectors in step
+    encoder: str | None = None  # new place of the model that made the vectors; None: unchanged
 
     def __post_init__(self) -> None:
         if self.wish is not None and self.drop:
@@ -269,46 +254,29 @@ _SHARD_RECORDS = 1 << 20
 class BuildOptions:
     """Parameters of a build; an update takes its reading options from here.
 
-    Attributes:
-        out: Index directory.
-        format: Format of the sources; "auto" looks at their content.
-        mapping: Meaning of their columns.
-        aliases: A second file of aliases, or None.
-        unescape_html: Whether HTML entities in titles and aliases are resolved.
-        rendering: Form of titles behind the prompt.
-        prompt: Template that a model is weighed with; None: its default one.
-        max_bad_rows: Number of bad rows above which the build fails.
-        max_title_tokens: Limit on the tokens of a title, end token included; longer ones are bad rows.
-        rejects: File for the bad rows; None writes none.
-        keep_versions: Number of superseded versions to keep on disk.
-        memory_limit: Resident memory that the process may take, in bytes.
-        resume: Whether to continue an interrupted build.
-        evidence: Evidence by words and letters; None: none. An update takes it from its request.
-        vectors: Vectors; None: none. An update takes them from its request.
-        threads: Threads for making vectors; None: all cores that the process may use.
-        shard_records: Limit on the records of a shard. The index does not depend on it.
-
     Raises:
         InputError: a value is out of its range.
     """
 
-    out: Path
-    format: SourceFormat = "auto"
-    mapping: ColumnMapping = field(default_factory=ColumnMapping)
-    aliases: Path | None = None
-    unescape_html: bool = False
-    rendering: Rendering = field(default_factory=Rendering)
-    prompt: str | None = None
-    max_bad_rows: int = 0
+    out: Path  # index directory
+    format: SourceFormat = "auto"  # format of the sources; "auto" looks at their content
+    mapping: ColumnMapping = field(default_factory=ColumnMapping)  # meaning of their columns
+    aliases: Path | None = None  # a second file of aliases, or None
+    unescape_html: bool = False  # whether HTML entities in titles and aliases are resolved
+    rendering: Rendering = field(default_factory=Rendering)  # form of titles behind the prompt
+    prompt: str | None = None  # template that a model is weighed with; None: its default one
+    max_bad_rows: int = 0  # number of bad rows above which the build fails
+    # Limit on the tokens of a title, end token included; longer ones are bad rows
     max_title_tokens: int = 256
-    rejects: Path | None = None
-    keep_versions: int = 2
-    memory_limit: int = DEFAULT_MEMORY_LIMIT
-    resume: bool = True
+    rejects: Path | None = None  # file for the bad rows; None writes none
+    keep_versions: int = 2  # number of superseded versions to keep on disk
+    memory_limit: int = DEFAULT_MEMORY_LIMIT  # resident memory that the process may take, in bytes
+    resume: bool = True  # whether to continue an interrupted build
+    # Evidence by words and letters; None: none. An update takes it from its request
     evidence: EvidenceOptions | None = field(default_factory=EvidenceOptions)
-    vectors: VectorBuildOptions | None = None
-    threads: int | None = None
-    shard_records: int = _SHARD_RECORDS
+    vectors: VectorBuildOptions | None = None  # vectors; None: none. An update takes them from its request
+    threads: int | None = None  # threads for making vectors; None: all cores that the process may use
+    shard_records: int = _SHARD_RECORDS  # limit on the records of a shard. The index does not depend on it
 
     def __post_init__(self) -> None:
         least = {"max_bad_rows": 0, "max_title_tokens": 2, "keep_versions": 0, "shard_records": 1}

@@ -53,10 +53,10 @@ _update_option = partial(env_option, _UPDATE_ENV)
 
 @_build_option(
     "--tokenizer",
+    "Tokenizer of the model that will write the titles: a checkpoint directory, a tokenizer.json or a "
+    "hub id.",
     metavar="DIR_OR_ID",
     show_default="that of --weigh-model, else of the default model",
-    help="Tokenizer of the model that will write the titles: a checkpoint directory, a tokenizer.json or a "
-    "hub id.",
 )
 @prompt_option(
     "The template the index is for: it says how titles are rendered, as far as no --title-... does.",
@@ -64,58 +64,56 @@ _update_option = partial(env_option, _UPDATE_ENV)
 )
 @_build_option(
     "--title-context",
+    "Last text of the prompt; titles are tokenised after it.",
     show_default="the checkpoint's, else empty",
-    help="Last text of the prompt; titles are tokenised after it.",
 )
 @_build_option(
     "--title-prefix",
+    'Text in front of every title, such as " ".',
     show_default="the checkpoint's, else empty",
-    help='Text in front of every title, such as " ".',
 )
 @_build_option(
-    "--title-suffix",
-    show_default="the checkpoint's, else empty",
-    help='Text behind every title, such as ">".',
+    "--title-suffix", 'Text behind every title, such as ">".', show_default="the checkpoint's, else empty"
 )
 @_build_option(
     "--end-token",
+    "Token that closes every title: one of the vocabulary, or text that is one, such as \\n.",
     show_default="the prompt's, else the tokenizer's end-of-sequence token",
-    help="Token that closes every title: one of the vocabulary, or text that is one, such as \\n.",
 )
 @grouped("Catalogue files", source_flags(_BUILD_ENV))
 @grouped("Evidence and vectors", build_evidence_flags(_BUILD_ENV))
 @bad_row_options(_BUILD_ENV, fails="build", place="OUT")
 @_build_option(
     "--max-title-tokens",
-    type=click.IntRange(min=2),
-    default=256,
-    help="Titles of more tokens, end token included, are bad rows.",
+    "Titles of more tokens, end token included, are bad rows.",
+    click.IntRange(min=2),
+    256,
 )
 @keep_versions_option(_BUILD_ENV)
 @_build_option(
     "--no-resume",
+    "Begin anew, although an earlier build of the same input was cut short and could be taken up.",
     is_flag=True,
-    help="Begin anew, although an earlier build of the same input was cut short and could be taken up.",
 )
 @_build_option(
     "--dry-run",
+    "Build nothing, and say what a build would make: exactly, or of a large input by a sample.",
     is_flag=True,
-    help="Build nothing, and say what a build would make: exactly, or of a large input by a sample.",
 )
 @_build_option(
     "--sql",
+    "TITLES is a database, sqlite:///shop.db or postgresql://user@host/database, and the rows are the "
+    "result of this query; needs the extra `sql`.",
     metavar="QUERY",
     show_default="none",
-    help="TITLES is a database, sqlite:///shop.db or postgresql://user@host/database, and the rows are the "
-    "result of this query; needs the extra `sql`.",
 )
 @_build_option(
     "--sample",
-    type=row_count,
+    "Rows that a dry run reads, of an input of at least twice as many; 0 or all: every one, which "
+    "finds all bad rows.",
+    row_count,
     metavar="ROWS|all",
     show_default="10000 of more than 100,000 rows, or all with --rejects",
-    help="Rows that a dry run reads, of an input of at least twice as many; 0 or all: every one, which "
-    "finds all bad rows.",
 )
 @threads_option(_BUILD_ENV)
 def build_wish(
@@ -156,23 +154,15 @@ def build_wish(
 
 @dataclass(frozen=True, slots=True)
 class BuildWish:
-    """A build as its options say it, before a tokenizer is loaded.
+    """A build as its options say it, before a tokenizer is loaded."""
 
-    Attributes:
-        options: Options without a place and a rendering.
-        tokenizer: Place of the tokenizer; None: that of the model to weigh, else of the default model.
-        overrides: Parts of the rendering of titles, by name, that go before those of the prompt.
-        dry_run: Whether nothing is to be built.
-        sample: Rows that a dry run reads, as `plan_build` has it.
-        sql: Query whose result is the source; None: the sources are files or rows.
-    """
-
-    options: BuildOptions
+    options: BuildOptions  # options without a place and a rendering
+    # Place of the tokenizer; None: that of the model to weigh, else of the default model
     tokenizer: str | None
-    overrides: dict[str, str]
-    dry_run: bool
-    sample: int | None
-    sql: str | None
+    overrides: dict[str, str]  # parts of the rendering of titles, by name, that go before those of the prompt
+    dry_run: bool  # whether nothing is to be built
+    sample: int | None  # rows that a dry run reads, as `plan_build` has it
+    sql: str | None  # query whose result is the source; None: the sources are files or rows
 
     def run(
         self, sources: Sources, out: Path, progress: StepProgress, warn: Callable[[str], None]
@@ -212,9 +202,9 @@ class BuildWish:
 @click.argument("titles", metavar="TITLES...", nargs=-1, required=True, envvar=_BUILD_ENV + "TITLES")
 @_build_option(
     "--out",
-    type=click.Path(path_type=Path, file_okay=False),
+    "Index directory; an index that is there gets a new version.",
+    click.Path(path_type=Path, file_okay=False),
     show_default="the first of TITLES with its suffix replaced by .index",
-    help="Index directory; an index that is there gets a new version.",
 )
 @options_like(build_wish)
 @talk_options(_BUILD_ENV, has_threads=False)
@@ -264,40 +254,40 @@ def _rendering(tokenizer: TextTokenizer, prompt: str | None, given: dict[str, st
 @click.argument("index", type=click.Path(path_type=Path, file_okay=False))
 @_update_option(
     "--add",
-    type=source_path,
+    "A titles file, or its address. An entity whose id is there already replaces that one; without a "
+    "column of ids, titles are ids. May be given several times.",
+    source_path,
     multiple=True,
     metavar="FILE",
     show_default="none",
-    help="A titles file, or its address. An entity whose id is there already replaces that one; without a "
-    "column of ids, titles are ids. May be given several times.",
 )
 @_update_option(
     "--remove",
-    type=click.Path(path_type=Path, dir_okay=False),
+    "A file of ids to remove, one per line. May be given several times.",
+    click.Path(path_type=Path, dir_okay=False),
     multiple=True,
     metavar="FILE",
     show_default="none",
-    help="A file of ids to remove, one per line. May be given several times.",
 )
 @_update_option(
     "--remove-id",
+    "An id to remove. May be given several times.",
     multiple=True,
     metavar="ID",
     show_default="none",
-    help="An id to remove. May be given several times.",
 )
-@_update_option("--ignore-missing", is_flag=True, help="Ids to remove that are not there are no bad rows.")
+@_update_option("--ignore-missing", "Ids to remove that are not there are no bad rows.", is_flag=True)
 @_update_option(
     "--tokenizer",
+    "The tokenizer the index was built with. Needed for --add alone.",
     metavar="DIR_OR_ID",
     show_default="that of the default model of the index",
-    help="The tokenizer the index was built with. Needed for --add alone.",
 )
 @grouped("Catalogue files", source_flags(_UPDATE_ENV))
 @grouped("Evidence and vectors", update_evidence_flags(_UPDATE_ENV))
 @bad_row_options(_UPDATE_ENV, fails="update", place="INDEX")
 @keep_versions_option(_UPDATE_ENV)
-@_update_option("--dry-run", is_flag=True, help="Say what would change, and publish nothing.")
+@_update_option("--dry-run", "Say what would change, and publish nothing.", is_flag=True)
 @talk_options(_UPDATE_ENV)
 def update_command(
     index: Path,
@@ -308,14 +298,13 @@ def update_command(
     tokenizer: str | None,
     options: BuildOptions,
     evidence: tuple[EvidenceChange, VectorChange],
-    max_bad_rows: int,
     rejects: Path | None,
-    keep_versions: int,
     dry_run: bool,
     threads: int | None,
     as_json: bool,
     quiet: bool,
     debug: bool,
+    **limits: Any,
 ) -> None:
     """Add, replace and remove entities of an INDEX, or change its evidence, vectors or weights.
 
@@ -329,14 +318,8 @@ def update_command(
     with making_version(index, "genret update", dry_run, quiet, debug) as progress:
         weight = options.mapping.weight
         request = UpdateRequest(add, remove, remove_id, ignore_missing, dry_run, vectors, weight, fields)
-        options = replace(
-            options,
-            out=index,
-            max_bad_rows=max_bad_rows,
-            rejects=rejects_file(rejects, index, dry_run),
-            keep_versions=keep_versions,
-            threads=threads,
-        )
+        rejects = rejects_file(rejects, index, dry_run)
+        options = replace(options, out=index, rejects=rejects, threads=threads, **limits)
         loaded = None
         if add:
             loaded = tokenizer_of(index) if tokenizer is None else TextTokenizer.load(tokenizer)

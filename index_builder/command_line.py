@@ -16,7 +16,7 @@ import click
 from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from genret.index_builder.publish import work_root
-from genret.retrieval.command_options import together
+from genret.retrieval.command_options import described_option, together
 from genret.retrieval.compatibility import default_model_of
 from genret.retrieval.defaults import default_model, missing_weights, small_model_dir
 from genret.retrieval.errors import GenretError, InputError
@@ -34,10 +34,12 @@ if TYPE_CHECKING:
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def env_option(prefix: str, *names: str, **settings: Any) -> Callable[[_F], _F]:
-    """Return an option with a variable named after it: GENRET_BUILD_OUT for "GENRET_BUILD_" and --out."""
-    variable = prefix + names[0].removeprefix("--").upper().replace("-", "_")
-    return click.option(*names, envvar=variable, show_envvar=True, **settings)
+def env_option(
+    prefix: str, names: str, help: str, type: Any = None, default: Any = None, **settings: Any
+) -> Callable[[_F], _F]:
+    """Return a `described_option` with a variable: GENRET_BUILD_OUT for "GENRET_BUILD_" and --out."""
+    variable = prefix + names.split()[0].removeprefix("--").upper().replace("-", "_")
+    return described_option(names, help, type, default, envvar=variable, **settings)
 
 
 def option_group(
@@ -72,15 +74,15 @@ def bad_row_options(prefix: str, fails: str, place: str) -> Callable[[_F], _F]:
     return together(
         option(
             "--max-bad-rows",
-            type=click.IntRange(min=0),
-            default=0,
-            help=f"Leave out up to this many bad rows; more fail the {fails}.",
+            f"Leave out up to this many bad rows; more fail the {fails}.",
+            click.IntRange(min=0),
+            0,
         ),
         option(
             "--rejects",
-            type=click.Path(path_type=Path, dir_okay=False),
+            "Where bad rows are written, if there are any; by a dry run, only when given.",
+            click.Path(path_type=Path, dir_okay=False),
             show_default=f"{place}.rejects.tsv",
-            help="Where bad rows are written, if there are any; by a dry run, only when given.",
         ),
     )
 
@@ -90,9 +92,9 @@ def keep_versions_option(prefix: str) -> Callable[[_F], _F]:
     return env_option(
         prefix,
         "--keep-versions",
-        type=click.IntRange(min=0),
-        default=2,
-        help="Superseded versions to keep beside the live one.",
+        "Superseded versions to keep beside the live one.",
+        click.IntRange(min=0),
+        2,
     )
 
 
@@ -110,11 +112,7 @@ def options_like(table: Callable[..., Any]) -> Callable[[_F], _F]:
 def threads_option(prefix: str) -> Callable[[_F], _F]:
     """Return a decorator that adds `threads`."""
     return env_option(
-        prefix,
-        "--threads",
-        type=click.IntRange(min=1),
-        show_default="all cores",
-        help="Threads of the tokenizer.",
+        prefix, "--threads", "Threads of the tokenizer.", click.IntRange(min=1), show_default="all cores"
     )
 
 
@@ -123,9 +121,9 @@ def talk_options(prefix: str, has_threads: bool = True) -> Callable[[_F], _F]:
     option = functools.partial(env_option, prefix)
     return together(
         *((threads_option(prefix),) if has_threads else ()),
-        option("--json", "as_json", is_flag=True, help="Summary as JSON."),
-        option("--quiet", is_flag=True, help="No progress and no summary."),
-        option("--debug", is_flag=True, help="Show tracebacks of errors."),
+        option("--json as_json", "Summary as JSON.", is_flag=True),
+        option("--quiet", "No progress and no summary.", is_flag=True),
+        option("--debug", "Show tracebacks of errors.", is_flag=True),
     )
 
 

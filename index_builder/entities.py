@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -47,8 +47,7 @@ _BYTES_PER_RECORD = 160
 _NAMED_AT_ONCE = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
-class _Namesakes:
+class _Namesakes(NamedTuple):
     """n records that share their key with another one, ordered by key, then by the source."""
 
     place: IntArray  # number among the entities of all shards
@@ -249,7 +248,8 @@ def survey(runs: Sequence[Run], metadata: Sequence[MetadataColumn]) -> EntitySur
                 has_ids = bool(pc.any(pc.not_equal(table.column(ENTITY_ID), table.column(TITLE))).as_py())
             has_aliases = has_aliases or len(pc.list_flatten(table.column(ALIASES))) > 0
             for name, values in list(seen.items()):
-                united = _unite(values, table.column(name))
+                others = table.column(name).unique().drop_null().cast(pa.string())
+                united = pa.concat_arrays([values, others]).unique()
                 if len(united) > most:
                     del seen[name]
                 else:
@@ -285,11 +285,6 @@ def _kept(run: Run) -> Iterator[pa.Table]:
             yield run.entities(begin, end)
         elif keep.any():
             yield run.entities(begin, end).filter(pa.array(keep))
-
-
-def _unite(values: pa.Array, column: pa.ChunkedArray) -> pa.Array:
-    """Return the distinct values of both, without null."""
-    return pa.concat_arrays([values, column.unique().drop_null().cast(pa.string())]).unique()
 
 
 _ID_SCHEMA = pa.schema([pa.field(ENTITY_ID, pa.string())])

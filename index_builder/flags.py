@@ -82,87 +82,76 @@ def source_flags(prefix: str) -> Callable[[_F], Callable[..., Any]]:
         "options",
         _options,
         option(
-            "--format",
-            "source_format",
-            type=click.Choice(SOURCE_FORMATS),
-            default="auto",
-            help="csv: a header with `title`, optionally `entity_id` and `aliases`; further columns "
+            "--format source_format",
+            "csv: a header with `title`, optionally `entity_id` and `aliases`; further columns "
             "are metadata; fields may be quoted. tsv: the same with tabs, without quoting. jsonl: one "
             "object per line. parquet: a table. lines: one title per line. auto: what each file looks "
             "like. All may be compressed with gzip or Zstandard.",
+            click.Choice(SOURCE_FORMATS),
+            "auto",
         ),
         option(
             "--delimiter",
+            "Between the fields of CSV files, such as ; or \\t for a tab. With it, --format auto takes "
+            "text for CSV.",
             metavar="CHARACTER",
             show_default="what the first lines of each file show, among , ; | and tab",
-            help="Between the fields of CSV files, such as ; or \\t for a tab. With it, --format auto takes "
-            "text for CSV.",
         ),
-        option("--title-column", metavar="COLUMN", default=TITLE, help="Column of titles."),
+        option("--title-column", "Column of titles.", metavar="COLUMN", default=TITLE),
         option(
             "--id-column",
+            "Column of ids. Without any, an entity's id is its title.",
             metavar="COLUMN",
             default=ENTITY_ID,
-            help="Column of ids. Without any, an entity's id is its title.",
         ),
         option(
             "--aliases-column",
+            "Column of aliases: text, or a list in JSON Lines and Parquet.",
             metavar="COLUMN",
             default=ALIASES,
-            help="Column of aliases: text, or a list in JSON Lines and Parquet.",
         ),
-        option(
-            "--alias-separator",
-            default=ALIAS_SEPARATOR,
-            help="Between the aliases of one cell of text.",
-        ),
+        option("--alias-separator", "Between the aliases of one cell of text.", default=ALIAS_SEPARATOR),
         option(
             "--metadata",
+            "A column to keep as metadata, which comes back with answers and can be filtered by; "
+            "may be given several times.",
             metavar="COLUMN",
             multiple=True,
             show_default="all further columns",
-            help="A column to keep as metadata, which comes back with answers and can be filtered by; "
-            "may be given several times.",
         ),
-        option("--no-metadata", is_flag=True, help="Keep no metadata."),
+        option("--no-metadata", "Keep no metadata.", is_flag=True),
         option(
-            "--type",
-            "types",
-            type=typed_column,
+            "--type types",
+            "Type of a metadata column: string, int, float or bool; may be given several times. "
+            "Rows with other values are bad rows.",
+            typed_column,
             metavar="COLUMN=TYPE",
             multiple=True,
             show_default="what the values are",
-            help="Type of a metadata column: string, int, float or bool; may be given several times. "
-            "Rows with other values are bad rows.",
         ),
         option(
             "--weight-column",
+            "A column of numbers >= 0 that says how often people mean each entity, such as a "
+            "population or page views. It is kept as metadata; where it is empty the weight is 1.",
             metavar="COLUMN",
             show_default="no weights; for an update those of the index",
-            help="A column of numbers >= 0 that says how often people mean each entity, such as a "
-            "population or page views. It is kept as metadata; where it is empty the weight is 1.",
         ),
         option(
-            "--aliases",
-            "alias_file",
-            type=source_path,
+            "--aliases alias_file",
+            "A second file of aliases, one a row, with the columns `alias` and `entity_id` or "
+            "`title`; it is held in memory.",
+            source_path,
             metavar="FILE",
             show_default="none",
-            help="A second file of aliases, one a row, with the columns `alias` and `entity_id` or "
-            "`title`; it is held in memory.",
         ),
-        option(
-            "--unescape-html",
-            is_flag=True,
-            help="Resolve HTML entities such as &amp; in titles and aliases.",
-        ),
+        option("--unescape-html", "Resolve HTML entities such as &amp; in titles and aliases.", is_flag=True),
         option(
             "--memory-limit",
-            type=byte_size,
-            metavar="SIZE",
-            default=f"{DEFAULT_MEMORY_LIMIT // MIB // 1024}GiB",
-            help="Memory to keep to, from 512MiB, which do for millions of titles. The index is "
+            "Memory to keep to, from 512MiB, which do for millions of titles. The index is "
             "the same whatever the limit.",
+            byte_size,
+            f"{DEFAULT_MEMORY_LIMIT // MIB // 1024}GiB",
+            metavar="SIZE",
         ),
     )
 
@@ -234,16 +223,16 @@ def build_evidence_flags(prefix: str) -> Callable[[_F], Callable[..., Any]]:
     }
     ranking = option(
         "--ranking",
-        type=click.Path(path_type=Path, dir_okay=False),
+        "Rankings fitted to such a catalogue before, as `genret tune --out` writes them.",
+        click.Path(path_type=Path, dir_okay=False),
         show_default="one is fitted to queries made from the catalogue",
-        help="Rankings fitted to such a catalogue before, as `genret tune --out` writes them.",
     )
     weigh_model = option(
         "--weigh-model",
+        "Weigh a model against the evidence, by queries made from the catalogue; a checkpoint "
+        f"directory, a hub id or `{SHIPPED}`. Takes minutes, nearly all of them the model's.",
         metavar="DIR_OR_ID",
         show_default="none: a model counts little until `genret tune` weighs it",
-        help="Weigh a model against the evidence, by queries made from the catalogue; a checkpoint "
-        f"directory, a hub id or `{SHIPPED}`. Takes minutes, nearly all of them the model's.",
     )
     shared = _shared_options(prefix, evidence, queries, method)
     return option_group("evidence", _wishes, *shared, ranking, weigh_model)
@@ -268,9 +257,9 @@ def update_evidence_flags(prefix: str) -> Callable[[_F], Callable[..., Any]]:
     }
     encoder = option(
         "--encoder",
+        "Where the model of the vectors lies that are kept in step.",
         metavar="DIR_OR_ID",
         show_default="where it was",
-        help="Where the model of the vectors lies that are kept in step.",
     )
     shared = _shared_options(prefix, evidence, queries, method)
     return option_group("evidence", _changes, *shared, encoder)
@@ -282,34 +271,29 @@ def _shared_options(
     """Return the options that both commands have, in the order of the help."""
     option = partial(env_option, prefix)
     return [
-        option("--evidence", "kinds", type=click.Choice([ALL, NONE]), **evidence),
+        option("--evidence kinds", type=click.Choice([ALL, NONE]), **evidence),
         option(
             "--evidence-columns",
+            "Metadata columns whose texts are evidence, in words, letters and vectors; an empty value: none.",
             metavar="COLUMN,…",
             show_default=f"{DESCRIPTION}, if there is such a column",
-            help="Metadata columns whose texts are evidence, in words, letters and vectors; an empty "
-            "value: none.",
         ),
         option("--queries", metavar="FILE[#SPLIT]", multiple=True, **queries),
-        option("--vectors", "method", metavar=_METHODS, **method),
+        option("--vectors method", metavar=_METHODS, **method),
         option(
             "--vector-index",
+            "How faiss keeps the vectors; auto: flat for fewer than 100,000, compressed above; "
+            "FACTORY: a string for its index factory.",
             metavar=f"{'|'.join(KIND_NAMES)}|FACTORY",
             show_default="auto",
-            help="How faiss keeps the vectors; auto: flat for fewer than 100,000, compressed above; "
-            "FACTORY: a string for its index factory.",
         ),
         option(
             "--vector-sample",
-            type=click.IntRange(min=1),
+            "Most vectors to train on.",
+            click.IntRange(min=1),
             show_default="what the kind needs",
-            help="Most vectors to train on.",
         ),
-        option(
-            "--vector-device",
-            show_default="cpu",
-            help="Where an encoder runs, such as cuda or auto.",
-        ),
+        option("--vector-device", "Where an encoder runs, such as cuda or auto.", show_default="cpu"),
     ]
 
 

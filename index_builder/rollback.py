@@ -94,11 +94,11 @@ _ENV = "GENRET_ROLLBACK_"
 @env_option(
     _ENV,
     "--to",
+    "Id of the version, or its first digits; `genret inspect` lists them.",
     metavar="VERSION",
     show_default="the one before the live one",
-    help="Id of the version, or its first digits; `genret inspect` lists them.",
 )
-@env_option(_ENV, "--json", "as_json", is_flag=True, help="As JSON.")
+@env_option(_ENV, "--json as_json", "As JSON.", is_flag=True)
 def rollback_command(index: Path, to: str | None, as_json: bool) -> None:
     """Make an earlier version of an INDEX live again, once its files have been checked.
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -43,8 +43,7 @@ from genret.retrieval.sources.records import Record
 IntArray = npt.NDArray[np.signedinteger]
 
 
-@dataclass(frozen=True, slots=True)
-class FormSlice:
+class FormSlice(NamedTuple):
     """F neighbouring forms of one run."""
 
     tokens: IntArray  # concatenated rows, ascending; equal rows may repeat; shape (total tokens,), unsigned

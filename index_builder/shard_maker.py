@@ -17,7 +17,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -155,8 +155,7 @@ def _combined(parts: Iterable[Sequence[Kinds]], count: int) -> list[Kinds]:
 _AHEAD = 2
 
 
-@dataclass(frozen=True, slots=True)
-class _ParsedBatch:
+class _ParsedBatch(NamedTuple):
     """A batch of a source (None at the end) with the bad rows since the one before."""
 
     batch: SourceBatch | None

@@ -102,14 +102,8 @@ def update_index(
 
     The files are those that a build of the same entities would write, with the same ids and types of
     metadata. What the index has is not tokenised again. Rankings are kept while the kinds of evidence are the
-    same.
-
-    Args:
-        request: The changes.
-        tokenizer: The index's; None will do if nothing is added.
-        options: Reading options. Rendering, the limit on titles, the types of metadata and, unless the
-            request names another, the weight column are the index's own.
-        progress: Notified of every step.
+    same. Without a tokenizer nothing can be added. Of the options, the rendering, the limit on titles, the
+    types of metadata and, unless the request names another, the weight column are the index's own.
 
     Raises:
         IndexDirectoryError: there is no index, it is damaged or cannot be written, or (dry run) the temporary
@@ -275,27 +269,18 @@ OUTCOME = "nothing was updated"
 class UpdateRequest:
     """The changes that an update is to make.
 
-    Attributes:
-        add: Files of entities; one whose id exists is replaced.
-        remove: Files of ids, one per line.
-        remove_ids: Further ids.
-        ignore_missing: Whether unknown ids to remove are accepted instead of counting as bad rows.
-        dry_run: Whether only to report the changes.
-        vectors: Changes of the vectors.
-        weight_column: New weight column, a metadata column of the index; None: unchanged.
-        evidence: Changes of names, texts and past queries.
-
     Raises:
         InputError: nothing is to be changed, or an id is not valid Unicode.
     """
 
-    add: tuple[str | Path, ...] = ()
-    remove: tuple[str | Path, ...] = ()
-    remove_ids: tuple[str, ...] = ()
-    ignore_missing: bool = False
-    dry_run: bool = False
-    vectors: VectorChange = field(default_factory=VectorChange)
-    weight_column: str | None = None
+    add: tuple[str | Path, ...] = ()  # files of entities; one whose id exists is replaced
+    remove: tuple[str | Path, ...] = ()  # files of ids, one per line
+    remove_ids: tuple[str, ...] = ()  # further ids
+    ignore_missing: bool = False  # whether unknown ids to remove are accepted instead of counting as bad rows
+    dry_run: bool = False  # whether only to report the changes
+    vectors: VectorChange = field(default_factory=VectorChange)  # changes of the vectors
+    weight_column: str | None = None  # new weight column, a metadata column of the index; None: unchanged
+    # Changes of names, texts and past queries
     evidence: EvidenceChange = field(default_factory=EvidenceChange)
 
     def __post_init__(self) -> None:

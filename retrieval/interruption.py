@@ -11,11 +11,11 @@ from types import FrameType
 INTERRUPTED = 130  # exit code of a command that was stopped by the user: 128 + SIGINT
 
 
-_Handler = Callable[[int, FrameType | None], object]
+_Handler = Callable[[int, FrameType | None], object] | signal.Handlers
 
 
 @contextmanager
-def _handled(handler: _Handler, *numbers: signal.Signals) -> Iterator[None]:
+def handled(handler: _Handler, *numbers: signal.Signals) -> Iterator[None]:
     """Give signals a handler in the block. Does nothing outside the main thread, which alone may set one."""
     held = []
     if threading.current_thread() is threading.main_thread():
@@ -32,7 +32,7 @@ def _handled(handler: _Handler, *numbers: signal.Signals) -> Iterator[None]:
 @contextmanager
 def sigterm_as_interrupt() -> Iterator[None]:
     """Let SIGTERM raise KeyboardInterrupt in the block. Does nothing outside the main thread."""
-    with _handled(signal.default_int_handler, signal.SIGTERM):
+    with handled(signal.default_int_handler, signal.SIGTERM):
         yield
 
 
@@ -51,7 +51,7 @@ def surely_interrupted() -> Iterator[None]:
         came = True
         signal.default_int_handler(number, frame)
 
-    with _handled(interrupt, signal.SIGINT, signal.SIGTERM):
+    with handled(interrupt, signal.SIGINT, signal.SIGTERM):
         try:
             yield
         except Exception as error:
@@ -71,7 +71,7 @@ def uninterrupted() -> Iterator[None]:
     """
     came: list[int] = []
     try:
-        with _handled(lambda number, _: came.append(number), signal.SIGINT, signal.SIGTERM):
+        with handled(lambda number, _: came.append(number), signal.SIGINT, signal.SIGTERM):
             yield
     finally:
         for delivered in dict.fromkeys(came):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import Enum
@@ -22,6 +22,7 @@ REQUEST_ID_KEY = "x-request-id"
 PRIORITY_KEY = "x-request-priority"
 # A client that gives up at its deadline says so a little before the server's own clock.
 DEADLINE_SLACK_S = 0.05
+_MOST_QUERIES = 10
 _CLIENT_ID = re.compile(r"[A-Za-z0-9._:/-]{1,128}")
 
 
@@ -79,10 +80,10 @@ class CallScope:
     """State of a call while it runs.
 
     `method` is its label in metrics, `peer` the client's address without port, `priority` what the client has
-    sent, unchecked. `index` and `version` are
-    empty before an answer, or with several indexes. `begun` and `answered` (when the last answer came from a
-    device) are `time.monotonic()`, seconds; `num_answers` counts answers from devices, `prompt_tokens` the
-    tokens of prompts.
+    sent, unchecked. `index` and `version` are empty before an answer, or with several indexes. `begun` and
+    `answered` (when the last answer came from a device) are `time.monotonic()`, seconds; `num_answers` counts
+    answers from devices, `prompt_tokens` the tokens of prompts. `code` is the name of its gRPC status, None
+    for OK unless the call raises; `queries` are the first texts of all that were noted.
     """
 
     request_id: str
@@ -96,6 +97,19 @@ class CallScope:
     num_answers: int = 0
     prompt_tokens: int = 0
     span: CallSpan | None = None
+    code: str | None = None
+    num_queries: int = 0
+    queries: list[str] = field(default_factory=list)
+
+    def note_queries(self, queries: Sequence[str]) -> None:
+        """Note the texts of the call's queries."""
+        self.num_queries += len(queries)
+        self.queries += queries[: _MOST_QUERIES - len(self.queries)]
+
+    def note_index(self, name: str, version: str) -> None:
+        """Note the index that answered; an empty name is unknown."""
+        if name:
+            self.index, self.version = name, version
 
 
 _CURRENT: ContextVar[CallScope | None] = ContextVar("genret_call", default=None)

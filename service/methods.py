@@ -332,7 +332,7 @@ class Answers:
     ) -> index_pb.ReloadIndexResponse:
         """Serve the live version of an index; when the call's deadline ends the wait, the reload goes on."""
         done = await self._reloader.reload(message.name, message.force)
-        index = self._index(done.description)
+        index = self._index(done.index)
         reply: index_pb.ReloadIndexResponse = to_proto(done, index_pb.ReloadIndexResponse, index=index)
         return reply
 

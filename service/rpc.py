@@ -40,7 +40,7 @@ from genret.service.errors import (
 )
 from genret.service.methods import METHODS, Method, Methods
 from genret.service.observability.metrics import UNKNOWN_METHOD, CallMetrics
-from genret.service.observability.observations import CallObserver, ObservedCall
+from genret.service.observability.observations import CallObserver
 from genret.service.observability.tracing import Tracing
 from genret.service.security.authority import Authority, enter_as
 from genret.service.security.bearer_tokens import METHOD_SCOPES, Scope
@@ -156,8 +156,8 @@ class ObservationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc] 
         except Exception as error:
             handler = _failing(error)
         if handler is None:
-            with self._observer.observe(scope, full_method, headers, "grpc") as call:
-                call.code = grpc.StatusCode.UNIMPLEMENTED.name
+            with self._observer.observe(scope, full_method, headers, "grpc"):
+                scope.code = grpc.StatusCode.UNIMPLEMENTED.name
             return None
         kind = _kind(handler)
         behaviour = getattr(handler, kind)
@@ -166,21 +166,21 @@ class ObservationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc] 
             peer = str(context.peer())
             scope.peer = host_of(peer)
             observing = self._observer.observe(scope, full_method, headers, "grpc")
-            with self._open_calls.running(peer), observing as call:
-                take = partial(self._taken, call)
+            with self._open_calls.running(peer), observing:
+                take = partial(self._taken, scope)
                 answering = _answered(behaviour, request, context, kind.startswith("stream_"), take)
-                return await _ended(answering, context, call)
+                return await _ended(answering, context, scope)
 
         parse = handler.request_deserializer
         tolerant = None if parse is None else _tolerant(parse, path)
         return handler._replace(request_deserializer=tolerant, **{kind: observed})
 
-    def _taken(self, call: ObservedCall, request: Any) -> Any:
+    def _taken(self, scope: CallScope, request: Any) -> Any:
         """Return a request after noting its queries; raises the error of one that did not parse."""
         if isinstance(request, GenretError):
             raise request
         if self._observer.wants_queries:
-            call.note_queries(queries_of(request))
+            scope.note_queries(queries_of(request))
         return request
 
 
@@ -239,23 +239,23 @@ async def _answered(
     return None
 
 
-async def _ended(running: Awaitable[Any], context: Any, call: ObservedCall) -> Any:
+async def _ended(running: Awaitable[Any], context: Any, scope: CallScope) -> Any:
     """Return the result of a call's behaviour, and note the status it ends with."""
     try:
         response = await running
     except asyncio.CancelledError:
         remaining = context.time_remaining()
         late = remaining is not None and remaining <= DEADLINE_SLACK_S
-        call.code = (grpc.StatusCode.DEADLINE_EXCEEDED if late else grpc.StatusCode.CANCELLED).name
+        scope.code = (grpc.StatusCode.DEADLINE_EXCEEDED if late else grpc.StatusCode.CANCELLED).name
         raise
     except grpc.aio.AbortError:
-        call.code = _code_name(context)
+        scope.code = _code_name(context)
         raise
     except Exception as error:
-        call.code = failure_of(error, "").code.name
-        await refuse(context, error, call.scope.request_id)
-    call.code = _code_name(context)
-    call.note_index(*index_of(response))
+        scope.code = failure_of(error, "").code.name
+        await refuse(context, error, scope.request_id)
+    scope.code = _code_name(context)
+    scope.note_index(*index_of(response))
     return response
 
 

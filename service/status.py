@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from grpc import StatusCode
 
@@ -59,8 +58,7 @@ _ENGINE_RETRY_SECONDS = 2.0
 _UNREADABLE = "the index cannot be read"
 
 
-@dataclass(frozen=True, slots=True)
-class Detail:
+class Detail(NamedTuple):
     """A detail of an error: the name of its message in google.rpc, and its fields as protobuf takes them."""
 
     message: str
@@ -91,8 +89,7 @@ def _retry_after(seconds: float) -> Detail:
     return Detail("RetryInfo", {"retry_delay": {"seconds": whole, "nanos": nanos}})
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(NamedTuple):
     """The status that a failed request gets."""
 
     code: StatusCode
@@ -108,8 +105,7 @@ class FailedInEngineError(ServiceError):
         self.failure = failure
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One row of the table: an error with its code, details and message."""
 
     error: type[Exception]

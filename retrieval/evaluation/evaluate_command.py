@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from genret.retrieval.evaluation.evaluation import Evaluated, EvaluationPlan
 
 _COUNT = click.IntRange(min=1)
-_DEFAULT_METHODS = "unconstrained trie disc:1 disc:2 disc:3 disc:4 beam:10 bm25-shortlist bm25"
+DEFAULT_METHODS = "unconstrained trie disc:1 disc:2 disc:3 disc:4 beam:10 bm25-shortlist bm25"
 
 
 @click.command("evaluate", cls=GroupedCommand)
@@ -45,7 +45,7 @@ _DEFAULT_METHODS = "unconstrained trie disc:1 disc:2 disc:3 disc:4 beam:10 bm25-
     multiple=True,
     metavar="METHOD",
     envvar="GENRET_EVALUATE_METHOD",
-    show_default=f"{_DEFAULT_METHODS}; with evidence in the index also evidence shortlist auto, and with "
+    show_default=f"{DEFAULT_METHODS}; with evidence in the index also evidence shortlist auto, and with "
     "vectors also vectors",
 )
 @_option("-k --k k", "Entities asked for per query.", click.IntRange(1, 1000), 10)
@@ -162,7 +162,6 @@ def evaluate_command(
 def _default_methods(index_path: str) -> tuple[str, ...]:
     from genret.retrieval.evaluation.methods.evaluated_method import (
         DEFAULT_EVIDENCE_METHODS,
-        DEFAULT_METHODS,
         DEFAULT_VECTOR_METHODS,
     )
     from genret.retrieval.index.manifest import OLD_VECTOR_METHODS
@@ -171,7 +170,7 @@ def _default_methods(index_path: str) -> tuple[str, ...]:
     with Index.open(index_path, verify_digests=False) as index:
         has_vectors = index.vectors is not None and index.vectors.method not in OLD_VECTOR_METHODS
         return (
-            *DEFAULT_METHODS,
+            *DEFAULT_METHODS.split(),
             *(DEFAULT_EVIDENCE_METHODS if index.evidence is not None or has_vectors else ()),
             *(DEFAULT_VECTOR_METHODS if has_vectors else ()),
         )

@@ -23,9 +23,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -149,8 +148,7 @@ _KNOWN = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class MetricValues:
+class MetricValues(NamedTuple):
     """One metric of one run."""
 
     name: str  # "nDCG@10", "Rprec(KILT)", "F1(InKB)", "NO_MATCH", ..

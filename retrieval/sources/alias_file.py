@@ -86,7 +86,7 @@ class AliasFile:
 
     def join(self, records: Sequence[Record]) -> list[Record]:
         """Return the records with their aliases from this file behind their own, in the order of the file."""
-        keys = [self._key(record) for record in records]
+        keys = [r.entity_id if self.by_id and r.entity_id is not None else r.title for r in records]
         hashes = np.fromiter(map(key_hash, keys), dtype=np.uint64, count=len(keys))
         begin = np.searchsorted(self._hashes, hashes, side="left")
         end = np.searchsorted(self._hashes, hashes, side="right")
@@ -123,9 +123,6 @@ class AliasFile:
             detail = f"{ENTITY_ID if self.by_id else TITLE} {self._keys[number].as_py()!r}"
             alias = self._aliases[number].as_py()
             rejects.add(int(self._lines[number]), RejectReason.UNKNOWN_ENTITY, alias, detail, file)
-
-    def _key(self, record: Record) -> str:
-        return record.title if not self.by_id or record.entity_id is None else record.entity_id
 
     def _pairs(
         self, chunks: Iterator[RowChunk], count: int, key: int, alias: int

@@ -163,9 +163,7 @@ def plan_columns(
 ) -> tuple[Columns, tuple[Layout, ...]]:
     """Return the metadata columns of a source, and the layout of each file.
 
-    Args:
-        headers: Name of each file, and the names of its columns.
-        mapping: Meaning of the columns, as the user says.
+    `headers` are the name of each file, and the names of its columns.
 
     Raises:
         SourceError: a named or required column is missing, or a metadata column has a reserved name.

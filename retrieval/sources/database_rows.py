@@ -34,12 +34,8 @@ def is_database(address: object) -> bool:
 def query_result(address: str, sql: str, folder: Path, progress: StepProgress) -> RemotePath:
     """Ask a database and return the file of the rows; no more than a batch of them is held.
 
-    Args:
-        address: `sqlite:///shop.db` (`sqlite:////data/shop.db` from the root) or
-            `postgresql://user@host/database`, with or without a password.
-        sql: The query; its columns are those of the source.
-        folder: Folder of the file.
-        progress: Notified of the rows.
+    The address is `sqlite:///shop.db` (`sqlite:////data/shop.db` from the root) or
+    `postgresql://user@host/database`, with or without a password. The file lies in `folder`.
 
     Raises:
         MissingExtraError: the driver is not installed.

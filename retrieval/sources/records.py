@@ -93,20 +93,13 @@ class Reject:
 
 @dataclass(slots=True)
 class Rejects:
-    """All bad rows of a source.
+    """All bad rows of a source."""
 
-    Args:
-        source: Name of the source, for messages.
-        limit: Most bad rows that are allowed.
-        files: Names of its files by number; bad rows name theirs if there are several.
-        unit: Unit in which rows of the first file are counted: "line", or "row" for rows in memory.
-    """
-
-    source: str
-    limit: int
+    source: str  # name of the source, for messages
+    limit: int  # most bad rows that are allowed
     rows: list[Reject] = field(default_factory=list)
-    files: tuple[str, ...] = ()
-    unit: str = "line"
+    files: tuple[str, ...] = ()  # names of its files by number; bad rows name theirs if there are several
+    unit: str = "line"  # unit in which rows of the first file are counted; "row" for rows in memory
 
     def add(
         self, line: int, reason: RejectReason, text: str | bytes, detail: str = "", file: int = 0
@@ -130,10 +123,7 @@ class Rejects:
         return dict(Counter(str(row.reason) for row in self.rows).most_common())
 
     def check(self, outcome: str = "nothing was built") -> None:
-        """Fail if there are too many.
-
-        Args:
-            outcome: Consequence, for the message.
+        """Fail if there are too many; `outcome` says in the message what came of them.
 
         Raises:
             SourceError: the text says how many of what, where, and how to allow them.

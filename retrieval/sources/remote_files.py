@@ -44,15 +44,10 @@ _TRIES = 4  # in a row that bring nothing
 
 
 class RemotePath(PosixPath):
-    """A path that messages and manifests call by an address, without its credentials and its query.
+    """A path that messages and manifests call by an address, without its credentials and its query."""
 
-    Attributes:
-        address: The address as it was given; "" if that is the path itself.
-        name_shown: Its name in messages.
-    """
-
-    address = ""
-    name_shown = ""
+    address = ""  # the address as it was given; "" if that is the path itself
+    name_shown = ""  # its name in messages
 
     @classmethod
     def of(cls, address: str, copy: str | Path | None = None) -> RemotePath:

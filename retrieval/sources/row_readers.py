@@ -12,11 +12,10 @@ import math
 import os
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NoReturn, Protocol, get_args
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, NoReturn, Protocol, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -53,12 +52,8 @@ def open_rows(
 ) -> RowReader:
     """Open a file and find out its format and columns.
 
-    Args:
-        path: File; "-" for standard input.
-        source_format: Format; "auto" looks at the content.
-        header_names: Names, one of which (in any case) makes a first line a header for "auto".
-        delimiter: Character between the cells of a CSV file; with it "auto" takes text for CSV. None: found
-            out.
+    "-" is standard input. The format "auto" looks at the content: one of `header_names` (in any case) makes a
+    first line a header, and with a `delimiter`, which is found out if it is None, text is CSV.
 
     Raises:
         InputError: there is no such format, or it has no delimiter.
@@ -284,8 +279,7 @@ _CSV_HEAD_RECORDS = 100
 _TRIED_RECORDS = 8  # that must have all fields, before a place in the midst of a file is one where they begin
 
 
-@dataclass(frozen=True, slots=True)
-class _CsvForm:
+class _CsvForm(NamedTuple):
     """How a CSV file seems to be written, by its first records."""
 
     delimiter: str

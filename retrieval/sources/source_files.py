@@ -15,10 +15,9 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias, cast
+from typing import Any, BinaryIO, NamedTuple, TypeAlias, cast
 
 import pyarrow as pa
 import xxhash
@@ -86,11 +85,8 @@ class CountedFile:
 class ByteStream:
     """Decompressed content of a file, or of standard input for "-", once from front to back.
 
-    Args:
-        path: Path of the file.
-        digests: Whether the file is digested as it is read, even if it could be read again.
-        may_be_empty: Whether a file may be empty.
-        any_content: Whether content of another known format is let through.
+    With `digests` it is digested as it is read, even if it could be read again; with `any_content` content of
+    another known format is let through.
 
     Raises:
         SourceError: it is missing, a directory, unreadable, empty or of an unsupported format.
@@ -148,12 +144,9 @@ class ByteStream:
         """Let `blocks` yield some stretches of a regular file in place of all of it.
 
         What is compressed is unpacked as a whole, and at most one stretch of each block of it is kept.
-
-        Args:
-            places: Beginnings of the stretches, ascending, as shares of the file.
-            size: Bytes of content of each, about.
-            cut: Function that returns, of content that begins and ends anywhere, the whole records that begin
-                in so many of its first bytes. So none is likelier to be among them because it is long.
+        Stretches begin at `places`, ascending shares of the file, and have about `size` bytes of content.
+        `cut` returns, of content that begins and ends anywhere, the whole records that begin in so many of
+        its first bytes. So none is likelier to be among them because it is long.
         """
         self.peek(1)
         peeked = chain([b"".join(self._peeked)], self._blocks)
@@ -402,8 +395,7 @@ def _too_long(stream: ByteStream, line: int) -> SourceError:
     return SourceError(f"{stream.name}: line {line} is longer than {MAX_LINE_BYTES} bytes")
 
 
-@dataclass(frozen=True, slots=True)
-class FileState:
+class FileState(NamedTuple):
     """Size and time of the last change of a file, which show that it has been written to."""
 
     bytes: int

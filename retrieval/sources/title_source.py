@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -29,8 +28,7 @@ from genret.retrieval.sources.source_files import (
 _STRETCHES = 40
 
 
-@dataclass(frozen=True, slots=True)
-class RowSample:
+class RowSample(NamedTuple):
     """A wish to read only stretches, spread over all files, of about so many rows in all.
 
     Sources of at most `least` rows, pipes and rows in memory are read whole.
@@ -275,16 +273,10 @@ def open_source(
     unescape_html: bool = False,
     sample: RowSample | None = None,
 ) -> TitleSource:
-    """Open a catalogue.
+    """Open a catalogue: files in the order in which they are read, or rows in memory.
 
-    Args:
-        paths: One file or several, in the order in which they are read; "-", once, is standard input. Or
-            rows in memory.
-        mapping: Meaning of their columns.
-        source_format: Format of all files; "auto" finds it out for each.
-        aliases: A second file of aliases.
-        unescape_html: Whether HTML entities in titles and aliases are resolved.
-        sample: The part of a large source that is to be read; None: all.
+    "-", once, is standard input. The format "auto" is found out for each file. Of a large source no more is
+    read than the `sample`.
 
     Raises:
         InputError: no file, standard input or one file twice, an unknown format.

@@ -29,14 +29,9 @@ def with_lora(model: Any, rank: int, num_layers: int | None) -> Any:
     """Put trainable matrices beside all linear layers of a model but its output head, and freeze the rest.
 
     The layers of the model (a `transformers.PreTrainedModel`) are replaced in place. Returns the
-    `peft.PeftModel` around it, to train and to save.
-
-    Args:
-        model: The model.
-        rank: Inner dimension of the matrices, which are float32 whatever the model's type; a model in
-            bfloat16 is trained under autocast.
-        num_layers: Number of layers, counted from the output, that get them; None: all; more than there are:
-            InputError.
+    `peft.PeftModel` around it, to train and to save. `rank` is the inner dimension of the matrices, which are
+    float32 whatever the model's type; a model in bfloat16 is trained under autocast. `num_layers`, counted
+    from the output, get them; None: all; more than there are: InputError.
     """
     from peft import LoraConfig, get_peft_model
 

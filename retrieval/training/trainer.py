@@ -15,7 +15,6 @@ import inspect
 import json
 import shutil
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -31,6 +30,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import Sampler, SequentialSampler
 from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
+from genret.retrieval.interruption import handled
 from genret.retrieval.progress import StepProgress, duration
 from genret.retrieval.training.dataset import BATCHES_PER_BLOCK, IGNORED_LABEL, Encode, ExampleDataset
 from genret.retrieval.training.examples import ExampleGenerator
@@ -467,17 +467,9 @@ class InterruptCallback(TrainerCallback):
         Concerns the signals that would raise KeyboardInterrupt now, and only in the main thread, which
         receives them.
         """
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
         ours = [number for number in _SIGNALS if signal.getsignal(number) is signal.default_int_handler]
-        for number in ours:
-            signal.signal(number, self._note)
-        try:
+        with handled(self._note, *ours):
             yield
-        finally:
-            for number in ours:
-                signal.signal(number, signal.default_int_handler)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Save and stop after an interrupt."""

@@ -7,7 +7,6 @@ JSON lines with the text around a name and its entity.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,8 +23,7 @@ SPLITS = ("train", "dev", "test")
 _BATCH_RECORDS = 1 << 14
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingEntity:
+class TrainingEntity(NamedTuple):
     """One entity of a catalogue."""
 
     entity_id: str  # id; made from the title if the file has no such column
@@ -40,8 +38,7 @@ class TrainingEntity:
         return tuple(dict.fromkeys((self.title, *self.aliases)))
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingQuery:
+class TrainingQuery(NamedTuple):
     """One query with the entity that answers it."""
 
     text: str

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from genret.retrieval.answers.answer_types import AnswerRequest
-from genret.retrieval.command_options import GroupedCommand, grouped, request_flags, shown_option
+from genret.retrieval.command_options import GroupedCommand, described_option, grouped, request_flags
 from genret.retrieval.errors import InputError
 from genret.service.commands import usage_error
 from genret.service.commands.connection import (
@@ -45,19 +45,18 @@ _GRAMMAR = (
 
 @click.command("answer", cls=GroupedCommand)
 @click.argument("queries", nargs=-1)
-@shown_option(
-    "--schema",
-    "schema_file",
-    type=click.Path(path_type=Path),
+@described_option(
+    "--schema schema_file",
+    "File with the JSON Schema of the answer.",
+    click.Path(path_type=Path),
     envvar="GENRET_ANSWER_SCHEMA",
-    help="File with the JSON Schema of the answer.",
     show_default="--schema-name",
 )
-@shown_option("--schema-name", help="A schema the server knows by name, instead.", show_default="--schema")
-@shown_option(
+@described_option("--schema-name", "A schema the server knows by name, instead.", show_default="--schema")
+@described_option(
     "--explain-schema",
+    "Say keyword by keyword what is enforced and what is refused, and ask no server.",
     is_flag=True,
-    help="Say keyword by keyword what is enforced and what is refused, and ask no server.",
 )
 @grouped("Request", *request_flags(AnswerRequest, last=_GRAMMAR))
 @index_option('Index that "titles" means in the schema.')

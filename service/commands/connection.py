@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from genret.retrieval.command_options import grouped, shown_option
+from genret.retrieval.command_options import described_option, grouped, shown_option
 from genret.retrieval.errors import InputError
 from genret.retrieval.interruption import surely_interrupted
 from genret.service.call import Priority
@@ -89,9 +89,7 @@ def connection_options(timeout_s: float, waits_for: str = "an answer") -> Callab
                     raise _option_error(error) from error
                 command(**values, connection=Connection(address, options))
 
-        timeout = shown_option(
-            "--timeout", type=float, default=timeout_s, help=f"Seconds to wait for {waits_for}."
-        )
+        timeout = described_option("--timeout", f"Seconds to wait for {waits_for}.", float, timeout_s)
         with_options: _F = grouped("Server", *_OPTIONS, timeout)(run)
         return with_options
 
@@ -100,17 +98,13 @@ def connection_options(timeout_s: float, waits_for: str = "an answer") -> Callab
 
 def index_option(help_text: str) -> Callable[[_F], _F]:
     """Add --index, the name of an index of the server, to a command."""
-    return shown_option("--index", default="", help=help_text, show_default="the server's first")
+    return described_option("--index", help_text, default="", show_default="the server's first")
 
 
 def json_option(command: str, item: str) -> Callable[[_F], _F]:
     """Add --json to a command, named as in its variable, that then prints an object per item."""
-    return shown_option(
-        "--json",
-        "as_json_lines",
-        is_flag=True,
-        envvar=f"GENRET_{command}_JSON",
-        help=f"One JSON object per {item}.",
+    return described_option(
+        "--json as_json_lines", f"One JSON object per {item}.", is_flag=True, envvar=f"GENRET_{command}_JSON"
     )
 
 
@@ -127,36 +121,36 @@ def _checked_address(context: click.Context, parameter: click.Parameter, value: 
 
 
 _OPTIONS = (
-    shown_option(
+    described_option(
         "--address",
+        "The server, as host:port.",
         default=join_address(DEFAULT_HOST, DEFAULT_PORT),
         callback=_checked_address,
-        help="The server, as host:port.",
     ),
-    shown_option("--tls", is_flag=True, help="Encrypt; any of the next four implies it."),
+    described_option("--tls", "Encrypt; any of the next four implies it.", is_flag=True),
     _file_option("--tls-ca", "PEM file of the authorities to trust.", "those that gRPC brings along"),
     _file_option("--tls-cert", "PEM file of this client's own certificate.", "none"),
     _file_option("--tls-key", "PEM file of its private key.", "none"),
-    shown_option(
+    described_option(
         "--tls-server-name",
-        help="Name that the server's certificate must have.",
+        "Name that the server's certificate must have.",
         show_default="that of the address",
     ),
     _file_option(
         "--token-file", "File that holds a bearer token.", f"the token in {TOKEN_VARIABLE}, else none"
     ),
-    shown_option("--insecure", is_flag=True, help="Send the token unencrypted to other machines."),
-    shown_option(
+    described_option("--insecure", "Send the token unencrypted to other machines.", is_flag=True),
+    described_option(
         "--priority",
-        type=click.Choice([priority.value for priority in Priority]),
-        default=Priority.INTERACTIVE.value,
-        help="Calls of priority bulk give way to others.",
+        "Calls of priority bulk give way to others.",
+        click.Choice([priority.value for priority in Priority]),
+        Priority.INTERACTIVE.value,
     ),
-    shown_option(
+    described_option(
         "--metadata",
+        "Send this with every call: application=genret tells Ray Serve whom a call is for. Repeatable.",
         multiple=True,
         metavar="NAME=VALUE",
-        help="Send this with every call: application=genret tells Ray Serve whom a call is for. Repeatable.",
         show_default="nothing",
     ),
 )

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from genret.retrieval.command_options import shown_option
+from genret.retrieval.command_options import described_option
 from genret.retrieval.defaults import default_encoder_dir, sample_catalogue, sample_queries, sample_ranking
 from genret.retrieval.errors import GenretError
+from genret.service.commands.render import FOLDED, table
 
 if TYPE_CHECKING:
     from genret.retrieval.types import RetrievalResult
@@ -48,15 +49,14 @@ _READY_TIMEOUT_S = 180.0
 
 
 @click.command("demo")
-@shown_option(
-    "--dir",
-    "folder",
-    type=click.Path(path_type=Path),
-    help="Keep the index here.",
+@described_option(
+    "--dir folder",
+    "Keep the index here.",
+    click.Path(path_type=Path),
     show_default="a temporary folder",
     envvar="GENRET_DEMO_DIR",
 )
-@shown_option("-k", "--k", default=3, help="Candidates shown per query.")
+@described_option("-k --k", "Candidates shown per query.", default=3)
 @click.argument("queries", nargs=-1)
 def demo_command(folder: Path | None, k: int, queries: tuple[str, ...]) -> None:
     """Build the sample index, start a server, answer QUERIES (or seven of ours) by auto and DISC, stop.
@@ -149,22 +149,18 @@ def _server(index: Path) -> Iterator[str]:
 
 def _show(client: RetrievalClient, queries: tuple[str, ...], k: int) -> None:
     from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
     from genret.retrieval.types import RetrieveRequest
 
-    table = Table(show_lines=True)
-    table.add_column("Query", overflow="fold", ratio=3)
-    table.add_column("auto: the best titles, most by", overflow="fold", ratio=4)
-    table.add_column("disc: share of 16 samples", overflow="fold", ratio=4)
+    rows = []
     for query in queries:
         auto = client.retrieve(RetrieveRequest(query, k=k)).result
         disc = client.retrieve(RetrieveRequest(query, k=k, method="disc", seed=1)).result
-        table.add_row(Text(query), Text(_auto_cell(auto)), Text(_disc_cell(disc)))
-    console = Console()
+        rows.append((query, _auto_cell(auto), _disc_cell(disc)))
+    parts = {"Query": 3, "auto: the best titles, most by": 4, "disc: share of 16 samples": 4}
+    columns = [(name, {**FOLDED, "ratio": part}) for name, part in parts.items()]
     # Without a terminal rich assumes 80 columns, too few for three of text.
-    Console(width=max(console.width, 110)).print(table)
+    Console(width=max(Console().width, 110)).print(table(columns, rows, show_lines=True))
 
 
 def _show_json(client: RetrievalClient, queries: tuple[str, ...]) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import click
 
@@ -106,8 +105,7 @@ def read_lists(options: dict[str, Any]) -> None:
             options[name] = read_ids(file)
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(NamedTuple):
     """The queries of a command line ("-" stands for the lines of standard input) and their options."""
 
     queries: tuple[str, ...]

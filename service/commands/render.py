@@ -283,6 +283,7 @@ def _document(reply: Reply | CallError) -> dict[str, Any]:
 
 # Most places shown below one parent that were left for better ones; most draws shown.
 _LEFT_SHOWN = 3
+_LEFT = ("pruned", "closed")  # states of places that were not continued
 _DRAWS_SHOWN = 64
 _STYLES = {"expanded": "", "finished": "green", "pruned": "dim", "closed": "dim"}
 _KEY = (
@@ -319,8 +320,9 @@ def _tree(explanation: Explanation) -> RenderableType:
     while waiting:
         parent, branch = waiting.pop()
         left = 0
-        for place in sorted(below[parent], key=lambda place: _order(nodes[place])):
-            if nodes[place].state in ("pruned", "closed"):
+        # Continued and finished places come first, the likelier ones before the others.
+        for place in sorted(below[parent], key=lambda at: (nodes[at].state in _LEFT, -nodes[at].logprob)):
+            if nodes[place].state in _LEFT:
                 left += 1
                 if left > _LEFT_SHOWN:
                     continue
@@ -328,11 +330,6 @@ def _tree(explanation: Explanation) -> RenderableType:
         if left > _LEFT_SHOWN:
             branch.add(f"[dim]… {left - _LEFT_SHOWN:,} more that were left[/dim]")
     return tree
-
-
-def _order(node: ExplanationNode) -> tuple[bool, float]:
-    """Sort continued and finished places first, the likelier ones before the others."""
-    return node.state in ("pruned", "closed"), -node.logprob
 
 
 def _label(node: ExplanationNode) -> Text:

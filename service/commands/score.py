@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from genret.retrieval.command_options import GroupedCommand, prompt_option, shown_option
+from genret.retrieval.command_options import GroupedCommand, described_option, prompt_option
 from genret.retrieval.errors import InputError
 from genret.retrieval.score_types import ScoreRequest
 from genret.service.commands import usage_error
@@ -29,14 +29,13 @@ if TYPE_CHECKING:
 @click.command("score", cls=GroupedCommand)
 @click.argument("query")
 @click.argument("titles", nargs=-1)
-@shown_option(
-    "--titles",
-    "titles_file",
-    type=click.Path(allow_dash=True),
-    help="File of titles, one per line; - for standard input.",
+@described_option(
+    "--titles titles_file",
+    "File of titles, one per line; - for standard input.",
+    click.Path(allow_dash=True),
     show_default="the arguments",
 )
-@shown_option("--best-first", is_flag=True, help="The likeliest title first, in place of the order given.")
+@described_option("--best-first", "The likeliest title first, in place of the order given.", is_flag=True)
 @index_option("Index whose model scores.")
 @prompt_option()
 @json_option("SCORE", "title")

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from genret.retrieval.command_options import GroupedCommand, grouped, shown_option, together
+from genret.retrieval.command_options import GroupedCommand, described_option, grouped, together
 from genret.retrieval.errors import IndexNotFoundError, InputError
+from genret.retrieval.interruption import handled
 from genret.service.commands import usage_error
 from genret.service.configuration.kinds import OneOf
 from genret.service.configuration.resolve import ConfigurationError, resolve
@@ -95,13 +96,12 @@ def _option(setting: Setting) -> Callable[[_F], _F]:
 def config_options(command: str, file_help: str, print_help: str) -> Callable[[_F], _F]:
     """Add --config (`file`) and --print-config to a command, which is named as in its variable."""
     return together(
-        shown_option(
-            "--config",
-            "file",
-            type=click.Path(path_type=Path),
+        described_option(
+            "--config file",
+            file_help,
+            click.Path(path_type=Path),
             metavar="FILE",
             envvar=f"GENRET_{command}_CONFIG",
-            help=file_help,
             show_default="none",
         ),
         click.option("--print-config", is_flag=True, help=print_help, show_envvar=True),
@@ -227,16 +227,15 @@ def _signals_before_the_server(say: Callable[[str], None]) -> Iterator[Callable[
         came.append(number)
         stop_if_asked()
 
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
-    before[signal.SIGHUP] = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # there is nothing to reload yet
-    try:
-        yield stop_if_asked
-    except SystemExit:
-        say(_STOPPED)
-        raise
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with (
+        handled(on_signal, signal.SIGTERM, signal.SIGINT),
+        handled(signal.SIG_IGN, signal.SIGHUP),  # there is nothing to reload yet
+    ):
+        try:
+            yield stop_if_asked
+        except SystemExit:
+            say(_STOPPED)
+            raise
 
 
 def _readiness(server: Server) -> str:

@@ -31,8 +31,6 @@ _ENV = "GENRET_TUNE_"
 
 @dataclass(frozen=True, slots=True)
 class _Wish:
-    """The options of a fit."""
-
     index: Path
     model: str | None
     has_model: bool

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from genret.retrieval.errors import GenretError, SourceError
 from genret.service.configuration.kinds import fields_of
@@ -40,8 +39,7 @@ class ConfigurationError(GenretError):
         super().__init__("\n".join(lines) if len(problems) > 1 else problems[0])
 
 
-@dataclass(frozen=True, slots=True)
-class Resolved:
+class Resolved(NamedTuple):
     """A configuration, and the origins by key of its values that are not defaults."""
 
     config: ServerConfig

@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import tomli_w
 
@@ -30,8 +30,7 @@ from genret.service.configuration.settings import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(NamedTuple):
     """The source of a value: `label` begins messages ("genret.toml: server.port"), `short` is it alone."""
 
     label: str

@@ -8,9 +8,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from google.protobuf.message import Message
 
@@ -116,8 +115,7 @@ _COMPLETION_REQUEST = fields(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
+class _Kind(NamedTuple):
     """One of the two kinds of completions: name of what holds the query, prefix of ids, names of objects."""
 
     query: str
@@ -206,8 +204,7 @@ def _schema(form: dict[str, Any]) -> dict[str, str]:
     return {"schema_json": json.dumps(named["schema"], ensure_ascii=False)}
 
 
-@dataclass(frozen=True, slots=True)
-class _Completion:
+class _Completion(NamedTuple):
     """An answer: the head of every object of it, its texts (None: nothing answers), tokens, and message."""
 
     head: dict[str, Any]
@@ -218,7 +215,8 @@ class _Completion:
     @classmethod
     def of(cls, kind: _Kind, reply: Any, is_piece: bool) -> _Completion:
         scope = current_scope()
-        asked, written = (0 if scope is None else scope.prompt_tokens), _written(reply)
+        asked = 0 if scope is None else scope.prompt_tokens
+        written: int = reply.num_tokens if isinstance(reply, pb.AnswerResponse) else reply.num_nodes
         head = {
             "id": kind.prefix + ("" if scope is None else scope.request_id),
             "object": kind.piece if is_piece else kind.whole,
@@ -234,10 +232,6 @@ def _texts(reply: Any) -> list[str | None]:
     if isinstance(reply, pb.AnswerResponse):
         return [reply.json]
     return [candidate.title for candidate in reply.candidates] or [None]
-
-
-def _written(reply: Any) -> int:
-    return int(reply.num_tokens if isinstance(reply, pb.AnswerResponse) else reply.num_nodes)
 
 
 def _said(text: str | None) -> dict[str, Any]:

@@ -9,8 +9,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
@@ -39,7 +38,7 @@ from genret.service.gateway.http_calls import (
 )
 from genret.service.gateway.rerank import RERANK, RERANK_2
 from genret.service.methods import METHODS, Method, Methods
-from genret.service.observability.observations import CallObserver, ObservedCall
+from genret.service.observability.observations import CallObserver
 from genret.service.security.authority import Authority, enter_as, refuse_cross_site, refuse_foreign_host
 from genret.service.security.bearer_tokens import METHOD_SCOPES, Scope
 from genret.service.wire.json import message_from_json, message_to_json, parsed_bytes
@@ -49,8 +48,7 @@ from genret.service.wire.requests import queries_of
 NDJSON_TYPE = "application/x-ndjson"
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(NamedTuple):
     """One method of the API under its path, in which `{name}` stands for a field of the request.
 
     `has_body` tells whether the other fields come in a body. A `form` says how bodies are written,
@@ -108,8 +106,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 _HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
 
-@dataclass(frozen=True, slots=True)
-class Gate:
+class Gate(NamedTuple):
     """Checks that every request of the API passes, and the limits of its body.
 
     Without an authority everybody may call.
@@ -133,7 +130,7 @@ class Gate:
         enter_as(self.authority.authorize(header, scope))
 
     @asynccontextmanager
-    async def admit(self, request: Request, endpoint: Endpoint) -> AsyncIterator[tuple[Call, ObservedCall]]:
+    async def admit(self, request: Request, endpoint: Endpoint) -> AsyncIterator[tuple[Call, CallScope]]:
         """Observe a call until the end of the block."""
         call = begin_call(request, self.max_seconds if endpoint.row.is_limited else math.inf)
         peer = request.client.host if request.client is not None else ""
@@ -141,8 +138,8 @@ class Gate:
         scope = CallScope(call.request_id, endpoint.method, peer, priority)
         enter(scope)
         full_method = endpoint.row.full_name.removeprefix("/")
-        with self.observer.observe(scope, full_method, dict(request.headers), "http") as observed:
-            yield call, observed
+        with self.observer.observe(scope, full_method, dict(request.headers), "http"):
+            yield call, scope
 
 
 def finished(response: Response, request_id: str) -> Response:
@@ -151,7 +148,7 @@ def finished(response: Response, request_id: str) -> Response:
     return response
 
 
-def refusal(error: BaseException, call: Call, observed: ObservedCall, form: Form | None = None) -> Response:
+def refusal(error: BaseException, call: Call, scope: CallScope, form: Form | None = None) -> Response:
     """Return the reply to a failed call, and note its status; a cancelled call is one that a drain ended."""
     if isinstance(error, asyncio.CancelledError):
         error = NotReadyError()
@@ -159,7 +156,7 @@ def refusal(error: BaseException, call: Call, observed: ObservedCall, form: Form
         raise error
     body = error_body if form is None else form.refuse
     response, code = error_response(error, call.request_id, body)
-    observed.code = code.name
+    scope.code = code.name
     return finished(response, call.request_id)
 
 
@@ -167,21 +164,21 @@ def unary(endpoint: Endpoint, methods: Methods, gate: Gate) -> Handler:
     """Return the handler of a method with one message in and one out."""
 
     async def serve(request: Request) -> Response:
-        async with gate.admit(request, endpoint) as (call, observed):
+        async with gate.admit(request, endpoint) as (call, scope):
             try:
                 call = with_deadline(call, request)
                 gate.authorize(request, endpoint.scope)
                 asked = await _asked(request, endpoint, gate.limits)
-                observed.scope.method = asked.method
+                scope.method = asked.method
                 if gate.observer.wants_queries:
-                    observed.note_queries(queries_of(asked.message))
+                    scope.note_queries(queries_of(asked.message))
                 answering = methods.call(METHODS[asked.method], asked.message, call)
                 reply = await attended(until_gone(request), answering, call.deadline)
-                observed.note_index(*index_of(reply))
+                scope.note_index(*index_of(reply))
                 body = await write_message(reply, asked.write)
                 response = Response(body, media_type=asked.media_type)
             except (Exception, asyncio.CancelledError) as error:
-                return refusal(error, call, observed, endpoint.form)
+                return refusal(error, call, scope, endpoint.form)
             return finished(response, call.request_id)
 
     return serve
@@ -233,14 +230,14 @@ class _Exchange(Response):
         self._begun = False
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
-        async with self._gate.admit(self._request, self._endpoint) as (call, observed):
+        async with self._gate.admit(self._request, self._endpoint) as (call, called):
             finished(self, call.request_id)
             try:
                 self._gate.authorize(self._request, self._endpoint.scope)
                 check_type(self._request, NDJSON_TYPE)
-                await self._exchange(call, observed, send)
+                await self._exchange(call, called, send)
             except (Exception, asyncio.CancelledError) as error:
-                reply = refusal(error, call, observed)
+                reply = refusal(error, call, called)
                 if not self._begun:
                     await reply(scope, receive, send)
                     return
@@ -249,7 +246,7 @@ class _Exchange(Response):
             await self._begin(send)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _exchange(self, call: Call, observed: ObservedCall, send: Send) -> None:
+    async def _exchange(self, call: Call, scope: CallScope, send: Send) -> None:
         lines, held = _Lines(self._request, self._gate.limits.max_bytes), self._gate.limits.held
         wants_queries = self._gate.observer.wants_queries
         message_type = GetMessageClass(self._endpoint.row.descriptor.input_type)
@@ -260,7 +257,7 @@ class _Exchange(Response):
                     message = await off_the_loop(len(line), _parsed, line, message_type(), number)
                 del line
                 if wants_queries:
-                    observed.note_queries(queries_of(message))
+                    scope.note_queries(queries_of(message))
                 yield message
 
         async def write(answer: Message) -> None:

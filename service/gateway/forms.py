@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from google.protobuf.message import Message
 from jsonschema import Draft202012Validator
@@ -22,8 +21,7 @@ _SHOWN_CHARS = 80
 EVENTS_TYPE = "text/event-stream"
 
 
-@dataclass(frozen=True, slots=True)
-class MethodCall:
+class MethodCall(NamedTuple):
     """What a body asks for: a message, the method that answers it, and how its reply is written."""
 
     message: Message
@@ -32,8 +30,7 @@ class MethodCall:
     media_type: str = JSON_TYPE
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
+class Form(NamedTuple):
     """The bodies of an endpoint.
 
     `read` makes a call of a checked body, `write` the body of a reply to a request without one, `refuse` that

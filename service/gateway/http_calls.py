@@ -11,8 +11,8 @@ import re
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from typing import Any, ParamSpec, TypeVar
+from dataclasses import replace
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from google.protobuf.message import Message
 from grpc import StatusCode
@@ -64,8 +64,7 @@ def with_deadline(call: Call, request: Request) -> Call:
     return replace(call, deadline=min(call.deadline, call.arrived + seconds))
 
 
-@dataclass(frozen=True, slots=True)
-class BodyLimits:
+class BodyLimits(NamedTuple):
     """Limits of bodies: bytes of one, or of a line of a stream; items of a message; bytes of all together."""
 
     max_bytes: int

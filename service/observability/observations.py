@@ -11,7 +11,6 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from genret.retrieval.answers.answer_types import AnswerRequest, AnswerResult
@@ -30,34 +29,12 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(REQUEST_LOGGER)
 _MAX_QUERY_CHARS = 200
-_MAX_QUERIES = 10
 
 Transport = Literal["grpc", "http"]
 
 
-@dataclass(slots=True, eq=False)
-class ObservedCall:
-    """A call while it runs; `code` is the name of its gRPC status, None for OK unless it raises."""
-
-    scope: CallScope
-    code: str | None = None
-    num_queries: int = 0
-    queries: list[str] = field(default_factory=list)
-
-    def note_queries(self, queries: Sequence[str]) -> None:
-        """Note the texts of the call's queries."""
-        self.num_queries += len(queries)
-        room = _MAX_QUERIES - len(self.queries)
-        self.queries += [clipped(query, _MAX_QUERY_CHARS) for query in queries[:room]]
-
-    def note_index(self, name: str, version: str) -> None:
-        """Note the index that answered; an empty name is unknown."""
-        if name:
-            self.scope.index, self.scope.version = name, version
-
-
 class CallObserver:
-    """Observes the calls of a server; `wants_queries` tells whether `note_queries` has an effect."""
+    """Observes the calls of a server; `wants_queries` tells whether the queries of calls are logged."""
 
     def __init__(self, metrics: CallMetrics, log: LogConfig, tracing: Tracing | None = None) -> None:
         self._metrics = metrics
@@ -68,39 +45,37 @@ class CallObserver:
     @contextmanager
     def observe(
         self, scope: CallScope, full_method: str, headers: Mapping[str, str], transport: Transport
-    ) -> Iterator[ObservedCall]:
+    ) -> Iterator[None]:
         """Observe a call until the end of the block; `scope` must be the current one.
 
         A block that raises without a code ends as CANCELLED for a cancelled task, otherwise as INTERNAL.
         `full_method` is `package.Service/Method`; the parent of the span is read from `headers`.
         """
-        call = ObservedCall(scope)
         span = None
         if self._tracing is not None:
             span = scope.span = self._tracing.server_span(full_method, headers, transport, scope)
         in_flight = self._metrics.in_flight.labels(scope.method)
         in_flight.inc()
         try:
-            yield call
+            yield
         except asyncio.CancelledError:
-            call.code = call.code or "CANCELLED"
+            scope.code = scope.code or "CANCELLED"
             raise
         except Exception:
-            call.code = call.code or "INTERNAL"
+            scope.code = scope.code or "INTERNAL"
             raise
         finally:
             in_flight.dec()
-            code = call.code or "OK"
+            code = scope.code or "OK"
             seconds = time.monotonic() - scope.begun
             self._metrics.requests.labels(scope.method, code).inc()
             self._metrics.request_seconds.labels(scope.method).observe(seconds)
             if self._logs_calls:
-                self._write_line(call, code, seconds)
+                self._write_line(scope, code, seconds)
             if span is not None:
                 span.end(code, scope)
 
-    def _write_line(self, call: ObservedCall, code: str, seconds: float) -> None:
-        scope = call.scope
+    def _write_line(self, scope: CallScope, code: str, seconds: float) -> None:
         principal = PRINCIPAL.get()
         known = {
             "peer": scope.peer,
@@ -110,8 +85,9 @@ class CallObserver:
         }
         fields: dict[str, object] = {"method": scope.method, "code": code, "seconds": round(seconds, 6)}
         fields |= {name: value for name, value in known.items() if value}
-        if call.num_queries:
-            fields |= {"queries": call.queries, "num_queries": call.num_queries}
+        if scope.num_queries:
+            queries = [clipped(query, _MAX_QUERY_CHARS) for query in scope.queries]
+            fields |= {"queries": queries, "num_queries": scope.num_queries}
         _LOG.info(
             "%s %s in %.3f s", scope.method, code, seconds, extra={"request_id": scope.request_id, **fields}
         )

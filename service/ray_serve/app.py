@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from genret.retrieval.errors import InputError, MissingExtraError
+from genret.retrieval.interruption import handled
 from genret.retrieval.linking.runners.ray_cluster import check_paths, connected, import_ray, is_local
 from genret.service.configuration.resolve import resolve
 from genret.service.configuration.server_config import ServerConfig
@@ -154,12 +155,6 @@ def _why(serve: Any, name: str, said: str, is_new: bool) -> str:
 
 def _wait_for_signal() -> None:
     came = threading.Event()
-    before = {
-        number: signal.signal(number, lambda *_: came.set()) for number in (signal.SIGTERM, signal.SIGINT)
-    }
-    try:
+    with handled(lambda *_: came.set(), signal.SIGTERM, signal.SIGINT):
         while not came.wait(1.0):  # without a limit signal handlers would not run on every platform
             pass
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import grpc
 from google.protobuf.descriptor import MethodDescriptor
@@ -85,8 +85,7 @@ _WHY_NO_RELOAD = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Details:
+class _Details(NamedTuple):
     """Stands in for `grpc.HandlerCallDetails`."""
 
     method: str

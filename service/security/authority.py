@@ -12,7 +12,7 @@ import logging
 import socket
 from collections.abc import Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from genret.service.call import MOST_URGENT, TOKEN, Priority
@@ -24,8 +24,7 @@ _LOG = logging.getLogger(__name__)
 _SCHEME = "bearer"
 
 
-@dataclass(frozen=True, slots=True)
-class Principal:
+class Principal(NamedTuple):
     """A caller: its scope, an id for logs without a secret, empty without a token, and its best priority."""
 
     scope: Scope
@@ -158,8 +157,7 @@ def refuse_cross_site(method: str, headers: Mapping[str, str]) -> None:
         raise PermissionDeniedError("pages of another origin may not send this")
 
 
-@dataclass(frozen=True, slots=True)
-class HostNames:
+class HostNames(NamedTuple):
     """Names by which requests may address a server that cannot tell callers by a token or a certificate.
 
     A page of another site can make its own name resolve to this server (DNS rebinding), and then read

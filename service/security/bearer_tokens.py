@@ -10,9 +10,9 @@ import hmac
 import re
 import secrets
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import NamedTuple
 
 from genret.retrieval.errors import InputError
 from genret.service.call import Priority
@@ -62,8 +62,7 @@ _RANDOM_BYTES = 32
 _LOOK_EVERY_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(NamedTuple):
     """A live token: its scope, its SHA-256 and the best priority of its calls. It is not held itself."""
 
     scope: Scope
@@ -76,8 +75,7 @@ class Token:
         return self.digest.hex()[:8]
 
 
-@dataclass(frozen=True, slots=True)
-class TokenSet:
+class TokenSet(NamedTuple):
     """The live tokens."""
 
     tokens: tuple[Token, ...]

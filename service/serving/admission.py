@@ -79,8 +79,8 @@ class Admission:
     def __init__(self, limits: QueueLimits, batch: BatchLimits | None = None) -> None:
         self._limits = limits
         self._batch = batch or BatchLimits()
-        self._speed = SpeedModel()
-        self._costs = CostModel()
+        self.speed = SpeedModel()
+        self.costs = CostModel()
         self._held: dict[str, _Held] = {}  # by client
         self.num_requests = 0
         self.num_tokens = 0
@@ -100,7 +100,7 @@ class Admission:
         Of a budget named by the client only the recent use of such requests counts, and at most a quarter of
         the queue: a number in a request must not close the server to all others.
         """
-        counted = min(self._costs.expected(request), self._limits.max_tokens // _QUEUE_PER_BUDGET)
+        counted = min(self.costs.expected(request), self._limits.max_tokens // _QUEUE_PER_BUDGET)
         return max(1, tokens - open_tokens(request) + min(open_tokens(request), counted))
 
     def admit(
@@ -178,18 +178,6 @@ class Admission:
             return None
         return f"work for {wait_s:.1f} s, at most {self._limits.max_wait_seconds:g} s"
 
-    def learn(self, request: Request, outcome: object) -> None:
-        """Learn the cost of a kind of request from one that is done."""
-        self._costs.learn(request, outcome)
-
-    def observe(self, tokens: int, seconds: float) -> None:
-        """Learn the device's speed from work that took so long."""
-        self._speed.observe(tokens, seconds)
-
-    def seconds(self, tokens: int) -> float:
-        """Return the expected time of some work in a batch, seconds; 0 before anything has run."""
-        return self._speed.seconds(tokens, 1)
-
     def expected_wait_s(self, caller: Caller, tokens: int = 0) -> float:
         """Return the expected time until the device begins a request of `tokens` work, seconds.
 
@@ -210,7 +198,7 @@ class Admission:
             return 0.0
         requests = self.num_requests * work / max(1, self.num_tokens)
         batches = max(requests / self._batch.max_size, work / self._batch.max_tokens)
-        return self._speed.seconds(work, math.ceil(batches))
+        return self.speed.seconds(work, math.ceil(batches))
 
     def retry_after_s(self, caller: Caller) -> float:
         """Return when to try a refused request again: when half the work should be done, seconds."""

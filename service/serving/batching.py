@@ -172,16 +172,9 @@ class Batcher:
         """Queue one request and wait for its answer.
 
         Cancelling the awaiting task takes a waiting request out of the queue, and stops a running one before
-        its next decode step.
-
-        Args:
-            batch_call: Call of a retriever that answers requests of this kind.
-            request: The request.
-            tokens: Its work, see `admission.estimate_tokens`.
-            cancel: Polled by decoding; has the request's deadline.
-            caller: Who asks, for the shares of clients and calls.
-            patience: Whether it waits for room, as requests of batches and streams do.
-            max_seconds: Time that it may take once it has begun.
+        its next decode step. `batch_call` is a retriever's for requests of this kind, `tokens` the work of
+        this one (`admission.estimate_tokens`). `cancel` has its deadline; it may take `max_seconds` once it
+        has begun.
 
         Raises:
             OverloadedError: too much is waiting already, the deadline cannot be met, or the device's memory
@@ -346,7 +339,7 @@ class Batcher:
             client.num_running += 1
             call.num_running += 1
             # Before anything has run no time is known: then tokens count.
-            job.begun, job.claim_s = now, self._admission.seconds(job.share) or job.share * _TOKEN_S
+            job.begun, job.claim_s = now, self._admission.speed.seconds(job.share, 1) or job.share * _TOKEN_S
             client.claim(job.claim_s)
             call.claim(job.claim_s)
             if job.max_seconds < math.inf:
@@ -441,11 +434,11 @@ class Batcher:
                 tokens += job.share
             else:
                 tokens += done_tokens(job.tokens, job.request, outcome)
-                self._admission.learn(job.request, outcome)
+                self._admission.costs.learn(job.request, outcome)
             self._release(job)
         # Instant failures and late cancellations say nothing of the device's speed.
         if not all(isinstance(outcome, Exception) for outcome in outcomes):
-            self._admission.observe(tokens, group.seconds)
+            self._admission.speed.observe(tokens, group.seconds)
 
     def _drop(self, late: Sequence[_Job]) -> None:
         for job in late:

@@ -12,7 +12,6 @@ import socket
 import struct
 import subprocess
 import sys
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from genret.service.call import Attribute, Call, CallScope, Priority
@@ -83,8 +82,7 @@ class Stage(NamedTuple):
     attributes: dict[str, Attribute]
 
 
-@dataclass(frozen=True, slots=True)
-class Notes:
+class Notes(NamedTuple):
     """What an engine's process noted of a call, see `CallScope`.
 
     `num_held` is what the client had unfinished when it was refused for lack of room, None if it was not.

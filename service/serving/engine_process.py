@@ -15,8 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from genret.retrieval.errors import GenretError
 from genret.service.call import MOST_URGENT, TOKEN, Call, client_address, current_scope
@@ -221,8 +220,7 @@ def _lost() -> NotReadyError:
 _BELIEVED_S = 0.25
 
 
-@dataclass(frozen=True, slots=True)
-class _Refusal:
+class _Refusal(NamedTuple):
     failure: Failure
     num_held: int  # unfinished requests of the client in the engine then
     until: float

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 J = TypeVar("J")
 
@@ -26,8 +26,7 @@ BULK_WEIGHT = 1 / 8
 _MOST_IDLE = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(NamedTuple):
     """Who asks: the client, and its call, which may ask several questions.
 
     A client of twice the weight has twice the time.

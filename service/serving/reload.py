@@ -6,11 +6,10 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from genret.retrieval.errors import GenretError
-from genret.service.client.reply import IndexInfo
+from genret.service.client.reply import ReloadReply
 from genret.service.configuration.server_config import IndexSpec
 from genret.service.errors import NotReadyError
 from genret.service.serving.batching import DeviceQueues
@@ -22,20 +21,6 @@ from genret.service.serving.served import IndexTable, Opener, ServedIndex
 _LOG = logging.getLogger(__name__)
 _TRIALS = (1, 8)  # requests in a batch
 _LONG_TRIAL_S = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Reloaded:
-    """Outcome of a reload: the index as served now, and whether a version was loaded.
-
-    It is not if the live version was served already. Opening includes checking the version.
-    """
-
-    description: IndexInfo
-    previous_version: str
-    reloaded: bool = False
-    open_ms: float = 0.0
-    warm_up_ms: float = 0.0
 
 
 class Reloader:
@@ -64,7 +49,7 @@ class Reloader:
         self._loading = loading
         self._compiler = compiler
         self._one_at_a_time = asyncio.Lock()
-        self._running: dict[str, asyncio.Task[Reloaded]] = {}
+        self._running: dict[str, asyncio.Task[ReloadReply]] = {}
         self._releasing: set[asyncio.Task[object]] = set()
         self._closed = False
         self._on_ended = on_ended
@@ -76,7 +61,7 @@ class Reloader:
         await self._try_out(opened)
         self._publish(opened)
 
-    async def reload(self, name: str, force: bool = False) -> Reloaded:
+    async def reload(self, name: str, force: bool = False) -> ReloadReply:
         """Serve the live version of an index, with `force` also one that is served already.
 
         Cancelling the awaiting task does not stop the reload.
@@ -119,7 +104,7 @@ class Reloader:
         await self.settle()
         self._indexes.on_free(lambda served: None)  # the threads that could close it are about to end
 
-    async def _outcome(self, running: asyncio.Task[Reloaded]) -> Reloaded:
+    async def _outcome(self, running: asyncio.Task[ReloadReply]) -> ReloadReply:
         try:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
@@ -127,18 +112,18 @@ class Reloader:
                 raise NotReadyError() from None
             raise
 
-    async def _reload(self, spec: IndexSpec, force: bool) -> Reloaded:
+    async def _reload(self, spec: IndexSpec, force: bool) -> ReloadReply:
         async with self._one_at_a_time:
             before = self._indexes.resolve(spec.name).description
             begun = time.perf_counter()
             version = await self._loading.run(self._opener.live_version, spec)
             if version == before.version and not force:
-                return Reloaded(before, before.version)
+                return ReloadReply(before, before.version, False, 0.0, 0.0)
             opened = await self._open(spec)
             warming = time.perf_counter()
             self._publish(await self._ready(opened))
             done = time.perf_counter()
-        return Reloaded(
+        return ReloadReply(
             opened.description, before.version, True, (warming - begun) * 1e3, (done - warming) * 1e3
         )
 
@@ -167,7 +152,7 @@ class Reloader:
         lane = self._lanes.of(opened.description.device)
         for num_requests in _TRIALS:
             tokens, seconds = await lane.executor.run(opened.retriever.trial, num_requests)
-            lane.admission.observe(tokens, seconds)
+            lane.admission.speed.observe(tokens, seconds)
             if seconds > _LONG_TRIAL_S:  # a start should not take minutes
                 break
 
@@ -176,7 +161,7 @@ class Reloader:
         for served in self._opener.publish(opened):
             self._indexes.put(served)
 
-    def _ended(self, name: str, task: asyncio.Task[Reloaded]) -> None:
+    def _ended(self, name: str, task: asyncio.Task[ReloadReply]) -> None:
         del self._running[name]
         if task.cancelled():
             return
@@ -192,7 +177,7 @@ class Reloader:
         if done.reloaded:
             _LOG.info(
                 "index %r: version %s took the place of %s; opened in %.0f ms, warmed up in %.0f ms",
-                name, done.description.version, done.previous_version, done.open_ms, done.warm_up_ms,
+                name, done.index.version, done.previous_version, done.open_ms, done.warm_up_ms,
             )  # fmt: skip
         else:
             _LOG.info("index %r: version %s is served already", name, done.previous_version)

@@ -94,16 +94,8 @@ class SchemaCompiler:
     ) -> tuple[Any, float]:
         """Run `call` when it is the client's turn; requests of one `key` at one time share one run.
 
-        Args:
-            key: Equal for calls that return the same.
-            call: Compiles, and polls its budget (`decoding.grammar.compile_options`).
-            num_bytes: Size of the schema.
-            client: Who asks, for fair turns.
-            deadline: As `time.monotonic()`, seconds.
-            observer: Is told of refusals, and of requests that end early.
-
-        Returns:
-            What `call` returns, and its CPU time, milliseconds.
+        It polls its budget (`decoding.grammar.compile_options`); the schema has `num_bytes`; `deadline` is as
+        `time.monotonic()`, seconds. Returns what `call` returns, and its CPU time, milliseconds.
 
         Raises:
             OverloadedError: too many schemas wait; those of the client with the most are refused.
@@ -181,7 +173,9 @@ class SchemaCompiler:
             held = sum(job.num_bytes for job in waiting)
             if len(waiting) < MAX_WAITING and held + num_bytes <= MAX_WAITING_BYTES:
                 return
-            parts = {name: _part(queue) for name, queue in self._queues.items()}
+            parts = {
+                name: sum(_part_of(job.num_bytes) for job in queue) for name, queue in self._queues.items()
+            }
             mine = parts.get(client, 0.0) + _part_of(num_bytes)
             most = max(parts, key=parts.__getitem__, default=client)
             if not self._is_full:
@@ -271,11 +265,6 @@ class SchemaCompiler:
 
 def _part_of(num_bytes: int) -> float:
     return 1 / MAX_WAITING + num_bytes / MAX_WAITING_BYTES
-
-
-def _part(queue: deque[_Job]) -> float:
-    """Part of the whole queue that one client's schemas take."""
-    return sum(_part_of(job.num_bytes) for job in queue)
 
 
 def _forget_locals(error: BaseException | None) -> None:

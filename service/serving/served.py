@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 from genret.decoding.cancellation import CancelToken
 from genret.decoding.errors import DecodingError
@@ -151,8 +151,7 @@ class IndexTable:
         return [served.description for served in self._served.values()]
 
 
-@dataclass(frozen=True, slots=True)
-class CacheCounts:
+class CacheCounts(NamedTuple):
     """Counters of a cache, and the memory of its entries, bytes."""
 
     hits: int

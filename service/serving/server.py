@@ -258,10 +258,8 @@ def _bind_failure(host: str, port: int) -> str:
 async def serve_until_signalled(server: Server, on_ready: Callable[[Server], None]) -> signal.Signals | None:
     """Run a server until SIGTERM or SIGINT, then drain it; a second signal cancels work in flight.
 
-    SIGHUP reloads tokens and indexes. Errors are those of `Server.start` and `Server.load`.
-
-    Returns:
-        The signal that stopped the server before it was ready; None if it had been ready.
+    SIGHUP reloads tokens and indexes. Errors are those of `Server.start` and `Server.load`. Returns the
+    signal that stopped the server before it was ready; None if it had been ready.
     """
     raise_descriptor_limit()
     stop, hurry = asyncio.Event(), asyncio.Event()

@@ -185,10 +185,9 @@ def answer_request_from_proto(message: pb.AnswerRequest) -> AnswerRequest:
 def answer_request_to_proto(request: AnswerRequest, index: str = "") -> pb.AnswerRequest:
     """Return the wire's form of a request for JSON."""
     options = options_to_proto(request, pb.AnswerRequest)
-    if request.schema_name is not None:
-        return pb.AnswerRequest(index=index, query=request.query, schema_name=request.schema_name, **options)
     schema: Any = request.schema  # kept as text
-    return pb.AnswerRequest(index=index, query=request.query, schema_json=schema, **options)
+    named = {"schema_json": schema, "schema_name": request.schema_name}  # one is None, which is not sent
+    return pb.AnswerRequest(index=index, query=request.query, **named, **options)
 
 
 def score_request_from_proto(

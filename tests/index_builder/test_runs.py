@@ -18,10 +18,9 @@ from genret.index_builder import entities as entity_survey
 from genret.index_builder import runs as runs_module
 from genret.index_builder.changes import VersionRun
 from genret.index_builder.entities import canonical
-from genret.index_builder.merge import cut
+from genret.index_builder.merge import ArraySpill, cut
 from genret.index_builder.runs import Run, ShardRun, ShardShape, ShardWriter, gather_rows, sort_rows
 from genret.index_builder.shard_maker import ShardEntry
-from genret.index_builder.version_files import ArraySpill
 from genret.retrieval.errors import SourceError
 from genret.retrieval.index.entities import first_disorder
 from genret.retrieval.index.manifest import FileEntry, MetadataColumn

@@ -130,7 +130,7 @@ def test_a_request_larger_than_the_limit_is_taken_alone() -> None:
 
 def test_what_would_wait_too_long_is_refused_and_told_when_to_return() -> None:
     admission = Admission(QueueLimits(max_wait_seconds=2), BatchLimits(max_tokens=50))
-    admission.observe(100, seconds=1.0)
+    admission.speed.observe(100, seconds=1.0)
     admission.admit(ME, 500)  # alone it is taken, as it could never be served otherwise
     with pytest.raises(OverloadedError, match=r"work for 5\.0 s, at most 2 s") as refused:
         admission.admit(ME, 1)
@@ -145,7 +145,7 @@ def test_what_would_wait_too_long_is_refused_and_told_when_to_return() -> None:
 
 def test_two_full_batches_are_held_however_slow_the_device_is() -> None:
     admission = Admission(QueueLimits(max_wait_seconds=0.001), BatchLimits(max_size=4, max_tokens=100))
-    admission.observe(100, seconds=60.0)
+    admission.speed.observe(100, seconds=60.0)
     for _ in range(8):
         admission.admit(ME, 25)
     with pytest.raises(OverloadedError, match=r"work for 120\.0 s, at most 0\.001 s"):
@@ -183,13 +183,13 @@ def test_waits_are_estimated_from_the_speed_seen() -> None:
         "nothing is known yet, so nothing is refused for it"
     )
     assert admission.retry_after_s(ME) == 1.0
-    admission.observe(500, seconds=1.0)
+    admission.speed.observe(500, seconds=1.0)
     assert admission.expected_wait_s(ME, admission.num_tokens) == pytest.approx(2.0)
     assert admission.retry_after_s(ME) == pytest.approx(1.0)
     for _ in range(100):
-        admission.observe(500, seconds=0.05)
+        admission.speed.observe(500, seconds=0.05)
     assert admission.expected_wait_s(ME, admission.num_tokens) == pytest.approx(0.1, rel=0.01)
-    admission.observe(1, seconds=0.0)
+    admission.speed.observe(1, seconds=0.0)
     assert 0.05 <= admission.retry_after_s(ME) <= 30
 
 
@@ -267,7 +267,7 @@ def test_no_number_in_a_request_closes_the_queue_to_others() -> None:
 def test_a_share_is_never_less_than_one_and_never_more_than_the_work() -> None:
     admission = Admission(QueueLimits(max_tokens=1_000_000))
     for _ in range(50):
-        admission.learn(ANSWER, answer_of(0))
+        admission.costs.learn(ANSWER, answer_of(0))
     assert admission.share(ANSWER, estimate_tokens(ANSWER, 0)) == 1
     fresh = Admission(QueueLimits(max_tokens=1_000_000))
     assert fresh.share(ANSWER, estimate_tokens(ANSWER, 7)) == 407
@@ -362,7 +362,7 @@ def test_a_client_fills_its_part_only_and_others_find_theirs() -> None:
 
 def test_a_wait_counts_of_others_no_more_than_they_may_have_meanwhile() -> None:
     admission = Admission(QueueLimits(), BatchLimits(max_tokens=10**6))
-    admission.observe(100, seconds=1.0)
+    admission.speed.observe(100, seconds=1.0)
     admission.admit(Caller("a", "stream"), 400, patience=Patience.STREAM)
     admission.admit(Caller("a", "single"), 10)
     admission.admit(Caller("b", "huge"), 900)
@@ -378,7 +378,7 @@ def test_a_wait_counts_of_others_no_more_than_they_may_have_meanwhile() -> None:
 
 def test_who_cannot_be_served_in_time_is_told_so_at_once() -> None:
     admission = Admission(QueueLimits(max_wait_seconds=1000))
-    admission.observe(100, seconds=1.0)
+    admission.speed.observe(100, seconds=1.0)
     admission.admit(Caller("a", "1"), 500)
     now = time.monotonic()
     with pytest.raises(

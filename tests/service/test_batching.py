@@ -120,7 +120,7 @@ async def test_requests_of_one_retriever_share_a_batch_and_keep_their_order() ->
 async def test_a_deadline_that_cannot_be_met_is_refused_at_once() -> None:
     async with batching(QueueLimits(max_wait_seconds=60), max_delay_ms=0) as (batcher, admission):
         fake = FakeRetriever(held=True)
-        admission.observe(10, seconds=1.0)
+        admission.speed.observe(10, seconds=1.0)
         first = submit(batcher, fake, "first", tokens=100)
         await until(fake.running.is_set)
         with pytest.raises(OverloadedError, match="the work ahead takes about 10"):
@@ -228,7 +228,7 @@ async def test_requests_that_fail_do_not_make_a_device_look_fast() -> None:
         for _ in range(30):
             with pytest.raises(InputError):
                 await batcher.submit(retriever.respond, RetrieveRequest("bad"), 100, CancelToken())
-        assert admission.seconds(100) >= 0.04
+        assert admission.speed.seconds(100, 1) >= 0.04
 
 
 class PanicError(BaseException):

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from genret.decoding.params import MAX_BEAM_SIZE, MAX_DISC_BEAM_SIZE, MAX_DRAWS, MAX_SAMPLES
 from genret.retrieval.errors import GenretError, InputError
@@ -16,7 +15,7 @@ from genret.retrieval.types import DEFAULT_SHORTLIST_SIZE, MAX_SHORTLIST_SIZE, M
 
 if TYPE_CHECKING:
     from genret.retrieval.evaluation.datasets.index_entities import EntityFinder
-    from genret.retrieval.evaluation.methods.model_free_methods import Ask, LexicalIndex
+    from genret.retrieval.evaluation.methods.model_free_methods import LexicalIndex
     from genret.retrieval.retriever import Retriever
     from genret.retrieval.vectors.vector_search import VectorProposer
 
@@ -80,7 +79,9 @@ class MethodMaker:
                 ask = by_evidence(self._retriever, spec.size, self._k)
                 return ModelFreeMethod(spec.name, lambda: ask, self._batch_size)
             case "bm25":
-                return ModelFreeMethod(spec.name, self._propose, self._batch_size)
+                return ModelFreeMethod(
+                    spec.name, lambda: partial(self._lexical.propose, k=self._k), self._batch_size
+                )
             case "run":
                 return RunFileMethod(spec.name, spec.file or "", self._k, self.titles)
             case "unconstrained" | "trie" | "greedy":
@@ -92,9 +93,6 @@ class MethodMaker:
         from genret.retrieval.evaluation.methods.model_free_methods import LexicalIndex
 
         return LexicalIndex(self._retriever.index)
-
-    def _propose(self) -> Ask:
-        return partial(self._lexical.propose, k=self._k)
 
     def _check_evidence(self, spec: MethodSpec) -> None:
         """Refuse a method that needs evidence, or that would go without some that the index has."""
@@ -130,18 +128,7 @@ def timed_answers(
     ]
 
 
-DEFAULT_METHODS = (
-    "unconstrained",
-    "trie",
-    "disc:1",
-    "disc:2",
-    "disc:3",
-    "disc:4",
-    "beam:10",
-    "bm25-shortlist",
-    "bm25",
-)
-# Added where an index has evidence, and where that has vectors.
+# Added to the methods asked by default where an index has evidence, and where that has vectors.
 DEFAULT_EVIDENCE_METHODS = ("evidence", "shortlist", "auto")
 DEFAULT_VECTOR_METHODS = ("vectors",)
 DEFAULT_BM25_SHORTLIST = 50
@@ -171,8 +158,7 @@ _LISTED = re.compile(
 _SWITCHES = {"shortlist": ("weight",), "auto": ("weight", "disc")}
 
 
-@dataclass(frozen=True, slots=True)
-class MethodSpec:
+class MethodSpec(NamedTuple):
     """One method with its settings."""
 
     name: str  # name as it was given

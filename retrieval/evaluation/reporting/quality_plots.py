@@ -5,9 +5,8 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, NamedTuple
 
 from genret.retrieval.errors import MissingExtraError
 from genret.retrieval.evaluation.intervals import Interval
@@ -34,8 +33,7 @@ _LOOKS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(NamedTuple):
     """One method: its name, milliseconds per query (above 0), quality, and the quality's interval, if any."""
 
     method: str

@@ -8,42 +8,37 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Heading:
+class Heading(NamedTuple):
     """A heading of level 1 to 3."""
 
     level: int
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Paragraph:
+class Paragraph(NamedTuple):
     """Running text."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class TermList:
+class TermList(NamedTuple):
     """Terms with their meanings."""
 
     items: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Code:
+class Code(NamedTuple):
     """Text to be shown unchanged."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(NamedTuple):
     """A table cell: its text, small print of one or more lines (an interval), and whether it is the best."""
 
     text: str
@@ -51,8 +46,7 @@ class Cell:
     is_best: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(NamedTuple):
     """A caption, the names of the columns, and rows of as many cells; the first cell of a row names it."""
 
     caption: str
@@ -60,8 +54,7 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Drawing:
+class Drawing(NamedTuple):
     """A drawing as SVG in the colour of the text around it, its caption, and its file's name, no suffix."""
 
     name: str

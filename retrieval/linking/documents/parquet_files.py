@@ -20,6 +20,7 @@ from genret.retrieval.linking.documents.document_records import (
 )
 from genret.retrieval.linking.documents.input_files import changed
 from genret.retrieval.linking.documents.text_document import BadDocument, Document
+from genret.retrieval.sources.row_readers import one_line
 from genret.retrieval.sources.source_files import PARQUET_MAGIC
 
 _BATCH_BYTES = 1 << 22
@@ -46,7 +47,7 @@ class ParquetRows:
                 path, buffer_size=_BUFFER_BYTES, pre_buffer=False, page_checksum_verification=True
             )
         except (OSError, pa.ArrowException) as error:
-            raise SourceError(f"{path}: damaged or cut off Parquet file: {_one_line(error)}") from error
+            raise SourceError(f"{path}: damaged or cut off Parquet file: {one_line(error)}") from error
         self.num_rows: int = self._file.metadata.num_rows
         self.next_row = 1
         self._wanted = 0
@@ -100,7 +101,7 @@ class ParquetRows:
                 row += batch.num_rows
         except (OSError, pa.ArrowException) as error:
             raise SourceError(
-                f"{self._path}: damaged or cut off in row group {group}, near row {row}: {_one_line(error)}"
+                f"{self._path}: damaged or cut off in row group {group}, near row {row}: {one_line(error)}"
             ) from error
 
 
@@ -185,10 +186,6 @@ def _footer_digest(path: str) -> str:
             return str(xxhash.xxh3_64_hexdigest(file.read()))
     except OSError as error:
         raise SourceError(f"{path}: cannot be read: {error.strerror}") from error
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())
 
 
 def document_columns(path: str, schema: pa.Schema, options: CorpusOptions) -> list[str]:

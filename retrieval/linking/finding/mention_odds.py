@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from genret.retrieval.linking.finding.find_options import FindOptions
@@ -49,8 +48,7 @@ class Match(NamedTuple):
     num_names: int
 
 
-@dataclass(frozen=True, slots=True)
-class NamePolicy:
+class NamePolicy(NamedTuple):
     """Decides which names count, whatever the text; stop words are folded."""
 
     table: NameTable

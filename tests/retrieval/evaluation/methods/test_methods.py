@@ -15,13 +15,9 @@ from hypothesis import strategies as st
 
 from genret.index_builder.build_options import EvidenceOptions, VectorBuildOptions
 from genret.retrieval.errors import IndexChecksumError, InputError, ModelError
-from genret.retrieval.evaluation.evaluate_command import _default_methods
+from genret.retrieval.evaluation.evaluate_command import DEFAULT_METHODS, _default_methods
 from genret.retrieval.evaluation.labelled_sets import LabelledQuery, RankedAnswers
-from genret.retrieval.evaluation.methods.evaluated_method import (
-    DEFAULT_METHODS,
-    MethodMaker,
-    MethodSpec,
-)
+from genret.retrieval.evaluation.methods.evaluated_method import MethodMaker, MethodSpec
 from genret.retrieval.index.reader import Index
 from genret.retrieval.prompts import PromptTemplate
 from genret.retrieval.ranking.ranker import Ranker
@@ -511,7 +507,7 @@ def test_methods_that_are_asked_by_default_go_with_the_evidence(
     vectors = VectorBuildOptions(trigrams) if has_vectors else None
     made = {"rendering": bare.config.rendering, "evidence": evidence, "vectors": vectors}
     index = make_index(tmp_path, bare.tokenizer, **made)  # type: ignore[arg-type]
-    assert _default_methods(str(index)) == (*DEFAULT_METHODS, *added)
+    assert _default_methods(str(index)) == (*DEFAULT_METHODS.split(), *added)
 
 
 @pytest.mark.parametrize("name", ["shortlist", "shortlist:12", "auto"])
