@@ -23,12 +23,19 @@ class IndexRef:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TimedReply(Shown):
-    """A result with its times and its index."""
+    """A result with its times and its index.
 
-    result: Any  # the result; the query of a mention's is the mention's text
-    queue_ms: float  # time the request waited for its batch, milliseconds
-    total_ms: float  # time from arrival at the server to the reply, milliseconds
-    index: IndexRef  # the index version that answered; of a JSON answer, the one that "titles" meant
+    Attributes:
+        result: The result; the query of a mention's is the mention's text.
+        queue_ms: Time the request waited for its batch, milliseconds.
+        total_ms: Time from arrival at the server to the reply, milliseconds.
+        index: The index version that answered; of a JSON answer, the one that "titles" meant.
+    """
+
+    result: Any
+    queue_ms: float
+    total_ms: float
+    index: IndexRef
 
     _told: ClassVar[tuple[str, ...]] = ("result.query", "total_ms", "index.name")
 
@@ -78,68 +85,116 @@ class CompleteReply(TimedReply):
 
 @dataclass(frozen=True, slots=True)
 class VectorsInfo:
-    """The vectors of an index."""
+    """The vectors of an index.
 
-    method: str  # their maker: "encoder" or "sentence-transformers"
-    kind: str  # search structure: "flat", "hnsw", "ivfpq" or "factory"
-    dimensions: int  # length of a vector
-    count: int  # number of vectors
-    bytes: int  # size of their file, which is mapped
-    # Share of the known items that a search keeps first; None if it was not measured
+    Attributes:
+        method: Their maker: "encoder" or "sentence-transformers".
+        kind: Search structure: "flat", "hnsw", "ivfpq" or "factory".
+        dimensions: Length of a vector.
+        count: Number of vectors.
+        bytes: Size of their file, which is mapped.
+        recall: Share of the known items that a search keeps first; None if it was not measured.
+        usable: Whether they can be used.
+        problem: Why not; empty if they can.
+    """
+
+    method: str
+    kind: str
+    dimensions: int
+    count: int
+    bytes: int
     recall: float | None = None
-    usable: bool = True  # whether they can be used
-    problem: str = ""  # why not; empty if they can
+    usable: bool = True
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class EvidenceInfo:
-    """One kind of evidence of an index."""
+    """One kind of evidence of an index.
 
-    kind: str  # "names", "texts", "queries" or "vectors"
-    count: int  # number of titles and aliases, entities with texts, past queries, or vectors
-    bytes: int  # size of its file, which is mapped
-    problem: str = ""  # why it cannot be used; empty if it can
+    Attributes:
+        kind: "names", "texts", "queries" or "vectors".
+        count: Number of titles and aliases, entities with texts, past queries, or vectors.
+        bytes: Size of its file, which is mapped.
+        problem: Why it cannot be used; empty if it can.
+    """
+
+    kind: str
+    count: int
+    bytes: int
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class RankingInfo:
-    """The weights by which `auto` orders its candidates."""
+    """The weights by which `auto` orders its candidates.
 
-    fitted: bool  # whether they were fitted to this index; otherwise the library's own are used
-    fitted_with_model: bool  # whether they were fitted with the model that answers
-    queries: str = ""  # source of the queries they were fitted on; empty if not fitted
-    num_queries: int = 0  # number of these queries
-    problem: str = ""  # why the index's own ranking cannot be used; empty if it can
+    Attributes:
+        fitted: Whether they were fitted to this index; otherwise the library's own are used.
+        fitted_with_model: Whether they were fitted with the model that answers.
+        queries: Source of the queries they were fitted on; empty if not fitted.
+        num_queries: Number of these queries.
+        problem: Why the index's own ranking cannot be used; empty if it can.
+    """
+
+    fitted: bool
+    fitted_with_model: bool
+    queries: str = ""
+    num_queries: int = 0
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexInfo:
-    """An index as a server serves it."""
+    """An index as a server serves it.
 
-    name: str  # name under which requests find it
-    version: str  # identifier of the version
-    digest: str  # digest of the version's manifest
-    num_rows: int  # number of distinct forms (titles and aliases)
-    num_entities: int  # number of entities
-    model: str  # name of the model that answers for it
-    device: str  # device of the model
-    is_default: bool = False  # whether requests without an index name go here
-    # Time at which the version was loaded, seconds since the epoch; None if unknown
+    Attributes:
+        name: Name under which requests find it.
+        version: Identifier of the version.
+        digest: Digest of the version's manifest.
+        num_rows: Number of distinct forms (titles and aliases).
+        num_entities: Number of entities.
+        model: Name of the model that answers for it.
+        device: Device of the model.
+        is_default: Whether requests without an index name go here.
+        loaded_at: Time at which the version was loaded, seconds since the epoch; None if unknown.
+        columns: Columns of metadata, each with its type: "string", "int", "float" or "bool".
+        max_title_tokens: Tokens of the longest form, end token included.
+        vectors: Its vectors, if any.
+        evidence: Its kinds of evidence.
+        ranking: The weights of evidence and model for `auto`; None without evidence.
+    """
+
+    name: str
+    version: str
+    digest: str
+    num_rows: int
+    num_entities: int
+    model: str
+    device: str
+    is_default: bool = False
     loaded_at: float | None = None
-    # Columns of metadata, each with its type: "string", "int", "float" or "bool"
     columns: tuple[tuple[str, str], ...] = ()
-    max_title_tokens: int = 0  # tokens of the longest form, end token included
-    vectors: VectorsInfo | None = None  # its vectors, if any
-    evidence: tuple[EvidenceInfo, ...] = ()  # its kinds of evidence
-    ranking: RankingInfo | None = None  # the weights of evidence and model for `auto`; None without evidence
+    max_title_tokens: int = 0
+    vectors: VectorsInfo | None = None
+    evidence: tuple[EvidenceInfo, ...] = ()
+    ranking: RankingInfo | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ReloadReply:
-    """Outcome of a reload."""
+    """Outcome of a reload.
 
-    index: IndexInfo  # the index as served now
-    previous_version: str  # the version that was served before
-    reloaded: bool  # whether a version was loaded; not if the live version was served already
-    open_ms: float  # time to open and check the new version, milliseconds
-    warm_up_ms: float  # time to warm it up, milliseconds
+    Attributes:
+        index: The index as served now.
+        previous_version: The version that was served before.
+        reloaded: Whether a version was loaded; not if the live version was served already.
+        open_ms: Time to open and check the new version, milliseconds.
+        warm_up_ms: Time to warm it up, milliseconds.
+    """
+
+    index: IndexInfo
+    previous_version: str
+    reloaded: bool
+    open_ms: float
+    warm_up_ms: float
