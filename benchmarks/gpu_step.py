@@ -1,4 +1,4 @@
-"""A step of the constraint on a GPU: how long, which share of a model's decode step, and whether it waits.
+"""A step of the constraint on a GPU: how long, and which share of a model's decode step.
 
     python benchmarks/gpu_step.py --index six_million.index
     python benchmarks/gpu_step.py --index sample.index --device cpu --branches 4 --layers 2 --hidden 64
@@ -8,8 +8,8 @@ figure is the mean over depths. `verify` looks at 50 candidates per branch, `pad
 many columns as any prefix of the depth needs, `children` lists them ragged and waits. `step` is
 the whole step of DISC with static shapes, log-sum-exp and choice included, and `graph` the same replayed from
 a CUDA graph. The model is a random Llama of 1.2 billion parameters in bfloat16, with one prompt of 64 tokens.
-The loop is the one that DISC runs on CUDA: once while CUDA raises an error at whatever makes the host wait,
-then timed in turn with host-driven draws.
+The loop is the one that DISC runs on CUDA, timed in turn with host-driven draws; that it never waits for the
+device is tested by tests/decoding/test_devices.py.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ from torch import Tensor
 from genret.decoding.disc.draws import FIRST, DrawBatch, Proposer
 from genret.decoding.disc.static_proposer import DrawWalk, StaticProposer, static_step
 from genret.decoding.disc.tree_proposer import TreeProposer
-from genret.decoding.late_flag import LateFlag
 from genret.decoding.model.hf_model import HFLanguageModel
 from genret.decoding.params import MAX_SAMPLES, DiscParams
 from genret.decoding.stopping import StopPoll
@@ -187,20 +186,11 @@ def seconds_per_call(call: Callable[[], object], device: torch.device, calls: in
 
 
 def loop(trie: TitleTrie, model: HFLanguageModel, branches: int, repeats: int) -> dict[str, Any]:
-    """Draw whole titles: whether the loop waits, and its time against host-driven draws."""
-    waits: str | None = None
-    try:
-        draw(trie, model, branches, _NeverWaiting)
-    except RuntimeError as error:
-        if "synchroniz" not in str(error):
-            raise
-        waits = str(error)
+    """Time drawing whole titles against host-driven draws."""
     kinds = {"static": StaticProposer, "tree": TreeProposer}
     taken = in_turn({n: partial(draw, trie, model, branches, kind) for n, kind in kinds.items()}, repeats)
     static, tree = ([took.value for took in taken[name]] for name in kinds)
     return {
-        "checked": model.device.type == "cuda",
-        "waits": waits,
         "static_ms": Spread.of([1e3 * s for s in static]),
         "tree_ms": Spread.of([1e3 * s for s in tree]),
         "tree_over_static": Spread.of_ratios(tree, static),
@@ -221,21 +211,6 @@ def draw(
     kind(batch).run(draws, FIRST, None)
     synchronize(model.device)
     return time.perf_counter() - begun
-
-
-class _NeverWaiting(StaticProposer):
-    """Fails where the loop over the steps waits for the device."""
-
-    def _walk(self, walking: Any, flag: LateFlag) -> None:
-        if self._batch.device.type != "cuda":
-            super()._walk(walking, flag)
-            return
-        before = torch.cuda.get_sync_debug_mode()
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            super()._walk(walking, flag)
-        finally:
-            torch.cuda.set_sync_debug_mode(before)
 
 
 if __name__ == "__main__":

@@ -15,9 +15,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from benchmarks.harness.stepped_trees import SteppedTrees
 from genret.decoding.language_model import KvUsage
-from genret.decoding.row_trees import RowTrees
 
 Row = tuple[int, ...]
 
@@ -194,9 +192,6 @@ class HashedSession:
         logits = self._tables[query, keys.clamp(min=0) % self._tables.shape[1]]
         misleading = torch.linspace(1e4, 0.0, self._tables.shape[2], device=keys.device)
         return torch.where((keys >= 0).unsqueeze(2), logits, misleading)
-
-    def tree_writer(self, trees: RowTrees) -> SteppedTrees:
-        return SteppedTrees(self, trees)
 
     def select(self, queries: Sequence[int], branches: bool = False) -> Self:
         chosen = list(queries)

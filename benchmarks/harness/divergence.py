@@ -8,7 +8,6 @@ that a row that never came out does not make the divergence infinite.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,15 +36,6 @@ def divergence(law: Array, counts: Counts, seed: int = 0) -> Divergence:
     chance, measured = _kl(law, drawn), float(_kl(law, counts))
     p_value = (1 + int((chance >= measured).sum())) / (_BOOTSTRAP + 1)
     return Divergence(measured, total, float(chance.mean()), p_value)
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values adjusted (Holm): some is below alpha by chance with probability alpha at most."""
-    order = np.argsort(p_values, kind="stable")
-    factors = np.arange(len(order), 0, -1)
-    adjusted = np.empty(len(order))
-    adjusted[order] = np.maximum.accumulate(np.minimum(1.0, factors * np.asarray(p_values)[order]))
-    return [float(p) for p in adjusted]
 
 
 def auc(above: Array, below: Array) -> float | None:

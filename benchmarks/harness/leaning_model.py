@@ -17,9 +17,42 @@ import torch
 from torch import Tensor
 
 from genret.decoding.language_model import DecodeSession, KvUsage, LanguageModel, PromptPrefix
-from genret.decoding.row_trees import RowTrees
 from genret.decoding.trie.title_trie import TitleTrie
-from harness.stepped_trees import Branches, SteppedTrees
+
+
+class Branches:
+    """One integer per branch and prompt of a batch of Q queries.
+
+    Args:
+        root: Integers of the prompts. Shape: (Q,), int64.
+    """
+
+    def __init__(self, root: Tensor) -> None:
+        self.root = root
+        self._levels = [root.unsqueeze(1)]
+
+    def next_depth(self, depth: int | None) -> int:
+        """Return the depth of a step: one deeper than the deepest level unless it is said."""
+        return len(self._levels) if depth is None else depth
+
+    def parents(self, parents: Tensor, depth: int) -> Tensor:
+        """Return what the parents of branches of a depth carry. Shapes: (Q, B), int64."""
+        index = torch.zeros_like(parents) if depth == 1 else parents.clamp(min=0)
+        return self._levels[depth - 1].gather(1, index)
+
+    def add(self, carried: Tensor, depth: int) -> None:
+        """Write branches of a depth. `carried` shape: (Q, B), int64."""
+        if depth == len(self._levels):
+            self._levels.append(carried)
+        else:
+            self._levels[depth] = torch.cat([self._levels[depth], carried], dim=1)
+
+    def select(self, queries: list[int], branches: bool) -> Branches:
+        """Return those of some queries, with what was written on them or without."""
+        selected = Branches(self.root[queries])
+        if branches:
+            selected._levels = [level[queries] for level in self._levels]
+        return selected
 
 
 class LeaningModel:
@@ -32,10 +65,6 @@ class LeaningModel:
         """Run the prompts; see `LanguageModel.prefill`."""
         start = self._trie.start(torch.arange(len(prompts)))
         return LeaningSession(self, self._model.prefill(prompts, prefix), Branches(start))
-
-    def share_prefix(self, token_ids: Sequence[int]) -> PromptPrefix | None:
-        """Run tokens that many prompts begin with; see `LanguageModel.share_prefix`."""
-        return self._model.share_prefix(token_ids)
 
     def lean(self, logits: Tensor, states: Tensor) -> Tensor:
         """Raise the logits of valid tokens. Shapes: (..., V) and (...)."""
@@ -89,10 +118,6 @@ class LeaningSession:
         states = self._model.follow(self._branches.parents(parents, level), token_ids)
         self._branches.add(states, level)
         return self._model.lean(logits, states)
-
-    def tree_writer(self, trees: RowTrees) -> SteppedTrees:
-        """Return what writes whole trees, by steps."""
-        return SteppedTrees(self, trees)
 
     def select(self, queries: Sequence[int], branches: bool = False) -> LeaningSession:
         """Return a session over some of the queries."""

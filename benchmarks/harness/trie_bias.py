@@ -15,21 +15,25 @@ behind A, a draw that verifies no others (`top_m`) never writes A y.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import torch
 from scipy import stats
+from torch import Tensor
 
 from genret.decoding.disc import DiscResult, disc
 from genret.decoding.params import DiscParams
+from genret.decoding.sequence_model import SequenceModel
 from genret.decoding.trie.logits_processor import TitleTrieLogitsProcessor
 from genret.decoding.trie.title_trie import TitleTrie
-from harness.divergence import Array, Counts, divergence, holm, kl, law_of_results
-from harness.enumerable import END, TableModel
+from genret.retrieval.evaluation.intervals import holm
+from harness.divergence import Array, Counts, divergence, kl, law_of_results
 from harness.report import shown
 
+END = 0
 A, B, X, Y, FIRST = 1, 2, 3, 4, 5
 ROWS = [(A, X, END), (A, Y, END), (B, END)]
 TARGET = np.array([0.3, 0.1, 0.6])  # P_S of the rows
@@ -45,18 +49,28 @@ _PER_QUERY = 100
 _RESULTS_AT_ONCE = 20  # queries
 
 
-def model_of(mass: float) -> TableModel:
-    """Return the model that gives the three titles this probability together."""
-    behind_a = 1 - 0.6 * mass
-    wrong = (1 - mass) / behind_a
-    first, then, last = (torch.zeros(FIRST + _LIKELY + _UNLIKELY, dtype=torch.float64) for _ in range(3))
-    first[A], first[B] = behind_a, 0.6 * mass
-    then[X], then[Y] = 0.3 * mass / behind_a, 0.1 * mass / behind_a
-    then[FIRST : FIRST + _LIKELY] = wrong * _LIKELY_SHARE / _LIKELY
-    then[FIRST + _LIKELY :] = wrong * (1 - _LIKELY_SHARE) / _UNLIKELY
-    last[END] = 1.0
-    # Behind the empty prefix, A, B, A x and A y, in the order of `prefixes`
-    return TableModel(ROWS, torch.stack([first, then, last, last, last]).log())
+class ThreeTitles:
+    """Gives the three titles a probability together (`decoding.sequence_model.SequenceEngine`)."""
+
+    vocab_size = FIRST + _LIKELY + _UNLIKELY
+    device = torch.device("cpu")
+    max_positions = 16
+
+    def __init__(self, mass: float) -> None:
+        behind_a = 1 - 0.6 * mass
+        wrong = (1 - mass) / behind_a
+        first, then, last = torch.zeros(3, self.vocab_size, dtype=torch.float64)
+        first[A], first[B] = behind_a, 0.6 * mass
+        then[X], then[Y] = 0.3 * mass / behind_a, 0.1 * mass / behind_a
+        then[FIRST : FIRST + _LIKELY] = wrong * _LIKELY_SHARE / _LIKELY
+        then[FIRST + _LIKELY :] = wrong * (1 - _LIKELY_SHARE) / _UNLIKELY
+        last[END] = 1.0
+        self._logits = torch.stack([first, then, last]).log()
+
+    def next_logits(self, sequences: Sequence[tuple[int, ...]]) -> Tensor:
+        """Return logits behind `PROMPT` and what was written. Shape: (N, V), float64."""
+        line = {(): 0, (A,): 1}
+        return self._logits[[line.get(path[len(PROMPT) :], 2) for path in sequences]]
 
 
 def formula(mass: float) -> float:
@@ -71,23 +85,22 @@ def floor(mass: float) -> float:
 
 def exact_law(mass: float, num_draws: int, top_m: int | None = None) -> Array:
     """Return the law of DISC's results by Algorithm 1, over the rows; what is never verified has none."""
-    law = model_of(mass).law()
+    valid = 0.4 * mass / (1 - 0.6 * mass)  # of x and y together, behind A; elsewhere nothing is left out
+    weights = np.array([valid, valid, 1.0])
     seen = np.full(len(ROWS), True)
     if top_m is not None and 0.1 * mass / (1 - mass) < _LIKELY_SHARE / _LIKELY:
         seen[ROWS.index((A, Y, END))] = top_m > _LIKELY
     if seen.all():
-        return law_of_results(law.mass, law.target, law.weights, num_draws)
-    left = law.mass * law.target[seen].sum()
-    weights = law.weights[seen].copy()
+        return law_of_results(mass, TARGET, weights, num_draws)
     weights[0] *= 0.3 / 0.4  # behind A only x is valid
-    found = np.zeros(len(ROWS))
-    found[seen] = law_of_results(left, law.target[seen] / law.target[seen].sum(), weights, num_draws)
+    left, found = TARGET[seen], np.zeros(len(ROWS))
+    found[seen] = law_of_results(mass * left.sum(), left / left.sum(), weights[seen], num_draws)
     return found
 
 
 def drawn_by_disc(mass: float, results: int, **options: Any) -> Counts:
     """Count the rows that DISC returns."""
-    model = model_of(mass)
+    model = SequenceModel(ThreeTitles(mass))
     trie = TitleTrie.from_rows(ROWS, model.vocab_size)
     queries = -(-results // _PER_QUERY)
     asked = [DiscParams(num_samples=_PER_QUERY, seed=seed, **options) for seed in range(queries)]
@@ -102,17 +115,13 @@ def drawn_by_disc(mass: float, results: int, **options: Any) -> Counts:
 
 def drawn_by_trie(mass: float, results: int, seed: int = 0) -> Counts:
     """Count the rows that sampling with the logits processor writes, token by token as `generate` does."""
-    model = model_of(mass)
-    generator = torch.Generator().manual_seed(seed)
-    trie = TitleTrie.from_rows(ROWS, model.vocab_size)
-    processor = TitleTrieLogitsProcessor(trie, len(PROMPT), END, 1)
+    model, generator = ThreeTitles(mass), torch.Generator().manual_seed(seed)
+    processor = TitleTrieLogitsProcessor(TitleTrie.from_rows(ROWS, model.vocab_size), len(PROMPT), END, 1)
     written = torch.tensor([PROMPT] * results)
-    node = torch.zeros(results, dtype=torch.int64)
     for _ in range(3):
-        scores = processor(written, model.table[node].float())
+        scores = processor(written, model.next_logits([tuple(row) for row in written.tolist()]).float())
         tokens = torch.multinomial(scores.softmax(-1), 1, generator=generator)
         written = torch.cat([written, tokens], dim=1)
-        node = model.children[node, tokens.squeeze(1)].clamp(min=0)
     return np.bincount(processor.rows(written).numpy(), minlength=len(ROWS)).astype(np.int64)
 
 

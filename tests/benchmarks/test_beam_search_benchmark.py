@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import click
 import pytest
 import torch
 from beam_search import main
-from harness.beam_contest import Agreement, EqualTitles, Setting, generate, search
-from harness.sample_data import sample_prompts
+from harness.beam_contest import Agreement
 from harness.twin_models import Sizes, Twins
 
-from genret.decoding.free_text import FreeText
 from tests.commands import run
 
 VOCAB, LENGTH, END = 300, 6, 1
@@ -41,48 +38,11 @@ def test_logits_are_spread_as_wide_as_is_said(twins: Twins) -> None:
     assert 3.0 < float(logits.std()) < 9.0
 
 
-@pytest.mark.parametrize("prefilled", [False, True])
-def test_titles_and_scores_are_those_of_generate(twins: Twins, prefilled: bool) -> None:
-    titles = EqualTitles.make(400, VOCAB)
-    prompts = Setting(9, 4, 2).prompts(VOCAB)
-    ours = search(twins.model(), titles.trie, prompts, 4)
-    peer = generate(twins.stock, prompts, 4, titles.tokens, titles.dictionary, prefilled)
-    agreement = Agreement.of(ours.lists, peer.lists)
-    assert agreement.holds(1e-3)
-    assert all(len(found) == 4 for found in peer.lists)
-    assert peer.kv_bytes == 2 * 4 * (9 + titles.tokens - 1) * twins.token_bytes
-
-
-def test_free_text_and_scores_are_those_of_generate(twins: Twins) -> None:
-    prompts = Setting(9, 4, 2).prompts(VOCAB)
-    constraint = FreeText(VOCAB, LENGTH, END, LENGTH)
-    ours = search(twins.model(), constraint, prompts, 4)
-    peer = generate(twins.stock, prompts, 4, LENGTH, None)
-    assert Agreement.of(ours.lists, peer.lists).holds(1e-3)
-    assert all(len(row) == LENGTH and END not in row for found in peer.lists for row in found)
-
-
 def test_a_difference_is_seen() -> None:
     of = Agreement.of
     assert of([{(2, 1): -1.0}], [{(2, 1): -1.0}]).holds(0.0)
     assert not of([{(2, 1): -1.0}], [{(3, 1): -1.0}]).holds(1.0)
     assert not of([{(2, 1): -1.0}], [{(2, 1): -1.5}]).holds(0.4)
-
-
-def test_settings_are_read() -> None:
-    setting = Setting.parse("512/15/8")
-    assert (setting.prompt, setting.beams, setting.batch) == (512, 15, 8)
-    assert setting.text() == "512/15/8"
-    for text in ("512", "512/15", "512/15/0", "a/b/c"):
-        with pytest.raises(click.BadParameter, match="PROMPT/BEAMS/BATCH"):
-            Setting.parse(text)
-
-
-def test_prompts_of_the_default_model_end_in_queries() -> None:
-    prompts = sample_prompts(64, 3)
-    assert prompts.shape == (3, 64)
-    assert len({tuple(row) for row in prompts.tolist()}) == 3
-    assert prompts[0].tolist()[-1] == prompts[1].tolist()[-1]  # the template's end
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import mention_detection
 import pytest
 from harness.labelled_mentions import LabelledSpan, base_name, read_documents
 from harness.processes import MemoryTrace
-from linking import Answer, agreement, as_documents, made_mentions, repeated, write_documents
+from linking import as_documents, made_mentions, write_documents
 
 from genret.retrieval.types import Mention
 from tests.shared_titles import shared_file
@@ -36,13 +36,6 @@ def test_made_mentions_are_different_and_the_same_every_time(tmp_path: Path) -> 
     assert all("A river" in m.right or "A city" in m.right for m in mentions)
 
 
-def test_repeated_mentions_keep_their_number() -> None:
-    mentions = [Mention(str(n)) for n in range(10)]
-    assert len(repeated(mentions, 4)) == 10
-    assert set(repeated(mentions, 4)) == set(mentions[:2])
-    assert len(set(repeated(mentions, 100))) == 1
-
-
 def test_documents_mark_their_mention(tmp_path: Path) -> None:
     mentions = [Mention("Nile", "é 🦁 ", " flows"), Mention("Paris")]
     write_documents(tmp_path / "d.jsonl", mentions)
@@ -53,12 +46,6 @@ def test_documents_mark_their_mention(tmp_path: Path) -> None:
         assert line["text"] == document.text
         assert (marked["start"], marked["end"]) == (span.start, span.end)
         assert document.text[span.start : span.end] == mention.mention
-
-
-def test_answers_agree_by_entity_and_score() -> None:
-    one = [Answer("E1", -1.0), Answer("E2", -2.0), Answer(None, None), Answer("E3", -1.0)]
-    other = [Answer("E1", -1.5), Answer("E2", -2.0), Answer(None, None), Answer("E4", -9.0)]
-    assert agreement(one, other) == {"num_equal": 3, "num_mentions": 4, "largest_difference": 0.5}
 
 
 def test_memory_is_looked_at_while_the_block_runs() -> None:

@@ -176,13 +176,6 @@ def test_an_update_keeps_evidence_in_step(tmp_path: Path, queries: Path) -> None
         "1": [("what is abc", 3), ("abc", 2)],
     }
     assert verify(summary.index).ok
-    after = write_titles(
-        tmp_path / "after.tsv",
-        ["query\tentity_id\tcount", "sea\t4\t1", "cc\t5\t1", "abc\t1\t2", "what is abc\t1\t3"],
-    )
-    lines = [HEADER, *LINES[3:], "1\tzz\tcab\tanother\tx", "5\tcc\t\t\tx"]
-    again = fresh(tmp_path, lines, evidence=wish(after))
-    assert data_files(again.index, again.version) == data_files(summary.index, updated.version)
     assert updated.manifest.history[-1].options["queries"] == ["asked.tsv"]
     assert "asked.tsv" in {source.name for source in updated.manifest.history[-1].sources}
     roll_back(summary.index)
@@ -316,19 +309,6 @@ def test_what_inspect_says(tmp_path: Path, queries: Path) -> None:
     facts = json_of(inspect_command, plain.index, "--json")
     assert (facts["evidence"], facts["ranking"]) == (None, None)
     assert "evidence" not in succeed(inspect_command, plain.index).stdout
-
-
-def test_a_dry_run_of_an_update_says_what_would_become_of_it(tmp_path: Path) -> None:
-    index = build(tmp_path, LINES, TOKENIZER).index
-    for change, lines, fate in (
-        (EvidenceChange(), ["5\tcc\t\t\tx"], "carried over"),
-        (EvidenceChange(wish()), [], "made"),
-        (EvidenceChange(drop=True), [], "dropped"),
-    ):
-        planned = update(index, lines, evidence=change, dry_run=True)
-        assert (planned.fates.evidence, planned.version) == (fate, planned.parent)
-    said = succeed(update_command, index, "--evidence", "none", "--dry-run").stdout
-    assert "evidence would be dropped" in said
 
 
 def test_a_change_is_one_thing_or_the_other(queries: Path) -> None:

@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 
 from genret.index_builder import evidence_maker as evidence_module
 from genret.index_builder.build import BuildSummary, build_index
-from genret.index_builder.build_options import BuildOptions, EvidenceOptions, VectorBuildOptions, VectorChange
+from genret.index_builder.build_options import (
+    BuildOptions,
+    EvidenceChange,
+    EvidenceOptions,
+    VectorBuildOptions,
+    VectorChange,
+)
 from genret.index_builder.build_plan import plan_build
 from genret.index_builder.cli import update_command
 from genret.index_builder.past_queries import QueryFile
@@ -238,18 +244,25 @@ def test_vectors_can_change_together_with_entities(fake: FakeVectors, tmp_path: 
     assert dropped.manifest.counts.entities == 6
 
 
-def test_a_dry_run_says_what_would_become_of_the_vectors(fake: FakeVectors, tmp_path: Path) -> None:
+def test_a_dry_run_says_what_would_become_of_vectors_and_evidence(fake: FakeVectors, tmp_path: Path) -> None:
     summary = built(tmp_path)
-    for change, lines, fate in (
-        (VectorChange(), ["5\tcc\t\t\tx\t5"], "carried over"),
-        (VectorChange(WISH), [], "made"),
-        (VectorChange(drop=True), [], "dropped"),
-    ):
-        planned = update(summary.index, lines, vectors=change, dry_run=True)
-        assert (planned.fates.vectors, planned.version) == (fate, summary.version)
+    more = ["5\tcc\t\t\tx\t5"]
+    cases: list[tuple[dict[str, Any], list[str], tuple[str, str]]] = [
+        ({}, more, ("carried over", "carried over")),
+        ({"vectors": VectorChange(WISH)}, [], ("made", "kept")),
+        ({"vectors": VectorChange(drop=True)}, [], ("dropped", "kept")),
+        ({"evidence": EvidenceChange(EvidenceOptions())}, [], ("kept", "made")),
+        ({"evidence": EvidenceChange(drop=True)}, [], ("kept", "dropped")),
+    ]
+    for change, lines, fates in cases:
+        planned = update(summary.index, lines, dry_run=True, **change)
+        assert (planned.fates.vectors, planned.fates.evidence) == fates
+        assert planned.version == summary.version
     assert len(fake.calls) == 1
-    said = succeed(update_command, summary.index, "--vectors", "none", "--dry-run").stdout
+    nothing = ["--vectors", "none", "--evidence", "none"]
+    said = succeed(update_command, summary.index, *nothing, "--dry-run").stdout
     assert "vectors would be dropped" in said
+    assert "evidence would be dropped" in said
 
 
 def test_without_faiss_an_update_says_what_can_be_done(

@@ -125,11 +125,6 @@ def test_an_update_reads_weights_as_the_index_has_them(tmp_path: Path, summary: 
     updated = update(summary.index, more)
     assert updated.manifest.weight_column == updated.weight_column == "population"
     assert weights(summary.index) == {"1": 7, "2": 1, "3": 0, "4": 0, "5": 1}
-    lines = [HEADER, "1\ta\tx\t7\t0", *LINES[2:], "4\td\tx\t0\t", "5\te\tx\t\t"]
-    fresh = build(tmp_path, lines, TOKENIZER, "fresh.index", mapping=POPULATION)
-    folder = summary.index / "versions" / updated.version
-    for name, content in version_files(fresh).items():
-        assert name == "manifest.json" or (folder / name).read_bytes() == content
     roll_back(summary.index)
     assert weights(summary.index)["1"] == 12
 

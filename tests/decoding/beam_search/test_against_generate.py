@@ -1,10 +1,9 @@
 """Beam search on transformers against Hugging Face `generate` and against exhaustive scoring.
 
 `generate` keeps a finished title only when it ranks among the best `num_beams` continuations of its step;
-ours keeps every one. Both go on with the same prefixes, ranked by log-probability. So with titles of
-different lengths and a narrow beam `generate` may do worse and is dominated; with titles of one length, or
-with a beam as wide as the catalogue, both must agree. That holds under every length penalty: it divides by
-the same length, the end token's included, and `generate` is asked to stop only when no length could help.
+ours keeps every one. So both must agree where titles are of one length, or the beam is as wide as the
+catalogue, under every length penalty: it divides by the same length, the end token's included, and
+`generate` is asked to stop only when no length could help.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from genret.decoding.params import BeamParams
 from genret.decoding.trie.title_trie import TitleTrie
 from tests.generate_peer import (
     CATALOGUES,
-    FILLER,
     NUM_TITLES,
     PENALTIES,
     PROMPTS,
@@ -68,19 +66,6 @@ def test_exact_lists_are_those_of_the_widest_generate(name: str) -> None:
             assert result.certified
             theirs = generate(plain(name), prompt, rows, NUM_TITLES, penalty)
             assert_same(scored(result, penalty), theirs[:3])
-
-
-@pytest.mark.parametrize("name", ARCHITECTURES)
-@pytest.mark.parametrize("beams", [2, 5, 12])
-@pytest.mark.parametrize("penalty", [0.0, *PENALTIES])
-def test_titles_of_many_lengths_are_never_worse_than_generate(name: str, beams: int, penalty: float) -> None:
-    results = search(name, "mixed", beams, beams, penalty)
-    for prompt, result in zip(PROMPTS, results, strict=True):
-        theirs = generate(plain(name), prompt, CATALOGUES["mixed"], beams, penalty)
-        real = [entry for entry in theirs if entry.score > FILLER]
-        assert len(result.hypotheses) >= len(real) > 0
-        for mine, other in zip(scored(result, penalty), real, strict=False):
-            assert mine.score >= other.score - TOLERANCE
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)

@@ -137,6 +137,7 @@ def test_no_row_scores_better_than_a_prefix_of_it_promises(penalty, prefix, rest
 
 
 SEEDS = range(300, 304)
+DEVICES = ["cpu", pytest.param("cuda", marks=needs_cuda)]
 
 
 def said(result: BeamResult) -> BeamResult:
@@ -183,27 +184,6 @@ def test_cancelled_queries_leave_the_others_as_they_are(exact: bool) -> None:
             assert said(answer) == said(undisturbed[query])
 
 
-class Way(NamedTuple):
-    """A device, and whether all shapes are known beforehand; searches that go on exactly never are static."""
-
-    device: str
-    static: bool
-
-
-@pytest.fixture(
-    params=[
-        pytest.param(Way("cpu", static=False), id="cpu"),
-        pytest.param(Way("cpu", static=True), id="cpu-static"),
-        pytest.param(Way("cuda", static=False), id="cuda", marks=needs_cuda),
-        pytest.param(Way("cuda", static=True), id="cuda-static", marks=needs_cuda),
-    ]
-)
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Way:
-    chosen: Way = request.param
-    monkeypatch.setattr("genret.decoding.beam_search.trie_beam_search.suits_static", lambda _: chosen.static)
-    return chosen
-
-
 class Verdict(NamedTuple):
     """One case: what the search claimed and what is true."""
 
@@ -215,10 +195,10 @@ class Verdict(NamedTuple):
     kind: str
 
 
-def verdicts_of(seed: int, way: Way) -> Iterable[Verdict]:
+def verdicts_of(seed: int, device: str) -> Iterable[Verdict]:
     """Search a batch and hold every list to the exhaustive scores, and its nodes to what the model ran."""
-    batch = Batch.random(seed, exact_share=0.0 if way.static else 0.4)
-    searched = batch.search(way.device)
+    batch = Batch.random(seed)
+    searched = batch.search(device)
     truths = batch.truths()
     assert len(searched.results) == NUM_PER_BATCH
     for query, result in enumerate(searched.results):
@@ -264,23 +244,25 @@ def check_kinds(verdicts: list[Verdict]) -> None:
         assert {verdict.params.length_penalty for verdict in chosen} == set(LENGTH_PENALTIES)
 
 
-def test_certified_lists_are_the_true_top_k(way: Way) -> None:
-    check_shares([verdict for seed in range(20) for verdict in verdicts_of(seed, way)])
+@pytest.mark.parametrize("device", DEVICES)
+def test_certified_lists_are_the_true_top_k(device: str) -> None:
+    check_shares([verdict for seed in range(20) for verdict in verdicts_of(seed, device)])
 
 
 @pytest.mark.slow
-def test_certified_lists_are_the_true_top_k_in_ten_thousand_cases(way: Way) -> None:
-    verdicts = [verdict for seed in range(1000, 1200) for verdict in verdicts_of(seed, way)]
+@pytest.mark.parametrize("device", DEVICES)
+def test_certified_lists_are_the_true_top_k_in_ten_thousand_cases(device: str) -> None:
+    verdicts = [verdict for seed in range(1000, 1200) for verdict in verdicts_of(seed, device)]
     assert len(verdicts) == 10_000
     check_shares(verdicts)
     check_kinds(verdicts)
 
 
-def compare_with_textbook(seed: int, way: Way) -> int:
+def compare_with_textbook(seed: int, device: str) -> int:
     """Hold a batch to the search on paper. Returns how many cases rounding could not have decided."""
     batch = Batch.random(seed, exact_share=0.0)
     compared = 0
-    for query, result in enumerate(batch.search(way.device).results):
+    for query, result in enumerate(batch.search(device).results):
         params = batch.params[query]
         book = textbook_beam_search(
             batch.allowed(query),
@@ -303,10 +285,12 @@ def compare_with_textbook(seed: int, way: Way) -> int:
     return compared
 
 
-def test_lists_certificates_and_nodes_are_those_of_the_search_on_paper(way: Way) -> None:
-    assert sum(compare_with_textbook(seed, way) for seed in range(8)) > 100
+@pytest.mark.parametrize("device", DEVICES)
+def test_lists_certificates_and_nodes_are_those_of_the_search_on_paper(device: str) -> None:
+    assert sum(compare_with_textbook(seed, device) for seed in range(8)) > 100
 
 
 @pytest.mark.slow
-def test_the_search_on_paper_in_thousands_of_cases(way: Way) -> None:
-    assert sum(compare_with_textbook(seed, way) for seed in range(2000, 2100)) > 2000
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_search_on_paper_in_thousands_of_cases(device: str) -> None:
+    assert sum(compare_with_textbook(seed, device) for seed in range(2000, 2100)) > 2000

@@ -153,15 +153,6 @@ def test_labels_keep_states_apart() -> None:
         ByteDfa.literals([]).shortest()
 
 
-def test_endless_languages() -> None:
-    digits = ByteDfa.from_rows([[(48, 57, 1)], [(44, 44, 0), (48, 57, 1)]], [-1, 0])
-    assert not digits.is_finite
-    assert digits.count() is None
-    assert digits.accepts(b"1,22,3")
-    assert not digits.accepts(b"1,")
-    assert digits.shortest() == b"0"
-
-
 def test_the_smallest_label_wins_where_pieces_meet() -> None:
     nfa = Nfa()
     start = nfa.state()

@@ -87,17 +87,6 @@ def test_states_are_the_same_after_forgetting() -> None:
     assert explore(grammar, 300, seed=5) == before
 
 
-def test_counting_does_not_go_down_on_its_own() -> None:
-    grammar = grammar_of("tree", COMPACT)
-    counted = [grammar.num_bytes]
-    for seed in range(5):
-        explore(grammar, 50, seed)
-        counted.append(grammar.num_bytes)
-    assert counted == sorted(counted)
-    explore(grammar, 50, 4)
-    assert grammar.num_bytes == counted[-1]
-
-
 @pytest.mark.parametrize("name", ["any", "tree", "nested"])
 def test_what_was_found_goes_with_the_grammar(name: str) -> None:
     """At once, though levels, nodes and frames know each other."""

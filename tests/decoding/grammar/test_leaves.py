@@ -12,7 +12,7 @@ import pytest
 from genret.decoding.grammar.compile_options import GrammarOptions
 from genret.decoding.grammar.errors import VocabularyError
 from genret.decoding.grammar.json_grammar import Grammar
-from genret.decoding.grammar.leaves.dfa_leaf import DfaLeaf, StateModels
+from genret.decoding.grammar.leaves.dfa_leaf import StateModels
 from genret.decoding.grammar.leaves.leaf import Leaf
 from genret.decoding.grammar.leaves.leaf_factory import Leaves
 from genret.decoding.grammar.regular.byte_dfa import ByteDfa
@@ -242,15 +242,6 @@ def test_free_keys_beside_named_ones(seed: int, monkeypatch: pytest.MonkeyPatch)
         for state in states_on_the_way(leaf, spelled + others):
             check_tokens(vocabulary, leaf, state, (b"", b"a", b'"'))
     assert any(by_model)
-
-
-@pytest.mark.parametrize("pattern", ["^a.*$", "^(?!ab$).*$", "[^b]$", "a.*b", "^[^ab]*$", "^(a|b)*c?$"])
-def test_patterns(pattern: str) -> None:
-    vocabulary = random_vocabulary(np.random.default_rng(1))
-    leaf = Leaves(vocabulary).texts(TextSet.of(automaton=compile_pattern(pattern)))
-    assert isinstance(leaf, DfaLeaf)
-    for state in range(leaf.automaton.num_states):
-        check_tokens(vocabulary, leaf, state)
 
 
 def test_tokens_of_any_text_are_found_once_for_all_keys() -> None:

@@ -16,7 +16,6 @@ from genret.decoding.grammar.errors import (
     UnsatisfiableSchemaError,
     UnsupportedSchemaError,
 )
-from genret.decoding.grammar.leaves.leaf import TitleSlotName
 from genret.decoding.grammar.regular.dfa import Dfa
 from genret.decoding.grammar.regular.formats import FORMATS, Enforcement
 from genret.decoding.grammar.regular.number_set import NumberSet
@@ -34,7 +33,6 @@ from genret.decoding.grammar.schema.formula import (
     Place,
     PropertyNames,
     Reference,
-    TextFromSlot,
     TextIn,
     TypeIs,
 )
@@ -102,20 +100,6 @@ def test_patterns_that_cannot_be_read_are_refused_where_they_stand(keyword: str)
     assert limited.value.keyword == keyword
 
 
-def test_formats_are_enforced_where_they_are_known_and_asserted() -> None:
-    date = formula({"format": "date"})
-    assert isinstance(date, TextIn)
-    assert date.place == at("format")
-    assert date.texts.accepts("2024-02-29")
-    assert not date.texts.accepts("2023-02-29")
-    assert formula({"format": "date"}, formats="annotate") == ANYTHING
-    assert formula({"format": "html-selector"}) == ANYTHING
-    both = formula({"format": "ipv4", "maxLength": 7})
-    assert isinstance(both, TextIn)
-    assert both.texts.accepts("1.2.3.4")
-    assert not both.texts.accepts("1.2.3.40")
-
-
 def test_listed_scalars_are_one_condition() -> None:
     assert formula({"enum": []}) == NOTHING
     got = formula({"enum": [f"text {n}" for n in range(5_000)]})
@@ -157,14 +141,6 @@ def test_arrays_of_older_drafts() -> None:
     assert formula({"$schema": DRAFT_7, "contains": {"type": "string"}, "minContains": 0}) == Contains(
         STRING, 1, None, at("contains")
     )
-
-
-@pytest.mark.parametrize("types", ["string", ["null", "string"]])
-def test_strings_out_of_an_index(types: Any) -> None:
-    schema = {"type": types, "x-genret-index": "titles", "x-genret-filter": "kind = 'person'"}
-    got = formula(schema)
-    assert isinstance(got, AllOf)
-    assert got.parts[1] == TextFromSlot(TitleSlotName("titles", "kind = 'person'"), at("x-genret-index"))
 
 
 @pytest.mark.parametrize(

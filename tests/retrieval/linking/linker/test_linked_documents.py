@@ -182,21 +182,6 @@ def test_few_candidates_are_all_scored_and_proven(retriever: Retriever) -> None:
         assert all(0 < c["probability"] <= 1 for c in ours["candidates"])
 
 
-def test_a_context_longer_than_the_model_is_cut_and_a_mention_longer_than_it_fails(
-    retriever: Retriever,
-) -> None:
-    # About one token for each of these characters, 128 positions.
-    around = "ßü🦁" * 200
-    text = f"{around} Hamlet {around}"
-    start = text.index("Hamlet")
-    spans = (Span(start, start + 6), Span(0, 600), Span(start, start + 6))
-    rows, counts = linked(retriever, [Document("f", 1, "d", text, spans)], context_chars=400)
-    assert [row["nil_reason"] for row in rows] == [None, "error", None]
-    assert rows[0] == rows[2]
-    assert "too long" in rows[1]["error"]
-    assert counts.num_failed == 1
-
-
 def test_generated_rows_are_the_links_that_the_generator_writes(retriever: Retriever) -> None:
     texts = ("Hamlet met 🦁 Paris.", "", "é Nile")
     documents = [Document("f", row, f"d{row}", text) for row, text in enumerate(texts, 1)]
