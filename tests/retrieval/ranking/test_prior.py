@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -50,7 +49,7 @@ from tests.checkpoints import (
 )
 from tests.entity_oracle import EntityOracle
 from tests.evidence_fixtures import made_up_texts
-from tests.fakes import TableModel, recorded
+from tests.fakes import TableModel, recorded, tokens_after
 from tests.ranking_fixtures import write_rankings
 
 CONFIG = checkpoint_config()
@@ -332,11 +331,7 @@ class World:
             )
             for query in self.queries
         }
-        following: dict[tuple[int, ...], set[int]] = defaultdict(set)
-        for rank in range(self.index.num_rows):
-            row = self.index.row_token_ids(rank)
-            for depth, token in enumerate(row):
-                following[row[:depth]].add(token)
+        following = tokens_after(self.index.row_token_ids(rank) for rank in range(self.index.num_rows))
         noise = TableModel.random(self.index.vocab_size, 3, scale=2.0)
 
         def function(prompt: tuple[int, ...], written: tuple[int, ...]) -> torch.Tensor:
