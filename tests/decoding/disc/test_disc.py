@@ -18,7 +18,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-import genret.decoding.disc.tree_proposer
 from genret.decoding.cancellation import CancelToken
 from genret.decoding.counter_rng import uniforms
 from genret.decoding.disc import DiscResult, disc
@@ -170,24 +169,6 @@ def test_weights_and_logprobs_are_exact(seed, reject_early, top_m):
         assert s.log_weight == pytest.approx(math.log(model.valid_masses(PROMPT, row, rows)), abs=1e-5)
 
 
-@pytest.mark.statistical
-def test_the_default_is_exact_where_the_top_m_is_biased():
-    """The draws of `DiscParams()` as it is: whoever makes a top M its default fails here."""
-    rows, model = catalogue(0), likely(0)
-    law, truth = target(model, rows), true_mass(model, rows)
-    for options in ({}, {"top_m": 2}):
-        results = sample(model, rows, num_draws=4, reject_early=False, **options)
-        masses = torch.tensor([r.mass for r in results], dtype=torch.float64)
-        error = float(masses.std()) / math.sqrt(len(masses))
-        fit = chi_square(counted(results, accepted_only=True), law)
-        if options:
-            assert fit < 1e-12
-            assert float(masses.mean()) < truth - 10 * error
-        else:
-            assert fit > ALPHA
-            assert abs(float(masses.mean()) - truth) < 4 * error
-
-
 @pytest.mark.parametrize("options", [DiscParams, RetrieveRequest])
 def test_no_option_has_a_top_m_unless_it_is_asked_for(options):
     defaults = {field.name: field.default for field in dataclasses.fields(options)}
@@ -246,27 +227,6 @@ def test_accepted_draws_follow_the_target_in_either_phase(which, of):
         assert sum(mine.values()) > 100
         assert chi_square(mine, law) > ALPHA / 2
     assert chi_square(sum(counts.values(), Counter()), law) > ALPHA
-
-
-@pytest.mark.statistical
-def test_a_weight_that_forgets_the_envelope_of_its_nodes_would_be_noticed(monkeypatch):
-    """Power: the weight C(node) without / c(node) is wrong in the second phase, and is refused."""
-    rows, model = catalogue(2), unlikely(2)
-    counts = by_phase(sample(model, rows, 4000, 1, adaptive=True, num_draws=6, reject_early=False), 6)
-    assert chi_square(counts[2], target(model, rows)) > ALPHA
-
-    class _Forgetful(genret.decoding.disc.tree_proposer.TreeProposer):
-        def _sample_step(self, draws, node, key, depth):
-            level = self._tree.levels[depth]
-            kept = level.log_envelope
-            level.log_envelope = torch.zeros_like(kept)
-            chosen = super()._sample_step(draws, node, key, depth)
-            level.log_envelope = kept
-            return chosen
-
-    monkeypatch.setattr("genret.decoding.disc.algorithm.TreeProposer", _Forgetful)
-    counts = by_phase(sample(model, rows, 4000, 1, adaptive=True, num_draws=6, reject_early=False), 6)
-    assert chi_square(counts[2], target(model, rows)) < 1e-9
 
 
 def test_the_first_phase_of_a_result_does_not_depend_on_the_others():
