@@ -128,11 +128,6 @@ class EntityOracle:
         total = math.fsum(math.exp(value) for value in self.forms(entity, found).values())
         return math.log(total) if total else -math.inf
 
-    def logprobs(self, found: Collection[int] | None = None) -> dict[str, float]:
-        """Return entity id -> log P(e | q), of entities of any probability."""
-        values = {self.id_of(e): self.logprob(e, found) for e in self.entities}
-        return {name: value for name, value in values.items() if value > -math.inf}
-
     def form_scores(self, entity: int, length_penalty: float = 0.0) -> dict[int, float]:
         """Return row -> score of an entity's form: its logprob under a length penalty, and log P(e | f)."""
         return {
@@ -166,11 +161,6 @@ class EntityOracle:
         """Return entity -> score, of entities of any probability."""
         scores = {e: self.score(e, aggregate, length_penalty) for e in self.entities}
         return {e: score for e, score in scores.items() if score > -math.inf}
-
-    def ranking(self, aggregate: str = "sum", length_penalty: float = 0.0) -> list[int]:
-        """Return the entities in their order: by score, then by `tie_key`."""
-        scores = self.scores(aggregate, length_penalty)
-        return sorted(scores, key=lambda e: (-scores[e], *self.tie_key(e)))
 
     def tie_key(self, entity: int) -> tuple[float, str, str]:
         """Return the key by which entities of one score stand: by weight, then title, then id."""

@@ -27,6 +27,7 @@ from genret.retrieval.evidence.field import (
 from genret.retrieval.evidence.postings import Characters, Lookup, fold_all
 from genret.retrieval.index.layout import NAMES_FILE, QUERIES_FILE, TEXTS_FILE
 from genret.retrieval.index.reader import Index
+from genret.retrieval.progress import StepProgress
 from genret.retrieval.sources.columns import ColumnMapping
 from tests.index_fixtures import character_tokenizer, write_titles
 
@@ -35,14 +36,6 @@ WORDS = [
     "straße", "東京", "Łódź", "a", "1984", "km", "king", "queen", "jungle", "book", "film", "water", "stone",
 ]  # fmt: skip
 HEADER = "entity_id\ttitle\taliases\tdescription\tplot\tfame"
-
-
-class NoProgress:
-    def phase(self, name: str, total: int | None = None) -> None:
-        pass
-
-    def advance(self, done: int, note: str, *, tells_left: bool = False) -> None:
-        pass
 
 
 def made_up_texts(count: int, seed: int, most_words: int = 5) -> list[str]:
@@ -129,7 +122,7 @@ def evidence_of(
 ) -> Evidence:
     """Make the fields of an index in a folder, and open them."""
     folder.mkdir(exist_ok=True)
-    _, names = make_fields(index, columns, queries, folder, NoProgress())
+    _, names = make_fields(index, columns, queries, folder, StepProgress())
     fields = {
         kind: Field.read(
             pa.py_buffer((folder / file).read_bytes()), file, index.num_entities, has_queries=kind == QUERIES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,7 +36,6 @@ class Play:
     Args:
         script: What to do.
         module: The transformers model, whose attention is replaced, or a model of sequences.
-        change: Applied to the parents that the session is told; anything but the identity makes it wrong.
 
     Attributes:
         sessions: Every session made so far.
@@ -44,12 +43,7 @@ class Play:
         answers: What the sessions said after every branch that is no padding.
     """
 
-    def __init__(
-        self,
-        script: Script,
-        module: PreTrainedModel | SequenceModel,
-        change: Callable[[Tensor], Tensor] = lambda parents: parents,
-    ) -> None:
+    def __init__(self, script: Script, module: PreTrainedModel | SequenceModel) -> None:
         model = module
         if isinstance(module, PreTrainedModel):
             model = HFLanguageModel(module, collection=script.policy)
@@ -61,7 +55,6 @@ class Play:
         self.sessions: list[TreeSession | SequenceSession] = [session]
         self.truths = [BranchTruth(script.prompts, script.keep_levels)]
         self.answers: list[Answer] = []
-        self._change = change
         self._note_roots(0)
 
     def act(self, operation: Operation) -> None:
@@ -77,7 +70,7 @@ class Play:
     def _grow(self, step: Grow) -> None:
         device = self.sessions[step.session].root_logits.device
         parents, tokens = (torch.tensor(rows, device=device) for rows in (step.parents, step.tokens))
-        logits = self.sessions[step.session].step(self._change(parents), tokens, step.depth)
+        logits = self.sessions[step.session].step(parents, tokens, step.depth)
         assert logits.shape[:2] == parents.shape
         assert logits.isfinite().all()
         truth = self.truths[step.session]
@@ -142,11 +135,9 @@ class PlainPasses:
                     self._known[prompt, path[:depth]] = logprobs[depth]
 
 
-def play(
-    script: Script, module: PreTrainedModel | SequenceModel, *change: Callable[[Tensor], Tensor]
-) -> Play:
+def play(script: Script, module: PreTrainedModel | SequenceModel) -> Play:
     """Play a whole script."""
-    played = Play(script, module, *change)
+    played = Play(script, module)
     for operation in script.operations:
         played.act(operation)
     return played

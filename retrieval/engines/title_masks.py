@@ -131,9 +131,7 @@ class EngineTitles:
         if restriction.is_open:
             return self._trie
         made = self._filters.cache.get_or_make(restriction.key(), lambda: self._filters.make(restriction))
-        constraint: Any = constraint_of(self._trie, [made])
-        checked: StaticConstraint = constraint
-        return checked
+        return constraint_of(self._trie, [made])
 
     def has_token(self, token: int) -> bool:
         """Whether some title has a token."""

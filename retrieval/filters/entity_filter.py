@@ -13,7 +13,7 @@ import torch
 
 from genret.decoding.bounded_cache import BoundedCache
 from genret.decoding.cancellation import CancelToken
-from genret.decoding.constraints import Constraint
+from genret.decoding.constraints import StaticConstraint
 from genret.decoding.errors import DecodingCancelledError
 from genret.decoding.trie.row_filter import FilteredTrie, RowFilter, counts_before
 from genret.decoding.trie.title_trie import TitleTrie
@@ -44,7 +44,7 @@ def mask_of(allowed: EntityFilter | None) -> BoolArray | None:
     return None if allowed is None else allowed.allowed
 
 
-def constraint_of(trie: TitleTrie, filters: Sequence[EntityFilter | None]) -> Constraint:
+def constraint_of(trie: TitleTrie, filters: Sequence[EntityFilter | None]) -> StaticConstraint:
     """Return the constraint of a batch: per query any title, or those its filter allows."""
     if all(allowed is None for allowed in filters):
         return trie

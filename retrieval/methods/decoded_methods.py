@@ -100,11 +100,6 @@ def owners_best_first(index: Index, owners: Owners) -> dict[int, float]:
     return {entity: shares[entity] for entity in best_first(index, shares, len(shares))}
 
 
-def by_share(tallies: Mapping[int, Tally]) -> dict[int, tuple[float, float]]:
-    """Return scores by which entities with more of the samples come first, of equal ones the likelier."""
-    return {number: (tally.share, tally.logprob) for number, tally in tallies.items()}
-
-
 def possible(scores: Mapping[int, float]) -> dict[int, float]:
     """Return the scores above -inf: only entities with some probability are answers."""
     return {entity: score for entity, score in scores.items() if score > -math.inf}
@@ -260,7 +255,9 @@ def _disc_found(
         mine = owners[sample.hypothesis.row]
         credit(tallies, sample.hypothesis, mine)
         tallies[_drawn(mine, chance)].share += 1.0 / len(result.samples)
-    entities = best_first(index, by_share(tallies), len(tallies))
+    # Entities with more of the samples come first, of equal ones the likelier.
+    shares = {number: (tally.share, tally.logprob) for number, tally in tallies.items()}
+    entities = best_first(index, shares, len(tallies))
     answer = RetrievalResult(
         query=request.query,
         method="disc",

@@ -235,7 +235,8 @@ def test_disc_names_one_owner_per_sample_and_adds_up_the_shares_of_the_forms_it_
     (raw,) = disc(session, constraint_of(case.trie, [case.filter]), [params])
     assert isinstance(raw, DiscResult)
     assert result.num_accepted == sum(sample.accepted for sample in raw.samples)
-    assert (result.mass, result.num_draws, result.seed) == (raw.mass, raw.num_draws, seed)
+    assert (result.mass, result.mass_stderr) == (raw.mass, raw.mass_stderr)
+    assert (result.num_draws, result.seed) == (raw.num_draws, seed)
     drawn = Counter(sample.hypothesis.row for sample in raw.samples)
     counts: Counter[int] = Counter()
     for number, candidate in zip(oracle.numbers(result.candidates), result.candidates, strict=True):

@@ -25,7 +25,7 @@ from genret.retrieval.methods import explainer as explaining
 from genret.retrieval.methods.explainer import TokenTexts
 from genret.retrieval.text import TextTokenizer
 from tests.checkpoints import END, make_index
-from tests.fakes import TableModel, TableSession, likely_titles
+from tests.fakes import TableModel, TableSession, likely_titles, tokens_after
 from tests.table_retrievers import CONFIG, POISON, TOKENIZER, answers, poisoned, without_costs
 
 Row = tuple[int, ...]
@@ -139,10 +139,7 @@ def test_every_number_is_the_models_own(retriever: Retriever, request: RetrieveR
     if not rows:
         assert explanation == Explanation()
         return
-    following: dict[Row, set[int]] = defaultdict(set)
-    for row in rows:
-        for depth, token in enumerate(row):
-            following[row[:depth]].add(token)
+    following = tokens_after(rows)
     model: Any = retriever.model
     temperature = request.temperature if request.method == "disc" else 1.0
     below: dict[int, float] = defaultdict(float)

@@ -10,7 +10,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,7 +22,6 @@ from genret.decoding.params import BeamParams
 from genret.decoding.trie.title_trie import TitleTrie
 from genret.retrieval.arguments import Restriction
 from genret.retrieval.filters.entity_filter import EntityFilter, FilterStore
-from genret.retrieval.filters.predicate import parse
 from genret.retrieval.index.owners import Owners
 from genret.retrieval.index.reader import Index
 from genret.retrieval.methods import decoded_methods as beam_method
@@ -148,35 +146,6 @@ def test_disc_with_one_draw_estimates_the_mass_from_weights(index: Index, model:
     (one,) = ask(index, model, RetrieveRequest("q", method="disc", num_samples=1, num_draws=1, seed=1))
     assert one.mass_stderr is None
     assert [c.probability for c in one.candidates] == [1.0]
-
-
-def entity_ids(index: Index, allowed: EntityFilter) -> set[str]:
-    return {index.entity(int(number)).entity_id for number in np.flatnonzero(allowed.allowed)}
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("year >= 1990", {"b", "d"}),
-        ("not year >= 1990", {"a"}),
-        ("year is null", {"c"}),
-        ("score < 1 and live", {"a"}),
-        ("live or year = 2001.0", {"a", "b", "d"}),
-        ("kind = 'film' and year > 1989.5", {"b"}),
-        ("kind != 'film'", {"c", "d"}),
-    ],
-)
-def test_metadata_has_the_types_the_index_gives_it(tmp_path: Path, text: str, expected: set[str]) -> None:
-    catalogue = (
-        "entity_id\ttitle\tkind\tyear\tscore\tlive\n"
-        "a\tHamlet\tfilm\t1948\t0.5\ttrue\n"
-        "b\tMacbeth\tfilm\t2015\t2.25\ttrue\n"
-        "c\tOthello\tbook\t\t0.25\tfalse\n"
-        "d\tParis\tbook\t2001\t\t\n"
-    )
-    with Index.open(make_index(tmp_path, TOKENIZER, catalogue)) as index:
-        allowed = FilterStore(index, "cpu").make(Restriction(parse(text)))
-        assert entity_ids(index, allowed) == expected
 
 
 LETTERS = character_tokenizer("abcd")

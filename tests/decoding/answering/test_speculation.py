@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Callable
 from functools import cache, partial
 from itertools import pairwise, product
 
@@ -13,10 +12,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from genret.decoding.answering import AnswerParams, AnswerText, Speller, write_answers
-from genret.decoding.answering import token_choice as choosing
 from genret.decoding.answering.answer import (
     MOST_COST,
     ROW_COST,
@@ -25,7 +22,6 @@ from genret.decoding.answering.answer import (
     DraftCostModel,
     relative_cost,
 )
-from genret.decoding.answering.token_choice import PointGroup
 from genret.decoding.errors import InvalidLogitsError
 from genret.decoding.grammar.vocabulary import Vocabulary
 from tests.answer_oracles import Row, count_rows, greedy_row, row_law
@@ -202,7 +198,6 @@ LAW_DRAFTS = {
     "close": TableModel(LAW_V, lambda p, r: LAW_TARGET.logits(p, r) + 0.7 * LAW_NOISE.logits(p, r)),
     "far": TableModel.random(LAW_V, 99, 2.0),
 }
-Sampled = Callable[[Tensor, PointGroup], tuple[Tensor, Tensor]]
 
 
 def p_value(draft: str, num: int = NUM) -> tuple[float, Counter[str]]:
@@ -261,35 +256,6 @@ def test_the_law_does_not_depend_on_how_much_is_proposed(monkeypatch: pytest.Mon
     probability, sums = p_value("far")
     assert probability > ALPHA
     assert NUM < sums["drafted"] < 5 * NUM
-
-
-def _certain_ones_stand(sampled: Sampled, probabilities: Tensor, group: PointGroup) -> tuple[Tensor, Tensor]:
-    """Likely tokens are taken for forced ones."""
-    places, accepted = sampled(probabilities, group)
-    proposals = [point.proposal for point in group.points]
-    certain = [[proposal is not None and proposal.probabilities is None] for proposal in proposals]
-    return places, accepted | torch.tensor(certain)
-
-
-def _too_many_stand(sampled: Sampled, probabilities: Tensor, group: PointGroup) -> tuple[Tensor, Tensor]:
-    """Proposals are accepted a quarter more often than they should be: p counts for more than it is."""
-    places, accepted = sampled(probabilities, group)
-    _, generous = sampled((1.25 * probabilities).clamp(max=1.0), group)
-    return places, accepted | generous
-
-
-def _drawn_again(sampled: Sampled, probabilities: Tensor, group: PointGroup) -> tuple[Tensor, Tensor]:
-    """If a proposal falls, a token is drawn from p, and not from what p has more than q."""
-    places, accepted = sampled(probabilities, group)
-    return torch.cat([places[:, 1:2], places[:, 1:]], dim=1), accepted
-
-
-@pytest.mark.parametrize("bias", [_certain_ones_stand, _too_many_stand, _drawn_again])
-def test_a_bias_is_noticed(
-    bias: Callable[[Sampled, Tensor, PointGroup], tuple[Tensor, Tensor]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(choosing, "_sampled", partial(bias, choosing._sampled))
-    assert p_value("far", NUM // 2)[0] < ALPHA
 
 
 def test_how_much_is_proposed_is_asked_once_for_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,6 +87,19 @@ def both_ways(model: TableModel, rows, num_samples: int, num_draws: int) -> list
 
 @pytest.mark.statistical
 @pytest.mark.parametrize("which", [0, 1, 2])
+@pytest.mark.parametrize("reject_early", [True, False])
+def test_accepted_draws_follow_the_target(which, reject_early):
+    rows, model = catalogue(which), likely(which)
+    law = target(model, rows)
+    results = sample(model, rows, num_draws=4, reject_early=reject_early)
+    counts = counted(results, accepted_only=True)
+    assert sum(counts.values()) > 1000
+    assert set(counts) <= rows
+    assert chi_square(counts, law) > ALPHA
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("which", [0, 1, 2])
 def test_one_draw_is_plain_constrained_sampling(which):
     rows, model = catalogue(which), likely(which)
     counts = counted(sample(model, rows, num_draws=1))
@@ -111,6 +124,16 @@ def test_temperature_is_applied_before_the_mass(adaptive, temperature):
 
 
 @pytest.mark.statistical
+def test_kl_falls_with_the_number_of_draws():
+    """All results together (accepted or resampled) approach the target as K grows (Theorem 3.1)."""
+    rows, model = catalogue(2), likely(2)
+    law = target(model, rows)
+    falling = [divergence(law, sample(model, rows, 80, num_draws=num_draws)) for num_draws in (1, 2, 4, 8)]
+    assert falling == sorted(falling, reverse=True)
+    assert falling[3] < 0.1 * falling[0]
+
+
+@pytest.mark.statistical
 @pytest.mark.parametrize(
     ("which", "of", "queries", "options", "rel"),
     [
@@ -129,6 +152,22 @@ def test_the_mass_estimate_is_unbiased_and_its_error_honest(which, of, queries, 
     pooled = float(masses.std()) / math.sqrt(len(masses))
     assert abs(float(masses.mean()) - true_mass(model, rows)) < 4 * pooled
     assert float(errors.mean()) == pytest.approx(float(masses.std()), rel=rel)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**9), reject_early=st.booleans(), top_m=st.sampled_from([None, VOCAB]))
+def test_weights_and_logprobs_are_exact(seed, reject_early, top_m):
+    """Also where the top m are all tokens."""
+    model, rows = TableModel.random(VOCAB, seed), catalogue(seed % 3)
+    trie, ordered = TitleTrie.from_rows(rows, VOCAB), sorted(rows)
+    params = DiscParams(num_samples=3, num_draws=3, seed=seed, reject_early=reject_early, top_m=top_m)
+    (result,) = disc(model.prefill([PROMPT]), trie, [params])
+    assert len(result.samples) == 3
+    for s in result.samples:
+        row = s.hypothesis.token_ids
+        assert ordered[s.hypothesis.row] == row
+        assert s.hypothesis.logprob == pytest.approx(model.logprob(PROMPT, row), abs=1e-5)
+        assert s.log_weight == pytest.approx(math.log(model.valid_masses(PROMPT, row, rows)), abs=1e-5)
 
 
 @pytest.mark.statistical

@@ -21,6 +21,7 @@ from genret.decoding.model.hf_model import HFLanguageModel
 from genret.decoding.model.self_check import exactly
 from genret.decoding.row_scores import RowScores, score_rows
 from genret.decoding.row_trees import NodeSpan, RowLayout, RowTrees
+from tests.beam_oracles import inner_prefixes
 from tests.fakes import TableModel
 from tests.tree_oracles import PlainPasses
 from tests.verified_architectures import ARCHITECTURES, VOCAB, build
@@ -299,18 +300,13 @@ ROWS = st.lists(
 )
 
 
-def beginnings(rows: list[list[int]]) -> list[tuple[int, ...]]:
-    """Prefixes that some row continues, in preorder."""
-    return sorted({tuple(row[:length]) for row in rows for length in range(1, len(row))})
-
-
 @settings(max_examples=200, deadline=None)
 @given(ROWS)
 def test_nodes_are_the_beginnings_of_rows_in_preorder(rows: list[list[list[int]]]) -> None:
     trees = RowLayout.of(rows, SMALL_VOCAB).trees
     assert trees.num_queries == len(rows)
     for query, of_query in enumerate(rows):
-        wanted, span = beginnings(of_query), trees.span(query)
+        wanted, span = sorted(inner_prefixes(map(tuple, of_query))), trees.span(query)
         nodes = range(span.first, span.end)
         assert [tuple(trees.tokens[[*trees.path(node), node]].tolist()) for node in nodes] == wanted
         assert trees.depths[span.first : span.end].tolist() == [len(path) for path in wanted]

@@ -151,24 +151,6 @@ def test_prompts_whose_scores_are_materialised_in_pieces(
     assert error_of(name, torch.float64, shaped((18, 7), (3, 3), prefix)) < 1e-9
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
-def test_wrong_parents_are_noticed(name: str) -> None:
-    """The comparison can fail: parents that belong to another column change what branches say."""
-    prompts = ((5, 9, 11, 4, 8, 30, 17), (40, 3, 21))
-    parents = [((0, 0, 0), (0, 0, 0)), ((2, 0, 1), (0, 1, 2)), ((0, 2, 1), (1, 1, 2))]
-    tokens = [((7, 8, 9), (10, 11, 12)), ((13, 14, 15), (16, 17, 18)), ((19, 20, 21), (22, 23, 24))]
-    steps = tuple(Grow(0, None, above, row) for above, row in zip(parents, tokens, strict=True))
-    script = Script(prompts, 0, seeded(0).policy, False, steps)
-
-    def roll(above: Tensor) -> Tensor:
-        return above.roll(1, dims=1)
-
-    with exactly(torch.float64):
-        wrong = play(script, module(name, torch.float64), roll).answers
-        assert PlainPasses(reference(name, torch.float64)).largest_error(wrong) > 0.1
-    assert error_of(name, torch.float64, script) < 1e-9
-
-
 def _row(rng: random.Random, length: int) -> Row:
     return tuple(rng.randrange(3, VOCAB) for _ in range(length))
 
@@ -554,14 +536,3 @@ def test_deep_trees_of_every_architecture(name: str) -> None:
         tree = descend(name, torch.float64, COLLECTING)
         assert error_of_deep(name, torch.float64, tree.answers) < 1e-9
     check_memory_and_work(tree)
-
-
-def test_a_far_ancestor_matters() -> None:
-    """The comparison of deep trees can fail: one wrong token a thousand above changes what is said."""
-    rng = random.Random(1)
-    name, prompt = "llama-gqa", PROMPTS[0]
-    path = tuple(rng.randrange(3, VOCAB) for _ in range(DEPTH))
-    wrong = (*path[:1000], 3 + (path[1000] - 2) % (VOCAB - 3), *path[1001:])
-    passes = PlainPasses(build(name, changes=long_and_shallow(name, 2 * DEPTH)))
-    said, other = passes.logprobs([(prompt, path), (prompt, wrong)])
-    assert float((said - other).abs().max()) > 1e-3

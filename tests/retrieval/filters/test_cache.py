@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pytest
 
@@ -35,10 +33,6 @@ def cache_of(max_bytes: int) -> BoundedCache[FilterKey, EntityFilter]:
 
 def refuse() -> EntityFilter:
     raise AssertionError("made again")
-
-
-def test_bytes_are_those_of_mask_and_counts() -> None:
-    assert some_filter().num_bytes == ROWS + 4 * (ROWS + 1)
 
 
 def test_over_a_small_index_the_bound_holds_for_what_is_around_the_counts() -> None:
@@ -80,19 +74,6 @@ def test_the_least_recently_used_goes_first() -> None:
     b = cache.get_or_make(key("b"), some_filter)
     assert cache.get_or_make(key("b"), refuse) is b
     assert (len(cache), cache.size, cache.evictions) == (2, 2 * SIZE, 2)
-
-
-def test_several_threads() -> None:
-    cache = cache_of(3 * SIZE)
-
-    def work(seed: int) -> None:
-        for step in range(300):
-            cache.get_or_make(key(str((step * seed) % 7)), some_filter)
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(work, range(1, 5)))
-    assert cache.hits + cache.misses == 1200
-    assert cache.size == len(cache) * SIZE <= 3 * SIZE
 
 
 @pytest.mark.parametrize("bound", [-1, 1.5, True, None])

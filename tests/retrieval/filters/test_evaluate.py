@@ -228,12 +228,3 @@ def test_a_dictionary_that_holds_null() -> None:
 def test_numbers_compare_exactly(text: str, value: float, expected: bool) -> None:
     name = text.split(" ")[0]
     assert passing(parse(text), [row(**{name: value})]) == [expected]
-
-
-@pytest.mark.parametrize("offset", [0, 1, 7, 8, 13])
-@pytest.mark.parametrize("length", [0, 1, 8, 21])
-def test_bits_are_unpacked_wherever_they_begin(offset: int, length: int) -> None:
-    values = [bool(place % 3 == 1) for place in range(40)]
-    column = pa.chunked_array([pa.array(values)[offset : offset + length]])
-    mask = evaluate(Truth(Column("flag")), lambda _: column, length)
-    assert mask.tolist() == values[offset : offset + length]

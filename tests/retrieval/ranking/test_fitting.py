@@ -21,6 +21,7 @@ from scipy.optimize import minimize as scipy_minimize
 from genret.retrieval.errors import InputError, SourceError
 from genret.retrieval.evidence.evidence import FEATURE_NUMBER, FEATURES, Evidence
 from genret.retrieval.index.reader import Index
+from genret.retrieval.progress import StepProgress
 from genret.retrieval.ranking import fitting
 from genret.retrieval.ranking import tuned_ranking as tune_module
 from genret.retrieval.ranking.fitting import (
@@ -37,7 +38,7 @@ from genret.retrieval.ranking.made_queries import NAME_RECIPES, SOURCES, MadeQue
 from genret.retrieval.ranking.rankings import DEFAULT_RANKING, MODEL_LOGPROB, FloatArray, Provenance
 from genret.retrieval.ranking.tuned_ranking import ALL, METRICS, QuerySet, Tuned, read_query_sets, tune
 from genret.retrieval.sources.source_files import digest_file
-from tests.evidence_fixtures import NoProgress, build_catalogue, evidence_of, made_up_texts
+from tests.evidence_fixtures import build_catalogue, evidence_of, made_up_texts
 from tests.fakes import recorded
 from tests.ranking_fixtures import TRUE_WEIGHTS, drawn_examples, true_weights
 
@@ -398,7 +399,7 @@ def tuned(monkeypatch: pytest.MonkeyPatch, evidence: Evidence) -> Tuning:
             path = None if name == MADE_QUERIES else Path(name)
             part = tuple(islice(queries, len(some)))
             named.append(QuerySet(name, part, path, "" if path is None else "0" * 32))
-        return tune(named, evidence, None, DEFAULT_RANKING, NoProgress(), folds=folds, **options)
+        return tune(named, evidence, None, DEFAULT_RANKING, StepProgress(), folds=folds, **options)
 
     return tuned
 

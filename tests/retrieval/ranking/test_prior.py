@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from genret.retrieval.index.priors import Prior, priors_to_bytes, read_priors
 from genret.retrieval.index.reader import Index
 from genret.retrieval.methods.decoded_methods import Decoded
 from genret.retrieval.methods.scored_methods import EntityScorer, FeatureTable, Proposed, entities_to_score
+from genret.retrieval.progress import StepProgress
 from genret.retrieval.ranking import prior as prior_module
 from genret.retrieval.ranking.fitting import Labelled
 from genret.retrieval.ranking.prior import (
@@ -48,8 +48,8 @@ from tests.checkpoints import (
     train_tokenizer,
 )
 from tests.entity_oracle import EntityOracle
-from tests.evidence_fixtures import NoProgress, made_up_texts
-from tests.fakes import TableModel, recorded
+from tests.evidence_fixtures import made_up_texts
+from tests.fakes import TableModel, recorded, tokens_after
 from tests.ranking_fixtures import write_rankings
 
 CONFIG = checkpoint_config()
@@ -81,7 +81,7 @@ def test_it_is_the_mean_of_plain_forwards(
     tokenizer = TextTokenizer.load(checkpoint)
     prompts = null_prompts(CONFIG, tokenizer)
     prior = empty(index, title_weight)
-    complete_prior(prior, index, HFLanguageModel.load(checkpoint, "cpu", "float64"), prompts, NoNotes())
+    complete_prior(prior, index, HFLanguageModel.load(checkpoint, "cpu", "float64"), prompts, StepProgress())
     plain = plain_model(checkpoint).double()
     oracles = [
         EntityOracle(
@@ -99,15 +99,16 @@ def test_it_is_the_mean_of_plain_forwards(
     assert len(set(expected)) > 8
 
 
-class NoNotes(NoProgress):
+class Notes(StepProgress):
     def __init__(self) -> None:
+        super().__init__()
         self.notes: list[str] = []
 
     def note(self, text: str) -> None:
         self.notes.append(text)
 
 
-class Interrupted(NoNotes):
+class Interrupted(StepProgress):
     """Ctrl-C once so much is done."""
 
     def advance(self, done: int, note: str, *, tells_left: bool = False) -> None:
@@ -119,7 +120,7 @@ def test_what_is_done_is_not_redone(checkpoint: Path, index: Index, monkeypatch:
     monkeypatch.setattr(prior_module, "_FORMS_AT_ONCE", 3)
     prompts = null_prompts(CONFIG, TextTokenizer.load(checkpoint))
     model = HFLanguageModel.load(checkpoint, "cpu", "float64")
-    whole, cut, told = empty(index), empty(index), NoNotes()
+    whole, cut, told = empty(index), empty(index), Notes()
     complete_prior(whole, index, model, prompts, told)
     counts = index.manifest.counts
     assert told.notes[0] == (
@@ -132,11 +133,11 @@ def test_what_is_done_is_not_redone(checkpoint: Path, index: Index, monkeypatch:
     assert 0 < cut.num_missing < index.num_entities
     known = ~np.isnan(cut.logprobs)
     scored = recorded(monkeypatch, EntityScorer, "score")
-    complete_prior(cut, index, model, prompts, NoNotes())
+    complete_prior(cut, index, model, prompts, StepProgress())
     assert [entity for call in scored for entity in call[3][0]] == np.flatnonzero(~known).tolist()
     assert cut.logprobs.tolist() == pytest.approx(whole.logprobs.tolist(), abs=1e-9)
     scored.clear()
-    complete_prior(cut, index, model, prompts, NoNotes())
+    complete_prior(cut, index, model, prompts, StepProgress())
     assert scored == []
 
 
@@ -153,7 +154,7 @@ def test_an_entity_that_cannot_be_written_has_no_probability(index: Index) -> No
         return logits
 
     prior = empty(index)
-    complete_prior(prior, index, TableModel(index.vocab_size, function), [[5], [6]], NoNotes())
+    complete_prior(prior, index, TableModel(index.vocab_size, function), [[5], [6]], StepProgress())
     assert np.flatnonzero(np.isinf(prior.logprobs)).tolist() == [entity]
     evidence = Evidence(index)
     evidence.use_prior(prior)
@@ -164,7 +165,7 @@ def test_an_entity_that_cannot_be_written_has_no_probability(index: Index) -> No
 def test_broken_logits_are_an_error_of_the_model(index: Index) -> None:
     model = TableModel(index.vocab_size, lambda _, __: torch.full((index.vocab_size,), math.nan))
     with pytest.raises(ModelError, match="NaN"):
-        complete_prior(empty(index), index, model, [[5], [6]], NoNotes())
+        complete_prior(empty(index), index, model, [[5], [6]], StepProgress())
 
 
 def test_it_is_looked_up_and_counts_as_the_mean_where_it_is_missing(index: Index) -> None:
@@ -279,7 +280,7 @@ def test_only_a_prior_of_equal_prompts_is_gone_on_with(index: Index, monkeypatch
     logprobs = np.array([math.nan, *[-3.25] * 11], np.float32)
     data = priors_to_bytes([Prior("m", NULL_QUERIES, prompts_digest(prompts), 10.0, logprobs)])
     stored(index, data, monkeypatch)
-    told = NoNotes()
+    told = Notes()
     begun = begun_prior(index, "m", prompts, 10.0, told)
     assert np.array_equal(begun.logprobs, logprobs, equal_nan=True)
     begun.logprobs[0] = -1  # writable: what is in the file stays as it is
@@ -296,7 +297,7 @@ def test_only_a_prior_of_equal_prompts_is_gone_on_with(index: Index, monkeypatch
 def test_a_damaged_prior_is_begun_anew_in_one_line(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(IndexFormatError):
         stored(index, b"no prior", monkeypatch)
-    told = NoNotes()
+    told = Notes()
     assert begun_prior(index, "m", [[5]], 10.0, told).num_missing == index.num_entities
     (line,) = told.notes
     assert line.startswith(f"the prior is computed anew, because it cannot be used: {PRIOR_FILE}: ")
@@ -330,11 +331,7 @@ class World:
             )
             for query in self.queries
         }
-        following: dict[tuple[int, ...], set[int]] = defaultdict(set)
-        for rank in range(self.index.num_rows):
-            row = self.index.row_token_ids(rank)
-            for depth, token in enumerate(row):
-                following[row[:depth]].add(token)
+        following = tokens_after(self.index.row_token_ids(rank) for rank in range(self.index.num_rows))
         noise = TableModel.random(self.index.vocab_size, 3, scale=2.0)
 
         def function(prompt: tuple[int, ...], written: tuple[int, ...]) -> torch.Tensor:
@@ -354,11 +351,11 @@ class World:
         retriever = Retriever(self.index, self.model, self.tokenizer, CONFIG, ranker=ranker, is_named=False)
         if has_prior:
             prompts = null_prompts(CONFIG, self.tokenizer)
-            prior = begun_prior(self.index, "it", prompts, 10.0, NoNotes())
-            complete_prior(prior, self.index, self.model, prompts, NoNotes())
+            prior = begun_prior(self.index, "it", prompts, 10.0, StepProgress())
+            complete_prior(prior, self.index, self.model, prompts, StepProgress())
             ranker.evidence.use_prior(prior)
         sets = [QuerySet("labels", self.queries, Path("labels"), "0" * 32)]
-        return tune(sets, ranker.evidence, decoder_of(retriever), before, NoNotes(), folds=5, seed=1)
+        return tune(sets, ranker.evidence, decoder_of(retriever), before, StepProgress(), folds=5, seed=1)
 
 
 def test_the_fitted_weight_takes_back_what_short_and_common_titles_are_given(tmp_path: Path) -> None:
