@@ -116,19 +116,6 @@ def test_options_can_come_from_the_environment() -> None:
     assert "-k: must be in [1, 1000], got 0" in result.stderr
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_before_the_server_runs_is_a_stop(
-    capsys: pytest.CaptureFixture[str], number: signal.Signals, code: int
-) -> None:
-    before = signal.getsignal(number)
-    say = partial(announce, LogConfig())
-    with pytest.raises(SystemExit) as caught, _signals_before_the_server(say):
-        signal.raise_signal(number)
-    assert caught.value.code == code
-    assert capsys.readouterr().err == "genret: stopped\n"
-    assert signal.getsignal(number) is before
-
-
 def test_a_stop_that_an_import_swallowed_is_made_up_for(capsys: pytest.CaptureFixture[str]) -> None:
     def serve() -> None:
         with _signals_before_the_server(partial(announce, LogConfig())) as stop_if_asked:

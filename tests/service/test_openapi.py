@@ -197,19 +197,12 @@ def address() -> Iterator[str]:
         yield found
 
 
-few_cases, many_cases = document(coverage=False), document(coverage=True)
+cases = document(coverage=False)
 
 
-@few_cases.parametrize()
+@cases.parametrize()
 @settings(quiet, max_examples=40)
 def test_some_requests_are_answered_or_refused_as_documented(case: schemathesis.Case, address: str) -> None:
-    case.call_and_validate(base_url=address)
-
-
-@pytest.mark.slow
-@many_cases.parametrize()
-@settings(quiet, max_examples=100)
-def test_many_requests_are_answered_or_refused_as_documented(case: schemathesis.Case, address: str) -> None:
     case.call_and_validate(base_url=address)
 
 
