@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import Path
@@ -22,15 +21,6 @@ from tests.service.tiny_assets import make_checkpoint, make_index
 
 def model_of(checkpoint: Path, name: str = "default") -> ModelSpec:
     return ModelSpec(name, str(checkpoint), device="cpu", dtype="float32", num_threads=1)
-
-
-def odd_checkpoint(folder: Path) -> Path:
-    """Make a checkpoint whose tokenizer lacks the last merge of all others."""
-    file = make_checkpoint(folder) / "tokenizer.json"
-    document = json.loads(file.read_text(encoding="utf-8"))
-    document["model"]["merges"].pop()
-    file.write_text(json.dumps(document), encoding="utf-8")
-    return folder
 
 
 @contextmanager

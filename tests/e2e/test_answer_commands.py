@@ -106,12 +106,6 @@ def test_json_has_the_answer_its_entities_and_figures(server: Server, method: st
     assert (said["seed"] is not None) == (method in ("sample", "disc"))
 
 
-def test_queries_come_from_arguments_and_from_standard_input(server: Server) -> None:
-    done = server.answer("--schema-name", "entity", "a", "-", "d", "--json", stdin="b\n\nc\n")
-    assert done.returncode == 0
-    assert [json.loads(line)["query"] for line in done.stdout.splitlines()] == ["a", "b", "c", "d"]
-
-
 def test_a_query_that_fails_does_not_take_the_others_along(server: Server, schema: str) -> None:
     long = "x" * 5000
     done = server.answer("--schema", schema, "-", stdin=f"a\n{long}\nb\n")
