@@ -367,18 +367,14 @@ def exporter(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
     exporter.shutdown()
 
 
-def started(exporter: InMemorySpanExporter, ratio: float = 1.0) -> tracing.Tracing:
-    config = TracingConfig(endpoint="http://127.0.0.1:4317", sample_ratio=ratio)
-    return tracing.start(config, "1.2.3", SimpleSpanProcessor(exporter))
-
-
 def call(
     exporter: InMemorySpanExporter, behaviour: Any, metadata: Sequence[Any] = (), ratio: float = 1.0
 ) -> dict[str, ReadableSpan]:
     """Serve one call with `behaviour`; return the spans by name."""
 
     async def scenario() -> None:
-        traced = started(exporter, ratio)
+        config = TracingConfig(endpoint="http://127.0.0.1:4317", sample_ratio=ratio)
+        traced = tracing.start(config, "1.2.3", SimpleSpanProcessor(exporter))
         async with observed(behaviour, tracing=traced) as running:
             with contextlib.suppress(grpc.aio.AioRpcError):
                 await running.call("a secret query", metadata=(*metadata, (REQUEST_ID_KEY, "abc")))

@@ -31,7 +31,7 @@ from genret.service.wire.requests import (
 from tests.service.any_message import STRINGS, scalar
 from tests.service.fake_retriever import FakeRetriever
 from tests.service.fuzzed_server import LEGAL, SERVER_LIMIT_S, Code, many, some
-from tests.service.http_gateway import client_in_a_thread, serving_in_a_thread
+from tests.service.http_gateway import client_in_a_thread
 from tests.service.openapi_cases import document, quiet
 
 DOCUMENT: dict[str, Any] = json.loads(OPENAPI_FILE.read_text(encoding="utf-8"))
@@ -192,8 +192,8 @@ def test_lists_of_ids_end_where_the_document_says(field: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    with serving_in_a_thread(FakeRetriever(), max_request_seconds=20) as found:
+def client() -> Iterator[httpx.Client]:
+    with client_in_a_thread(FakeRetriever(), max_request_seconds=SERVER_LIMIT_S) as found:
         yield found
 
 
@@ -202,8 +202,10 @@ cases = document(coverage=False)
 
 @cases.parametrize()
 @settings(quiet, max_examples=40)
-def test_some_requests_are_answered_or_refused_as_documented(case: schemathesis.Case, address: str) -> None:
-    case.call_and_validate(base_url=address)
+def test_some_requests_are_answered_or_refused_as_documented(
+    case: schemathesis.Case, client: httpx.Client
+) -> None:
+    case.call_and_validate(base_url=str(client.base_url))
 
 
 Cpp = FieldDescriptor
@@ -253,12 +255,6 @@ def bodies(endpoint: Endpoint) -> st.SearchStrategy[bytes]:
     cut = st.tuples(whole, st.integers(0, 50)).map(lambda pair: pair[0][: -pair[1] or None])
     one = whole | whole | cut | TEXTS | st.binary(max_size=50)
     return st.lists(one, max_size=5).map(b"\n".join) if endpoint.row.is_stream else one
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[httpx.Client]:
-    with client_in_a_thread(FakeRetriever(), max_request_seconds=SERVER_LIMIT_S) as found:
-        yield found
 
 
 @pytest.mark.parametrize("budget", [some(40), pytest.param(many(40), marks=pytest.mark.soak)])
