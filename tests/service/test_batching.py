@@ -34,7 +34,7 @@ from genret.service.errors import NotReadyError, OverloadedError
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 from genret.service.serving.admission import Admission, Patience
 from genret.service.serving.batching import Batcher, QueuedResult
-from genret.service.serving.device_threads import DeviceExecutor, DeviceThread, Work
+from genret.service.serving.device_threads import DeviceExecutor, DeviceThread, Work, contained
 from genret.service.serving.fair_shares import (
     BULK_WEIGHT,
     Caller,
@@ -260,6 +260,11 @@ async def test_executor_tells_whoever_waits(bug: BaseException) -> None:
         assert await executor.run(int, "7") == 7
     finally:
         executor.close()
+
+
+def test_exceptions_pass_as_they_are() -> None:
+    with pytest.raises(KeyError, match="mine"):
+        contained(raising, KeyError("mine"))
 
 
 @pytest.mark.parametrize("query", ["bad", "bad" + 1000 * " word"], ids=["inline", "in a thread"])
