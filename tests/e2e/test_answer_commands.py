@@ -14,7 +14,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from tests.checkpoints import make_checkpoint as make_other_checkpoint
+from tests.checkpoints import make_checkpoint, train_tokenizer
 from tests.service.server_process import ENVIRONMENT, GENRET, ServerProcess, genret
 
 SCHEMA = {
@@ -201,7 +201,7 @@ def test_a_named_schema_that_cannot_be_used_keeps_the_server_from_starting(asset
 
 
 def test_a_draft_with_another_tokenizer_is_refused_in_words(assets: Assets) -> None:
-    other = make_other_checkpoint(assets.folder / "other")
+    other = make_checkpoint(assets.folder / "other", tokenizer=train_tokenizer(["quite other words"]))
     said = refused_to_start(assets, "--draft-model", str(other))
     assert "Error: " in said
     assert "tokenizer" in said
