@@ -88,6 +88,7 @@ def make_checkpoint(
     config: CheckpointConfig | None = None,
     model_vocab_size: int | None = None,
     max_positions: int = 128,
+    spread: float = 10.0,
 ) -> Path:
     """Write a tiny random model whose next-token distributions are neither flat nor certain.
 
@@ -99,6 +100,7 @@ def make_checkpoint(
         config: Contents of genret.json; None: `checkpoint_config()`.
         model_vocab_size: Number of logits; None: as many as the tokenizer has ids.
         max_positions: Positions of the model (for "bart": of encoder and of decoder).
+        spread: Factor of the weights; with 1 all next tokens are about equally probable.
     """
     import torch
 
@@ -111,7 +113,7 @@ def make_checkpoint(
         with torch.no_grad():
             for parameter in model.parameters():
                 if parameter.ndim > 1:
-                    parameter.mul_(10.0)
+                    parameter.mul_(spread)
     model.save_pretrained(folder)
     return folder
 

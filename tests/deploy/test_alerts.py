@@ -36,11 +36,6 @@ def assert_firing(folder: Path, series: dict[str, str], minute: int, names: list
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
-def test_prometheus_reads_the_rules() -> None:
-    ran = subprocess.run(["promtool", "check", "rules", RULES], capture_output=True, text=True, timeout=60)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-
-
 def test_nothing_fires_for_a_server_that_is_well(tmp_path: Path) -> None:
     well = {
         "up{}": "1x60",

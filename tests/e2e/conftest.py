@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +15,12 @@ from genret.service.serving.served import ServedIndex
 from genret.service.serving.server import Server
 from genret.service.status import told
 from tests.service.changing_index import ChangingIndex
-from tests.service.running_server import open_all, opener_of, retriever_of
+from tests.service.running_server import Running, open_all, opener_of, retriever_of, started
 from tests.service.tiny_assets import make_checkpoint, make_index
 
 
 def model_of(checkpoint: Path, name: str = "default") -> ModelSpec:
     return ModelSpec(name, str(checkpoint), device="cpu", dtype="float32", num_threads=1)
-
-
-def odd_checkpoint(folder: Path) -> Path:
-    """Make a checkpoint whose tokenizer lacks the last merge of all others."""
-    file = make_checkpoint(folder) / "tokenizer.json"
-    document = json.loads(file.read_text(encoding="utf-8"))
-    document["model"]["merges"].pop()
-    file.write_text(json.dumps(document), encoding="utf-8")
-    return folder
 
 
 @contextmanager
@@ -44,19 +34,13 @@ def opened(checkpoint: Path, *specs: IndexSpec, **options: Any) -> Iterator[dict
             retriever_of(index).close()
 
 
-@asynccontextmanager
-async def real_server(*indexes: ChangingIndex, **options: Any) -> AsyncIterator[Server]:
+def real_server(*indexes: ChangingIndex, **options: Any) -> AbstractAsyncContextManager[Running]:
     """Serve real indexes, which are named as their folders."""
     specs = tuple(IndexSpec(index.folder.name, index.path) for index in indexes)
     models = (model_of(indexes[0].checkpoint),)
     config = ServerConfig(**{"indexes": specs, "models": models, "port": 0, "drain_seconds": 10, **options})
-    server = Server.in_one_process(config, IndexOpener(config, told))
-    await server.start()
-    try:
-        await server.load()
-        yield server
-    finally:
-        await server.drain()
+    opener = IndexOpener(config, told)
+    return started(Server.in_one_process(config, opener), opener)
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -78,7 +79,14 @@ def genret(command: str, folder: Path) -> str:
     return run(code, folder)
 
 
-def run_command(command: list[str], folder: Path) -> str:
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+def shell(command: str, folder: Path, **variables: str) -> str:
+    """Return what a shell command prints, `genret` being that of this environment."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, **variables}
+    return run_command(["bash", "-c", f"set -eo pipefail\n{command}"], folder, environment)
+
+
+def run_command(command: list[str], folder: Path, environment: dict[str, str] | None = None) -> str:
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, (command, done.stderr)
     return done.stdout

@@ -14,7 +14,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from tests.checkpoints import make_checkpoint as make_other_checkpoint
+from tests.checkpoints import make_checkpoint, train_tokenizer
 from tests.service.server_process import ENVIRONMENT, GENRET, ServerProcess, genret
 
 SCHEMA = {
@@ -104,12 +104,6 @@ def test_json_has_the_answer_its_entities_and_figures(server: Server, method: st
     assert tokens["accepted"] <= tokens["drafted"]
     assert (said["mass"] is not None) == (method == "disc")
     assert (said["seed"] is not None) == (method in ("sample", "disc"))
-
-
-def test_queries_come_from_arguments_and_from_standard_input(server: Server) -> None:
-    done = server.answer("--schema-name", "entity", "a", "-", "d", "--json", stdin="b\n\nc\n")
-    assert done.returncode == 0
-    assert [json.loads(line)["query"] for line in done.stdout.splitlines()] == ["a", "b", "c", "d"]
 
 
 def test_a_query_that_fails_does_not_take_the_others_along(server: Server, schema: str) -> None:
@@ -207,7 +201,7 @@ def test_a_named_schema_that_cannot_be_used_keeps_the_server_from_starting(asset
 
 
 def test_a_draft_with_another_tokenizer_is_refused_in_words(assets: Assets) -> None:
-    other = make_other_checkpoint(assets.folder / "other")
+    other = make_checkpoint(assets.folder / "other", tokenizer=train_tokenizer(["quite other words"]))
     said = refused_to_start(assets, "--draft-model", str(other))
     assert "Error: " in said
     assert "tokenizer" in said

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
-from genret.retrieval.evaluation.labelled_sets import LabelledQuery, RankedAnswers
+from genret.retrieval.evaluation.labelled_sets import RankedAnswers
 from genret.retrieval.evaluation.methods.model_free_methods import ModelFreeMethod
 from genret.service.main import cli
 from tests.checkpoints import make_checkpoint, make_index
@@ -115,26 +114,6 @@ def test_an_interruption_loses_the_running_method_alone(
     assert not (out / "report.html").exists()
     assert evaluate(place, out, *QUICK, "--no-plots", "--resume", sets=["queries"]).exit_code == 0
     assert (out / "report.html").exists()
-
-
-def test_an_answer_that_cannot_be_fails_loudly(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answer = ModelFreeMethod.answer
-
-    def broken(
-        self: ModelFreeMethod, queries: Sequence[LabelledQuery], seed: int, report: Callable[[int], None]
-    ) -> list[RankedAnswers]:
-        rankings = answer(self, queries, seed, report)
-        wrong = tuple(replace(entity, entity_id="Atlantis") for entity in rankings[0].entities)
-        return [replace(rankings[0], entities=wrong), *rankings[1:]]
-
-    monkeypatch.setattr(ModelFreeMethod, "answer", broken)
-    failed = evaluate(place, tmp_path / "report", "--method", "bm25", "--no-plots", sets=["queries"])
-    assert failed.exit_code == 1
-    assert "bm25 on asked, query q1" in failed.stderr
-    assert "which the index lacks" in failed.stderr
-    assert not (tmp_path / "report" / "report.html").exists()
 
 
 @pytest.mark.parametrize(

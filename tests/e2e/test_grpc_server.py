@@ -72,15 +72,6 @@ async def test_a_batch_has_a_status_per_item() -> None:
         assert not (await api.batch()).results
 
 
-async def test_request_ids_are_returned_or_made() -> None:
-    async with running(FakeRetriever()) as api:
-        for sent, expected in (("mine-7", "mine-7"), ("no good !", None), ("x" * 200, None)):
-            call = api.stub.Retrieve(pb.RetrieveRequest(query="a"), metadata=(("x-request-id", sent),))
-            await call
-            got = dict(list(await call.trailing_metadata()))["x-request-id"]
-            assert got == expected if expected else len(got) == 32
-
-
 async def test_draining_finishes_what_was_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = TurnedClock(monkeypatch)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -21,7 +22,7 @@ import pytest
 from genret.index_builder.build_options import VectorBuildOptions
 from genret.retrieval.defaults import DEFAULT_MODEL_VARIABLE, missing_weights
 from genret.retrieval.vectors.embedder import VectorMethod
-from tests.e2e.pages import ROOT, blocks, differ, examples, genret, run, run_command, text_of
+from tests.e2e.pages import ROOT, blocks, differ, examples, genret, run, shell, text_of
 from tests.sample_index import build_sample_index
 from tests.service.server_process import ServerProcess
 
@@ -253,13 +254,6 @@ def test_the_commands_of_the_training_page_say_what_it_says(tmp_path: Path) -> N
     assert refused.stderr.endswith(f"\n{changed[1]}")
 
 
-def evaluate(command: str, folder: Path) -> str:
-    """Return what a command of docs/evaluation.md prints."""
-    assert command.startswith("genret evaluate")
-    shell = command.replace("genret evaluate", f"OMP_NUM_THREADS=1 {sys.executable} -m genret evaluate")
-    return run_command(["sh", "-c", shell], folder)
-
-
 def figures(table: str, method: str) -> list[float]:
     """Return the metric of a method and its interval."""
     (line,) = [line for line in table.splitlines() if line.startswith(f"{method} ")]
@@ -272,19 +266,19 @@ def test_the_commands_of_the_evaluation_page_print_what_it_says(evaluation_folde
     quick, five, own = blocks(EVALUATION, "bash")
     before = EVALUATION.split("## Labelled sets")[0]
     (said,) = re.findall(r"```bash\n.*?```\n```\n(.*?)```", before, re.DOTALL)
-    printed = evaluate(quick, folder)
+    printed = shell(quick, folder)
     names = [[line.split()[0] for line in table.splitlines()] for table in (printed, said)]
     assert names[0] == names[1]
     for method in ("beam", "bm25"):  # the others draw, and torch draws otherwise on other machines
         assert figures(printed, method) == pytest.approx(figures(said, method), abs=0.0101)
-    mine = evaluate(own, folder)
+    mine = shell(own, folder)
     assert figures(mine, "run:report/runs/questions/beam.run") == figures(printed, "beam")
     assert figures(mine, "bm25") == figures(printed, "bm25")
     files = ("report.html", "report.md", "results.json", "evaluation.json", "runs/questions/qrels.txt")
     for name in (*files, "plots"):
         assert (folder / "report" / name).exists()
         assert name.rpartition("/")[2] in EVALUATION
-    evaluate(five, folder)
+    shell(five, folder)
     sets = {s["name"]: s for s in json.loads((folder / "five" / "results.json").read_text())["sets"]}
     assert [(s["kind"], s["primary"]) for s in sets.values()] == [
         ("queries", "nDCG@10"),
@@ -321,20 +315,10 @@ _FITTED = (
 @pytest.fixture(scope="module")
 def http_address(folder: Path) -> Iterator[str]:
     """Where the server of docs/http.md listens, on ports of its own."""
-    command = [sys.executable, "-m", "genret", "serve", "sample.index", "--port", "0", "--http-port", "0"]
-    server = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
-    try:
-        told: list[str] = []
-        found = None
-        while found is None:  # a warning may stand before the line that says it is ready
-            told.append(server.stderr.readline())
-            assert told[-1], told
-            found = re.search(r"HTTP on (\S+)", told[-1])
-        yield found.group(1)
-    finally:
-        server.terminate()
-        server.communicate(timeout=600)
-    assert server.returncode == 0
+    with ServerProcess("sample.index", "--http-port", "0", cwd=folder) as server:
+        yield re.search(r"HTTP on (\S+)", server.said("HTTP on "))[1]
+        server.send(signal.SIGTERM)
+        assert server.exit_code() == 0
 
 
 def commands_of(block: str) -> tuple[list[str], str]:
@@ -373,8 +357,8 @@ def test_an_example_of_the_http_page_prints_what_it_says(
     number: int, folder: Path, http_address: str
 ) -> None:
     commands, says = commands_of(CONSOLE[number])
-    script = "set -o pipefail\n" + "\n".join(commands).replace("localhost:8080", http_address)
-    assert masked(run_command(["bash", "-c", script], folder).rstrip("\n")) == masked(says)
+    script = "\n".join(commands).replace("localhost:8080", http_address)
+    assert masked(shell(script, folder).rstrip("\n")) == masked(says)
     assert commands
     assert says
 

@@ -7,7 +7,7 @@ import shutil
 import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,10 @@ from genret.retrieval.retriever import Retriever
 from genret.service.configuration.server_config import IndexSpec, SchemaSpec
 from genret.service.errors import UnservableIndexError
 from genret.service.pb.genret.v1 import index_service_pb2 as index_pb
-from genret.service.pb.genret.v1 import index_service_pb2_grpc as index_grpc
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
-from genret.service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
-from genret.service.serving.server import Server
 from tests.e2e.conftest import model_of, real_server
 from tests.service.changing_index import ChangingIndex
-from tests.service.running_server import failure, opener_of, retriever_of
+from tests.service.running_server import Running, failure, opener_of, retriever_of
 from tests.service.tiny_assets import make_checkpoint
 
 StatusCode = grpc.StatusCode
@@ -37,22 +34,17 @@ EVERYTHING = {"type": "array", "items": NAMES_A, "minItems": 4, "maxItems": 4, "
 NAMES_TITLES = {"type": "string", "x-genret-index": "titles"}
 
 
-@dataclass
-class Api:
-    server: Server
-    retrieval: Any
-    indexes: Any
-
+class Api(Running):
     def reload(self, name: str = "a", force: bool = False) -> Any:
         return self.indexes.ReloadIndex(index_pb.ReloadIndexRequest(name=name, force=force), timeout=60)
 
     async def titles(self, index: str = "a", query: str = "which") -> set[str]:
         request = pb.RetrieveRequest(query=query, index=index, k=100)
-        return {c.title for c in (await self.retrieval.Retrieve(request, timeout=60)).candidates}
+        return {c.title for c in (await self.stub.Retrieve(request, timeout=60)).candidates}
 
     async def answer(self, schema: dict[str, Any], index: str = "a", query: str = "which") -> Any:
         request = pb.AnswerRequest(query=query, index=index, schema_json=json.dumps(schema))
-        return await self.retrieval.Answer(request, timeout=60)
+        return await self.stub.Answer(request, timeout=60)
 
     def retriever(self, name: str) -> Retriever:
         return retriever_of(self.server.engine.indexes.resolve(name))
@@ -70,11 +62,8 @@ def b(tmp_path: Path, checkpoint: Path) -> ChangingIndex:
 
 @asynccontextmanager
 async def serving(*indexes: ChangingIndex, **options: Any) -> AsyncIterator[Api]:
-    async with (
-        real_server(*indexes, **options) as server,
-        grpc.aio.insecure_channel(server.address) as channel,
-    ):
-        yield Api(server, pb_grpc.RetrievalServiceStub(channel), index_grpc.IndexServiceStub(channel))
+    async with real_server(*indexes, **options) as running:
+        yield Api(**vars(running))
 
 
 def mapped(index: ChangingIndex) -> set[str]:
@@ -91,11 +80,11 @@ async def test_a_reload_takes_nobody_the_table_of_completion(a: ChangingIndex, i
         a.add("Berlin")
         await api.reload()
         assert api.retriever("a").index.completer.is_warm == is_asked
-        assert (await api.retrieval.Complete(pb.CompleteRequest(prefix="berl"))).completions
+        assert (await api.stub.Complete(pb.CompleteRequest(prefix="berl"))).completions
         a.add("Bern")
         await api.reload()
         assert api.retriever("a").index.completer.is_warm
-        found = await api.retrieval.Complete(pb.CompleteRequest(prefix="ber"))
+        found = await api.stub.Complete(pb.CompleteRequest(prefix="ber"))
         assert [one.title for one in found.completions] == ["Bern", "Berlin"]
 
 
@@ -169,7 +158,7 @@ async def test_grammars_over_a_replaced_version_are_forgotten_and_others_are_kep
 async def test_twenty_reloads_leave_one_version(a: ChangingIndex, b: ChangingIndex) -> None:
     """Also the first one, which was frozen; without a collection of what is frozen."""
     async with serving(a, b) as api:
-        await api.retrieval.Retrieve(pb.RetrieveRequest(query="x", filter="title = 'Nile'"), timeout=60)
+        await api.stub.Retrieve(pb.RetrieveRequest(query="x", filter="title = 'Nile'"), timeout=60)
         prefixes = api.retriever("b").prefixes
         num_prefixes = len(prefixes)
         assert num_prefixes > 0
@@ -219,7 +208,7 @@ async def test_a_version_that_a_named_schema_does_not_fit_is_refused(
         assert error.code() is StatusCode.FAILED_PRECONDITION
         assert "the schema 'city' cannot be used with the index 'typed'" in error.details()
         request = pb.AnswerRequest(query="x", schema_name="city")
-        assert (await api.retrieval.Answer(request, timeout=60)).json == '"Paris"'
+        assert (await api.stub.Answer(request, timeout=60)).json == '"Paris"'
 
 
 async def test_several_models_answer_for_their_own_indexes(a: ChangingIndex, tmp_path: Path) -> None:
@@ -236,9 +225,9 @@ async def test_several_models_answer_for_their_own_indexes(a: ChangingIndex, tmp
         assert first.model is not last.model
         assert first.answerer is not last.answerer
         named = pb.AnswerRequest(query="x", schema_name="in-a")
-        assert json.loads((await api.retrieval.Answer(named, timeout=60)).json) in a.titles
+        assert json.loads((await api.stub.Answer(named, timeout=60)).json) in a.titles
         named.index = "second"
-        error, _ = await failure(api.retrieval.Answer(named, timeout=60))
+        error, _ = await failure(api.stub.Answer(named, timeout=60))
         assert error.code() is StatusCode.INVALID_ARGUMENT
         second.add("Berlin")
         assert (await api.reload("second")).reloaded

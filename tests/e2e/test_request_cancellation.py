@@ -409,51 +409,32 @@ async def test_a_client_leaves_while_its_answer_is_converted(
             await api.check_free()
 
 
+@pytest.mark.parametrize(
+    ("transport", "module", "name"),
+    [("grpc", observation, "_answered"), ("http", handlers, "write_message")],
+    ids=TRANSPORTS,
+)
 async def test_a_client_leaves_while_its_answer_is_on_its_way_out(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+    served: Served, transport: Transport, module: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The method has returned; the server learns of it before the answer is written."""
     async with served as api:
         calls: list[asyncio.Task[Any]] = []
-        answered = asyncio.Event()
-        answering = observation._answered
+        write = getattr(module, name)
 
         async def leaving(*arguments: Any) -> Any:
-            response = await answering(*arguments)
-            if calls:
-                answered.set()
-                calls.pop().cancel()
-                await asyncio.Event().wait()  # until the server cancels the call
-            return response
-
-        monkeypatch.setattr(observation, "_answered", leaving)
-        for form in UNARY:
-            answered.clear()
-            call = api.ask("grpc", form)
-            calls.append(call)
-            await asyncio.gather(call, return_exceptions=True)
-            assert call.cancelled()
-            assert answered.is_set()
-            await api.check_free()
-
-
-async def test_a_client_hangs_up_while_its_answer_is_written_as_json(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with served as api:
-        calls: list[asyncio.Task[Any]] = []
-        write: Callable[..., Awaitable[bytes]] = getattr(handlers, "write_message")  # noqa: B009
-
-        async def leaving(message: Message, *form: Any) -> bytes:
-            body = await write(message, *form)
+            written = await write(*arguments)
             if calls:
                 await gone(calls.pop())
-            return body
+                if transport == "grpc":
+                    await asyncio.Event().wait()  # until the server cancels the call
+            return written
 
-        monkeypatch.setattr(handlers, "write_message", leaving)
+        monkeypatch.setattr(module, name, leaving)
         for form in UNARY:
-            call = api.ask("http", form)
+            call = api.ask(transport, form)
             calls.append(call)
             await asyncio.gather(call, return_exceptions=True)
             assert call.cancelled()
+            assert not calls
             await api.check_free()

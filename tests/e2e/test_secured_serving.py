@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import httpx
 import pytest
 from cryptography import x509
 from grpc import StatusCode
@@ -26,9 +25,7 @@ from genret.retrieval.types import RetrieveRequest
 from genret.service.client.clients import AsyncRetrievalClient
 from genret.service.configuration.server_config import (
     AuthConfig,
-    HttpConfig,
     LogConfig,
-    MetricsConfig,
     TlsConfig,
 )
 from genret.service.errors import CallError
@@ -130,13 +127,6 @@ def consume(port: int, kind: str, metadata: tuple[tuple[str, str], ...]) -> list
         return list(reply) if kind.endswith("stream") else [reply]
 
 
-async def test_a_header_of_a_megabyte_is_refused_and_the_server_goes_on(token_file: Path) -> None:
-    async with secured(authority_of(token_file)) as running:
-        huge = await running.code(bearer("x" * 2**20), method=methods.READ_METHOD)
-        assert huge in {StatusCode.RESOURCE_EXHAUSTED, StatusCode.UNAUTHENTICATED}
-        assert await running.code(bearer(READ), method=methods.READ_METHOD) is StatusCode.OK
-
-
 @pytest.mark.parametrize(("trusted", "code"), [(True, StatusCode.OK), (False, StatusCode.PERMISSION_DENIED)])
 async def test_without_tokens_reading_is_free_and_the_rest_depends_on_who_can_connect(
     trusted: bool, code: StatusCode
@@ -160,7 +150,7 @@ async def serving(
     ca: CertificateAuthority, token_file: Path, **options: Any
 ) -> AsyncIterator[tuple[Running, Any]]:
     """Run a server; yields it with a channel that trusts its certificate."""
-    settings = {"tls": ca.server_tls(), "auth": AuthConfig(token_file), "http": HttpConfig(port=0)} | options
+    settings = {"tls": ca.server_tls(), "auth": AuthConfig(token_file)} | options
     async with running(FakeRetriever(), **settings) as server:
         credentials = grpc.ssl_channel_credentials(ca.ca_bytes)
         async with grpc.aio.secure_channel(server.server.address, credentials) as channel:
@@ -216,16 +206,6 @@ async def test_reflection_needs_a_token(ca: CertificateAuthority, token_file: Pa
         assert "genret.v1.RetrievalService" in names
 
 
-async def test_http_callers_need_encryption(ca: CertificateAuthority, token_file: Path) -> None:
-    async with serving(ca, token_file) as (server, _):
-        url = f"//{server.server.http.address}/readyz"
-        trusting = ssl.create_default_context(cafile=ca.ca_file)
-        async with httpx.AsyncClient(verify=trusting, timeout=60) as client:
-            assert (await client.get(f"https:{url}")).status_code == 200
-            with pytest.raises(httpx.TransportError):
-                await client.get(f"http:{url}")
-
-
 async def test_pages_of_other_sites_do_not_reload_a_server_on_this_machine() -> None:
     async with http_client() as client:
         for headers, code in (
@@ -251,18 +231,6 @@ async def test_a_hangup_takes_the_changed_token_file(ca: CertificateAuthority, t
         assert error.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
-async def test_metrics_of_a_port_of_their_own_ask_for_nothing(
-    ca: CertificateAuthority, token_file: Path
-) -> None:
-    async with serving(ca, token_file, metrics=MetricsConfig(port=0)) as (server, _):
-        monitoring = server.server.monitoring
-        async with httpx.AsyncClient(base_url=f"http://{monitoring.address}", timeout=60) as client:
-            shown = await client.get("/metrics")
-            assert shown.status_code == 200
-            for secret in (READ, ADMIN):
-                assert secret not in shown.text
-
-
 @pytest.mark.parametrize("setting", ["tls.key", "auth.token_file"])
 async def test_what_cannot_be_used_is_told_before_anything_is_bound(
     ca: CertificateAuthority, token_file: Path, setting: str
@@ -286,17 +254,6 @@ def client_of(ca: CertificateAuthority, files: CertificateFiles | None = None) -
     if files is None:
         return grpc.ssl_channel_credentials(ca.ca_bytes)
     return grpc.ssl_channel_credentials(ca.ca_bytes, files.key_bytes, files.chain_bytes)
-
-
-async def test_a_client_that_trusts_the_authority_gets_through_and_others_do_not(
-    ca: CertificateAuthority, tmp_path: Path
-) -> None:
-    stranger = CertificateAuthority(tmp_path / "stranger")
-    async with secured(ANYBODY, ca.server_tls()) as running:
-        assert await running.code(credentials=client_of(ca)) is StatusCode.OK
-        assert await running.code(credentials=client_of(stranger)) is StatusCode.UNAVAILABLE
-        assert await running.code() is StatusCode.UNAVAILABLE  # plaintext
-        assert await running.code(credentials=client_of(ca)) is StatusCode.OK
 
 
 async def test_a_chain_with_an_intermediate_authority_is_sent_whole(ca: CertificateAuthority) -> None:

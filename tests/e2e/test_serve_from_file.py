@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import re
 import signal
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from genret.retrieval.types import RetrieveRequest
@@ -58,14 +57,9 @@ READY = re.compile(rf"ready on (\S+): {'; '.join(SERVED)}; HTTP on (\S+); metric
 
 def ask(url: str, body: dict[str, Any] | None = None, **headers: str) -> tuple[int, str]:
     """Return the status and the text of a reply over HTTP."""
-    data = None if body is None else json.dumps(body).encode()
-    headers["content-type"] = "application/json"
-    try:
-        with urllib.request.urlopen(urllib.request.Request(url, data, headers), timeout=60) as reply:
-            return reply.status, reply.read().decode()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read().decode()
+    method = "GET" if body is None else "POST"
+    reply = httpx.request(method, url, json=body, headers=headers, timeout=60, trust_env=False)
+    return reply.status_code, reply.text
 
 
 def test_indexes_models_listeners_tokens_and_logs_are_those_of_the_file(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import grpc
 import httpx
@@ -21,38 +21,11 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 from grpc_status import rpc_status
 
-from genret.decoding.errors import (
-    DeadlineExceededError,
-    DecodingCancelledError,
-    DecodingError,
-    EngineError,
-    InvalidLogitsError,
-    PromptTooLongError,
-)
-from genret.retrieval.errors import (
-    EvidenceMissingError,
-    GenretError,
-    IndexChecksumError,
-    IndexDirectoryError,
-    IndexFormatError,
-    IndexMismatchError,
-    IndexNotFoundError,
-    InputError,
-    MissingExtraError,
-    ModelError,
-    SourceError,
-)
+from genret.decoding import errors as decoding
+from genret.retrieval import errors as retrieval
 from genret.retrieval.index.reader import Index
+from genret.service import errors as service
 from genret.service.configuration.server_config import AuthConfig, IndexSpec, QueueLimits
-from genret.service.errors import (
-    MalformedMessageError,
-    NotReadyError,
-    OverloadedError,
-    PermissionDeniedError,
-    UnauthenticatedError,
-    UnknownIndexError,
-    UnservableIndexError,
-)
 from genret.service.gateway.endpoints import ENDPOINTS, NDJSON_TYPE, Endpoint
 from genret.service.pb.genret.v1 import index_service_pb2 as index_pb
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
@@ -62,7 +35,7 @@ from genret.service.status import TABLE
 from tests.service.changing_index import ChangingIndex
 from tests.service.fake_retriever import FakeRetriever
 from tests.service.http_gateway import connected
-from tests.service.running_server import Running, Synchronous, unpack, until
+from tests.service.running_server import Running, unpack, until
 from tests.service.secured_server import tokens_in
 from tests.service.tiny_assets import make_checkpoint
 
@@ -114,7 +87,7 @@ async def ask_grpc(api: Running, ask: Ask) -> Seen:
         answer = await call
     except grpc.aio.AioRpcError as error:
         trailers = {key: value for key, value in error.trailing_metadata() or ()}  # noqa: C416  # has no keys for dict()
-        status = rpc_status.from_call(Synchronous(error))
+        status = rpc_status.from_call(error)
         request_id = str(trailers.get("x-request-id", ""))
         return Seen(error.code().name, str(error.details()), unpack(status), request_id)
     raise AssertionError(f"the call succeeded: {answer!r}")
@@ -144,57 +117,42 @@ async def ask_http(client: httpx.AsyncClient, ask: Ask) -> Seen:
 RETRIEVE = Ask("Retrieve", pb.RetrieveRequest(query="q"))
 RELOAD = Ask("ReloadIndex", index_pb.ReloadIndexRequest(name="fake"))
 GARBAGE = (b"\x0a\x0a\x01", b'{"query": ')
-
-
-@dataclass(frozen=True)
-class Face:
-    """One server with its two faces."""
-
-    api: Running
-    http: httpx.AsyncClient
+Faces: TypeAlias = tuple[Running, httpx.AsyncClient]  # of one server
 
 
 @asynccontextmanager
-async def faces(retriever: FakeRetriever | None = None, **options: Any) -> AsyncIterator[Face]:
+async def faces(retriever: FakeRetriever | None = None, **options: Any) -> AsyncIterator[Faces]:
     async with connected(retriever or FakeRetriever(), **options) as (api, _, client):
-        yield Face(api, client)
+        yield api, client
 
 
-Trigger = Callable[[Path], AbstractAsyncContextManager[tuple[Face, Ask]]]
+Trigger = Callable[[Path], AbstractAsyncContextManager[tuple[Faces, Ask]]]
 
 
 def met(
     ask: Ask = RETRIEVE,
     retriever: FakeRetriever | None = None,
-    done: Callable[[Face], Awaitable[None] | None] = lambda face: None,
+    done: Callable[[Running], Awaitable[None] | None] = lambda api: None,
     **options: Any,
 ) -> Trigger:
     """What is asked of a server with this retriever and options, once something was done to it."""
 
     @asynccontextmanager
-    async def trigger(folder: Path) -> AsyncIterator[tuple[Face, Ask]]:
-        async with faces(retriever, **options) as face:
-            if (doing := done(face)) is not None:
+    async def trigger(folder: Path) -> AsyncIterator[tuple[Faces, Ask]]:
+        async with faces(retriever, **options) as (api, client):
+            if (doing := done(api)) is not None:
                 await doing
-            yield face, ask
+            yield (api, client), ask
 
     return trigger
-
-
-def answered_with(error: GenretError | DecodingError) -> Trigger:
-    return met(retriever=FakeRetriever({"q": error}))
 
 
 def dies_of(bug: BaseException) -> Trigger:
     return met(retriever=FakeRetriever(bugs={"q": bug}))
 
 
-def reload_fails_with(error: Exception) -> Trigger:
-    return met(RELOAD, done=lambda face: face.api.opener.table.update(fake=error))
-
-
 # The last moment of a drain: the queue takes nothing any more.
-draining = met(done=lambda face: face.api.server.engine.lanes.of("cpu").batcher.close())
+draining = met(done=lambda api: api.server.engine.lanes.of("cpu").batcher.close())
 # The server's own limit passes: at a client's deadline the client answers itself.
 too_late = met(retriever=FakeRetriever(held=True), max_request_seconds=0.2)
 
@@ -203,7 +161,7 @@ def reload_finds(change: Callable[[ChangingIndex], object]) -> Trigger:
     """A new version is real and has been changed on its disk."""
 
     @asynccontextmanager
-    async def trigger(folder: Path) -> AsyncIterator[tuple[Face, Ask]]:
+    async def trigger(folder: Path) -> AsyncIterator[tuple[Faces, Ask]]:
         index = ChangingIndex(folder / "a", make_checkpoint(folder / "checkpoint"))
         change(index)
 
@@ -211,47 +169,38 @@ def reload_finds(change: Callable[[ChangingIndex], object]) -> Trigger:
             Index.open(index.path).close()
             raise AssertionError("the index can be opened")
 
-        async with faces() as face:
-            old = face.api.server.engine.indexes.resolve("")
+        async with faces() as (api, client):
+            old = api.server.engine.indexes.resolve("")
             changed = ServedIndex(replace(old.description, version="changed"), old.retriever)
-            face.api.opener.table["fake"] = changed
-            face.api.opener.open = open_real  # type: ignore[method-assign]
-            yield face, RELOAD
+            api.opener.table["fake"] = changed
+            api.opener.open = open_real  # type: ignore[method-assign]
+            yield (api, client), RELOAD
 
     return trigger
 
 
 @asynccontextmanager
-async def full(folder: Path) -> AsyncIterator[tuple[Face, Ask]]:
+async def full(folder: Path) -> AsyncIterator[tuple[Faces, Ask]]:
     """The queue holds all it may."""
     slow = FakeRetriever(held=True)
-    async with faces(slow, queue=QueueLimits(max_requests=1)) as face:
-        waiting = asyncio.ensure_future(face.api.retrieve("another"))
+    async with faces(slow, queue=QueueLimits(max_requests=1)) as (api, client):
+        waiting = asyncio.ensure_future(api.retrieve("another"))
         await until(slow.running.is_set)
-        yield face, RETRIEVE
+        yield (api, client), RETRIEVE
         slow.hold.set()
         await waiting
 
 
-@asynccontextmanager
-async def guarded(folder: Path) -> AsyncIterator[tuple[Face, str]]:
-    token = new_token()
-    async with faces(auth=AuthConfig(tokens_in(folder, f"read {token}"))) as face:
-        yield face, token
+def guarded(ask: Ask, has_token: bool) -> Trigger:
+    """A server that asks for tokens; who calls has none, or one that may only read."""
 
+    @asynccontextmanager
+    async def trigger(folder: Path) -> AsyncIterator[tuple[Faces, Ask]]:
+        token = new_token()
+        async with faces(auth=AuthConfig(tokens_in(folder, f"read {token}"))) as face:
+            yield face, replace(ask, token=token if has_token else "")
 
-@asynccontextmanager
-async def without_token(folder: Path) -> AsyncIterator[tuple[Face, Ask]]:
-    """Nobody knows who calls."""
-    async with guarded(folder) as (face, _):
-        yield face, RETRIEVE
-
-
-@asynccontextmanager
-async def with_too_little_a_token(folder: Path) -> AsyncIterator[tuple[Face, Ask]]:
-    """Who calls may only read."""
-    async with guarded(folder) as (face, token):
-        yield face, replace(RELOAD, token=token)
+    return trigger
 
 
 @dataclass(frozen=True)
@@ -266,6 +215,15 @@ class Case:
     retry_after: str | None = None
 
 
+def answered(error: retrieval.GenretError | decoding.DecodingError, *expected: Any) -> Case:
+    return Case(type(error), met(retriever=FakeRetriever({"q": error})), *expected)
+
+
+def not_reloaded(error: retrieval.GenretError) -> Case:
+    fails = met(RELOAD, done=lambda api: api.opener.table.update(fake=error))
+    return Case(type(error), fails, *WRONG_STATE)
+
+
 def point_nowhere(index: ChangingIndex) -> None:
     (index.path / "CURRENT").write_text("nonsense\n")
 
@@ -274,46 +232,37 @@ C = grpc.StatusCode
 BAD = (C.INVALID_ARGUMENT, 400, frozenset({"BadRequest"}))
 WRONG_STATE = (C.FAILED_PRECONDITION, 400, frozenset({"PreconditionFailure"}))
 LOST = (C.DATA_LOSS, 500, frozenset({"ErrorInfo"}))
+MISSING = (C.NOT_FOUND, 404, frozenset({"ResourceInfo"}))
 TOO_MANY = frozenset({"ErrorInfo", "RetryInfo"})
 NO_QUERY = pb.RetrieveRequest(query=" ")
 UNKNOWN = pb.RetrieveRequest(query="q", index="none")
 CASES = [
-    Case(MalformedMessageError, met(Ask("Retrieve", NO_QUERY, GARBAGE)), *BAD),
-    Case(InputError, met(Ask("Retrieve", NO_QUERY)), *BAD),
-    Case(PromptTooLongError, answered_with(PromptTooLongError("long")), *BAD),
-    Case(UnknownIndexError, met(Ask("Retrieve", UNKNOWN)), C.NOT_FOUND, 404, frozenset({"ResourceInfo"})),
-    Case(OverloadedError, full, C.RESOURCE_EXHAUSTED, 429, TOO_MANY, "1"),
-    Case(OverloadedError, dies_of(MemoryError()), C.RESOURCE_EXHAUSTED, 429, TOO_MANY, "5"),
-    Case(EngineError, answered_with(EngineError("10.0.0.7 is gone")), C.UNAVAILABLE, 503, TOO_MANY, "2"),
-    Case(NotReadyError, met(load=False), C.UNAVAILABLE, 503, frozenset({"RetryInfo"}), "1"),
-    Case(NotReadyError, draining, C.UNAVAILABLE, 503, frozenset({"RetryInfo"}), "1"),
-    Case(UnauthenticatedError, without_token, C.UNAUTHENTICATED, 401),
-    Case(PermissionDeniedError, with_too_little_a_token, C.PERMISSION_DENIED, 403),
-    Case(DeadlineExceededError, too_late, C.DEADLINE_EXCEEDED, 504),
-    Case(DecodingCancelledError, answered_with(DecodingCancelledError("gone")), C.CANCELLED, 499),
-    Case(IndexChecksumError, reload_finds(lambda index: index.damage("entities.arrow")), *LOST),
-    Case(IndexChecksumError, answered_with(IndexChecksumError("vectors.faiss", "digest")), *LOST),
-    Case(IndexNotFoundError, reload_finds(lambda index: shutil.rmtree(index.path)), *WRONG_STATE),
-    Case(IndexDirectoryError, reload_finds(point_nowhere), *WRONG_STATE),
-    *(
-        Case(type(error), reload_fails_with(error), *WRONG_STATE)
-        for error in (
-            UnservableIndexError("empty"),
-            IndexMismatchError("another tokenizer"),
-            IndexFormatError("/srv/index: broken"),
-            ModelError("no positions"),
-            SourceError("schema.json: line 3"),
-        )
-    ),
-    *(
-        Case(type(error), answered_with(error), *WRONG_STATE)
-        for error in (
-            InvalidLogitsError("NaN"),
-            DecodingError("odd"),
-            MissingExtraError("faiss", "vectors"),
-            EvidenceMissingError("/srv/index: no vectors"),
-        )
-    ),
+    Case(service.MalformedMessageError, met(Ask("Retrieve", NO_QUERY, GARBAGE)), *BAD),
+    Case(retrieval.InputError, met(Ask("Retrieve", NO_QUERY)), *BAD),
+    answered(decoding.PromptTooLongError("long"), *BAD),
+    Case(service.UnknownIndexError, met(Ask("Retrieve", UNKNOWN)), *MISSING),
+    Case(service.OverloadedError, full, C.RESOURCE_EXHAUSTED, 429, TOO_MANY, "1"),
+    Case(service.OverloadedError, dies_of(MemoryError()), C.RESOURCE_EXHAUSTED, 429, TOO_MANY, "5"),
+    answered(decoding.EngineError("10.0.0.7 is gone"), C.UNAVAILABLE, 503, TOO_MANY, "2"),
+    Case(service.NotReadyError, met(load=False), C.UNAVAILABLE, 503, frozenset({"RetryInfo"}), "1"),
+    Case(service.NotReadyError, draining, C.UNAVAILABLE, 503, frozenset({"RetryInfo"}), "1"),
+    Case(service.UnauthenticatedError, guarded(RETRIEVE, has_token=False), C.UNAUTHENTICATED, 401),
+    Case(service.PermissionDeniedError, guarded(RELOAD, has_token=True), C.PERMISSION_DENIED, 403),
+    Case(decoding.DeadlineExceededError, too_late, C.DEADLINE_EXCEEDED, 504),
+    answered(decoding.DecodingCancelledError("gone"), C.CANCELLED, 499),
+    Case(retrieval.IndexChecksumError, reload_finds(lambda index: index.damage("entities.arrow")), *LOST),
+    answered(retrieval.IndexChecksumError("vectors.faiss", "digest"), *LOST),
+    Case(retrieval.IndexNotFoundError, reload_finds(lambda index: shutil.rmtree(index.path)), *WRONG_STATE),
+    Case(retrieval.IndexDirectoryError, reload_finds(point_nowhere), *WRONG_STATE),
+    not_reloaded(service.UnservableIndexError("empty")),
+    not_reloaded(retrieval.IndexMismatchError("another tokenizer")),
+    not_reloaded(retrieval.IndexFormatError("/srv/index: broken")),
+    not_reloaded(retrieval.ModelError("no positions")),
+    not_reloaded(retrieval.SourceError("schema.json: line 3")),
+    answered(decoding.InvalidLogitsError("NaN"), *WRONG_STATE),
+    answered(decoding.DecodingError("odd"), *WRONG_STATE),
+    answered(retrieval.MissingExtraError("faiss", "vectors"), *WRONG_STATE),
+    answered(retrieval.EvidenceMissingError("/srv/index: no vectors"), *WRONG_STATE),
 ]
 
 
@@ -328,9 +277,9 @@ def check(case: Case, seen: Seen, folder: str) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.error.__name__)
 async def test_a_row_on_the_wire(case: Case, tmp_path: Path) -> None:
-    async with case.trigger(tmp_path) as (face, ask):
-        check(case, await ask_grpc(face.api, ask), str(tmp_path))
-        over_http = await ask_http(face.http, ask)
+    async with case.trigger(tmp_path) as ((api, client), ask):
+        check(case, await ask_grpc(api, ask), str(tmp_path))
+        over_http = await ask_http(client, ask)
         check(case, over_http, str(tmp_path))
         assert over_http.http_status == case.http_status
         assert over_http.headers.get("retry-after") == case.retry_after
@@ -345,8 +294,8 @@ def test_every_row_has_a_trigger() -> None:
 
 
 async def test_a_bug_tells_its_request_id_alone() -> None:
-    async with dies_of(RuntimeError("secret"))(Path()) as (face, ask):
-        for seen in (await ask_grpc(face.api, ask), await ask_http(face.http, ask)):
+    async with dies_of(RuntimeError("secret"))(Path()) as ((api, client), ask):
+        for seen in (await ask_grpc(api, ask), await ask_http(client, ask)):
             assert (seen.code, seen.details, seen.request_id) == ("INTERNAL", {}, REQUEST_ID)
             assert seen.message == f"internal error; request id {REQUEST_ID}"
             assert seen.http_status in (None, 500)

@@ -6,12 +6,13 @@ import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from genret.index_builder import update_evidence as publishing
 from genret.index_builder.publish import work_root
@@ -34,6 +35,7 @@ from genret.retrieval.types import RetrieveRequest
 from genret.service.commands import tune as tune_module
 from genret.service.main import cli
 from tests.checkpoints import make_checkpoint, make_index, train_tokenizer
+from tests.commands import run
 from tests.evidence_fixtures import made_up_texts
 from tests.index_fixtures import files_of
 
@@ -75,8 +77,7 @@ def place(made: Path, tmp_path: Path) -> Path:
     return tmp_path / "place"
 
 
-def genret(*arguments: object) -> Result:
-    return CliRunner().invoke(cli, list(map(str, arguments)), catch_exceptions=False)
+genret = partial(run, cli)
 
 
 def done(result: Result) -> Result:

@@ -20,28 +20,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from tests.e2e.pages import ROOT, blocks, differ, text_of
+from tests.e2e.pages import ROOT, blocks, differ, run_command, shell, text_of
 from tests.e2e.test_page_examples import commands_of
 from tests.service.server_process import ServerProcess
 from tests.shared_titles import shared_file
 
 SEARCH = text_of("docs/tutorials/search.md")
-
-
-def shell(command: str, folder: Path, address: str = "") -> str:
-    """Return what a shell command prints, `genret` being that of this environment."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = os.environ | {"PATH": path}
-    if address:
-        environment |= {"GENRET_QUERY_ADDRESS": address, "GENRET_RELOAD_ADDRESS": address}
-    return _printed(f"set -eo pipefail\n{command}", folder, environment)
-
-
-def _printed(command: str, folder: Path, environment: dict[str, str]) -> str:
-    line = ["bash", "-c", command]
-    done = subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, (command, done.stderr)
-    return done.stdout
 
 
 @pytest.mark.slow
@@ -52,13 +36,14 @@ def test_the_tutorial_of_search_prints_what_it_says(tmp_path: Path) -> None:
     for block in asked[0]:
         _check(block, tmp_path)
     with ServerProcess("places.index", cwd=tmp_path) as server:
+        address = server.address()
         for block in asked[1]:
-            _check(block, tmp_path, server.address())
+            _check(block, tmp_path, GENRET_QUERY_ADDRESS=address, GENRET_RELOAD_ADDRESS=address)
 
 
-def _check(block: str, folder: Path, address: str = "") -> None:
+def _check(block: str, folder: Path, **variables: str) -> None:
     commands, says = commands_of(block)
-    printed = "".join(shell(command, folder, address) for command in commands)
+    printed = "".join(shell(command, folder, **variables) for command in commands)
     assert _timeless(printed.rstrip("\n")) == _timeless(says)
 
 
@@ -94,7 +79,7 @@ def test_half_a_million_names_of_ones_own_are_asked_by_four_commands_from_a_clon
         for word, ours in own.items():
             command = command.replace(word, ours)
         began = time.monotonic()
-        printed = _printed(command, tmp_path, environment)
+        printed = run_command(["bash", "-c", command], tmp_path, environment)
         print(f"{time.monotonic() - began:6.1f} s  {command}")
     found = [candidate["title"] for candidate in json.loads(printed)["candidates"]]
     assert asked in found[:3]

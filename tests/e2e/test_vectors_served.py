@@ -49,8 +49,8 @@ def plain(tmp_path: Path, checkpoint: Path) -> ChangingIndex:
 
 @asynccontextmanager
 async def served(index: ChangingIndex) -> AsyncIterator[tuple[Server, AsyncRetrievalClient]]:
-    async with real_server(index) as server, AsyncRetrievalClient(server.address) as client:
-        yield server, client
+    async with real_server(index) as api, AsyncRetrievalClient(api.server.address) as client:
+        yield api.server, client
 
 
 async def check_auto_only_decodes(client: AsyncRetrievalClient) -> None:
@@ -79,7 +79,8 @@ async def test_a_shortlist_is_proposed_scored_and_merged(index: ChangingIndex) -
         assert sum(c.probability or 0 for c in found.candidates) == pytest.approx(1)
         auto = (await client.retrieve(RetrieveRequest("hamlett", **SHORT, vector_weight=100.0))).result
         assert (auto.method, auto.shortlist_size) == ("auto", 3)
-        assert auto.candidates[0].title == "Hamlet"
+        weighed = [c.logprob + 100 * (c.similarity or 0.0) for c in auto.candidates]
+        assert [c.score for c in auto.candidates] == pytest.approx(sorted(weighed, reverse=True), abs=1e-3)
         scores = (await client.score("hamlett", TITLES)).result.scores
         by_title = {score.title: score for score in scores}
         for candidate in (*found.candidates, *auto.candidates):

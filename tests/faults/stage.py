@@ -13,7 +13,7 @@ from genret.retrieval.index.versions import live_version
 from tests.checkpoints import make_checkpoint
 from tests.faults.command import NORMAL, Circumstances, Command, Outcome
 from tests.fuzz.rich_index import TOKENIZER, lines
-from tests.index_fixtures import END, write_titles
+from tests.index_fixtures import END, data_files, write_titles
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +61,7 @@ class Prepared:
     before: str | None
     after: str
     tree: Mapping[str, bytes]
-
-    @property
-    def data_files(self) -> dict[str, bytes]:
-        """Files of the new version but the manifest, which tells its history."""
-        return data_files(self.tree, self.after)
+    data_files: Mapping[str, bytes]  # of the new version, but the manifest, which tells its history
 
 
 class Stage:
@@ -98,7 +94,9 @@ class Stage:
                 before = live_version(template)
             self._expect_success(self.run(scenario.command, index))
             after = live_version(index)
-            self._prepared[scenario.name] = Prepared(scenario, template, before, after, tree(index))
+            self._prepared[scenario.name] = Prepared(
+                scenario, template, before, after, tree(index), data_files(index, after)
+            )
         return self._prepared[scenario.name]
 
     def fresh_copy(self, prepared: Prepared, index: Path) -> Path:
@@ -136,16 +134,6 @@ def tree(index: Path) -> dict[str, bytes]:
     }
 
 
-def data_files(files: Mapping[str, bytes], version: str) -> dict[str, bytes]:
-    """Return the files of a version but its manifest, from the files of an index."""
-    prefix = f"versions/{version}/"
-    return {
-        name.removeprefix(prefix): data
-        for name, data in files.items()
-        if name.startswith(prefix) and not name.endswith("manifest.json")
-    }
-
-
 def live_of(index: Path) -> str | None:
     """Return the live version, None where there is no index."""
     try:
@@ -162,9 +150,8 @@ def check_old_or_new(prepared: Prepared, index: Path) -> str | None:
         report = verify(index)
         assert report.ok, report.problems
         assert report.version == live
-        files = tree(index)
         if live == prepared.after:
-            assert data_files(files, live) == prepared.data_files
+            assert data_files(index, live) == prepared.data_files
     return live
 
 

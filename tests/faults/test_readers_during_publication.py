@@ -2,61 +2,84 @@
 
 from __future__ import annotations
 
-import json
-import multiprocessing
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
+import torch
 
+from genret.decoding.trie.title_trie import TitleTrie
 from genret.retrieval.errors import GenretError, IndexDirectoryError, IndexFormatError
 from genret.retrieval.index import reader as reader_module
 from genret.retrieval.index.reader import Index
+from genret.retrieval.index.small_files import digest_bytes
 from genret.retrieval.index.verification import verify
 from genret.retrieval.index.versions import list_versions
 from tests.fakes import recorded
-from tests.faults.publication_reader import digest
 from tests.fuzz.rich_index import TOKENIZER, lines
 from tests.index_fixtures import build
+from tests.own_process import PROCESSES
 
-REPOSITORY = Path(__file__).parents[2]
+
+def titles_by_trie(index: Index) -> list[str]:
+    """Return the text of every row, found by walking the trie from its root."""
+    trie = TitleTrie(index.trie_arrays(), index.vocab_size)
+    states = trie.start(torch.zeros(1, dtype=torch.long))
+    found: list[str] = []
+    while len(states):
+        final = trie.is_final(states)
+        found += [index.surface(rank) for rank in trie.row(states[final]).tolist()]
+        states = trie.children(states[~final]).next_state
+    return sorted(found)
+
+
+def digest(index: Index) -> str:
+    """Return a digest of all that three ways of reading give, which must agree."""
+    by_rank = sorted(index.surface(rank) for rank in range(index.num_rows))
+    if titles_by_trie(index) != by_rank:
+        raise AssertionError("the trie and the rows disagree")
+    rows = [index.row_token_ids(rank) for rank in range(index.num_rows)]
+    if [index.row_of(row) for row in rows] != list(range(index.num_rows)):
+        raise AssertionError("a row is not found by its tokens")
+    entities = [index.entity(number) for number in range(index.num_entities)]
+    return digest_bytes(repr((by_rank, rows, entities)).encode())
+
+
+def _read_on_demand(index: Path, pipe: Connection) -> None:
+    """Hold a version open; read everything again whenever it is asked for."""
+    with Index.open(index) as opened:
+        pipe.send(opened.version)
+        while pipe.recv():
+            pipe.send((opened.version, digest(opened)))
 
 
 class Reader:
     """A process that holds one version open."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
-        self.version = self._answer()["version"]
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+        self.version = pipe.recv()
 
     def read(self) -> str:
         """Let it read everything; return the digest of that."""
-        assert self._process.stdin is not None
-        print(file=self._process.stdin, flush=True)
-        answer = self._answer()
-        assert answer["version"] == self.version
-        return answer["digest"]
-
-    def _answer(self) -> dict[str, str]:
-        answer: dict[str, str] = json.loads(self._process.stdout.readline())
-        return answer
+        self._pipe.send(True)
+        version, found = self._pipe.recv()
+        assert version == self.version
+        return str(found)
 
 
 @contextmanager
 def reader(index: Path) -> Iterator[Reader]:
-    command = [sys.executable, "-m", "tests.faults.publication_reader", str(index)]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=REPOSITORY) as process:
-        try:
-            yield Reader(process)
-            process.communicate(timeout=60)
-            assert process.returncode == 0
-        finally:
-            process.kill()
+    pipe, theirs = PROCESSES.Pipe()
+    process = PROCESSES.Process(target=_read_on_demand, args=(index, theirs), daemon=True)
+    process.start()
+    theirs.close()
+    yield Reader(pipe)
+    pipe.send(False)
+    process.join(60)
+    assert process.exitcode == 0
 
 
 def digest_of(index: Path) -> str:
@@ -108,10 +131,9 @@ def _open_on_and_on(index: Path, stop: Connection, answer: Connection) -> None:
 
 def test_opening_in_a_loop_never_meets_a_broken_index(tmp_path: Path) -> None:
     index = build(tmp_path, lines(20), TOKENIZER).index
-    context = multiprocessing.get_context("forkserver")
-    stopped, stop = context.Pipe(duplex=False)
-    answer, answered = context.Pipe(duplex=False)
-    process = context.Process(target=_open_on_and_on, args=(index, stopped, answered), daemon=True)
+    stopped, stop = PROCESSES.Pipe(duplex=False)
+    answer, answered = PROCESSES.Pipe(duplex=False)
+    process = PROCESSES.Process(target=_open_on_and_on, args=(index, stopped, answered), daemon=True)
     process.start()
     assert answer.recv() == "ready"
     published: list[str] = []

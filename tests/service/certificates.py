@@ -49,14 +49,8 @@ class Authority:
         self._above = above
         directory.mkdir(parents=True, exist_ok=True)
         self._key = ec.generate_private_key(ec.SECP256R1())
-        builder = (
-            _builder(name, days_valid=30, days_old=1)
-            .public_key(self._key.public_key())
-            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-            .add_extension(_key_usage(signs_certificates=True), critical=True)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False)
-        )
-        self._certificate = self._signed_by_above(builder)
+        builder = _builder(name, days_valid=30, days_old=1)
+        self._certificate = (above or self)._signed(builder, self._key, is_authority=True)
         self.ca_file = directory / f"{_file_name(name)}.ca.pem"
         self.ca_file.write_bytes(self._certificate.public_bytes(serialization.Encoding.PEM))
 
@@ -82,19 +76,12 @@ class Authority:
         """
         key = key or ec.generate_private_key(ec.SECP256R1())
         usage = ExtendedKeyUsageOID.CLIENT_AUTH if client else ExtendedKeyUsageOID.SERVER_AUTH
-        certificate = (
+        builder = (
             _builder(name, days_valid, days_old)
-            .issuer_name(self._certificate.subject)
-            .public_key(key.public_key())
-            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_key_usage(signs_certificates=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
             .add_extension(x509.SubjectAlternativeName(THIS_MACHINE), critical=False)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False
-            )
-            .sign(self._key, hashes.SHA256())
         )
+        certificate = self._signed(builder, key, is_authority=False)
         chain = certificate.public_bytes(serialization.Encoding.PEM)
         if self._above is not None:  # the root is known to who verifies; what lies between must be sent
             chain += self._certificate.public_bytes(serialization.Encoding.PEM)
@@ -109,16 +96,19 @@ class Authority:
         files = self.issue("server")
         return TlsConfig(certificate=files.certificate, key=files.key, client_ca=client_ca)
 
-    def _signed_by_above(self, builder: x509.CertificateBuilder) -> x509.Certificate:
-        if self._above is None:
-            own_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, self.name)])
-            return builder.issuer_name(own_name).sign(self._key, hashes.SHA256())
-        above = self._above
-        identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(above._key.public_key())
+    def _signed(
+        self, builder: x509.CertificateBuilder, key: PrivateKey, is_authority: bool
+    ) -> x509.Certificate:
+        """Sign a certificate of a key, as the authority of that name."""
+        identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
         return (
-            builder.issuer_name(above._certificate.subject)
+            builder.issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, self.name)]))
+            .public_key(key.public_key())
+            .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
+            .add_extension(_key_usage(signs_certificates=is_authority), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
             .add_extension(identifier, critical=False)
-            .sign(above._key, hashes.SHA256())
+            .sign(self._key, hashes.SHA256())
         )
 
 

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from genret.decoding.cancellation import CancelToken
 from genret.decoding.errors import DecodingError
@@ -44,6 +45,7 @@ class FakeRetriever:
     ) -> None:
         self.errors = errors or {}
         self.bugs = bugs or {}
+        self.asked: list[Any] = []
         self.batches: list[list[str]] = []
         self.threads: set[str] = set()
         self.stopped_by: list[DecodingError] = []
@@ -108,6 +110,7 @@ class FakeRetriever:
         return self.respond(requests, cancel)
 
     def respond(self, requests: Sequence[Request], cancel: Cancel = None) -> list[Outcome]:
+        self.asked += requests
         self.batches.append([request.query for request in requests])
         self.threads.add(threading.current_thread().name)
         self.running.set()

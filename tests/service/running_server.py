@@ -20,6 +20,7 @@ from grpc_status import rpc_status
 from genret.retrieval.retriever import Retriever
 from genret.service.configuration.server_config import IndexSpec, ModelSpec, ServerConfig
 from genret.service.observability.metrics import CallMetrics, EngineMetrics
+from genret.service.pb.genret.v1 import index_service_pb2_grpc as index_grpc
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 from genret.service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
 from genret.service.serving.engine import Engine
@@ -51,9 +52,8 @@ class Running:
     opener: TableOpener
 
     @property
-    def waiting(self) -> int:
-        """Requests that have not started, on all devices."""
-        return sum(lane.batcher.num_waiting for lane in self.server.engine.lanes.all())
+    def indexes(self) -> Any:
+        return index_grpc.IndexServiceStub(self.channel)  # type: ignore[no-untyped-call]
 
     def retrieve(self, query: str = "hamlet", **fields: Any) -> Any:
         timeout = fields.pop("timeout", 60)
@@ -164,6 +164,17 @@ async def running(
         server = Server(config, EngineProcess(config, worker), CallMetrics())
     else:
         server = Server.in_one_process(config, opener)
+    async with started(server, opener, load) as api:
+        try:
+            yield api
+        finally:
+            for retriever in retrievers:
+                retriever.hold.set()
+            opener.hold.set()
+
+
+@asynccontextmanager
+async def started(server: Server, opener: Any, load: bool = True) -> AsyncIterator[Running]:
     await server.start()
     try:
         if load:
@@ -171,9 +182,6 @@ async def running(
         async with grpc.aio.insecure_channel(server.address) as channel:
             yield Running(server, channel, pb_grpc.RetrievalServiceStub(channel), opener)
     finally:
-        for retriever in retrievers:
-            retriever.hold.set()
-        opener.hold.set()
         await server.drain()
 
 
@@ -182,7 +190,7 @@ async def failure(call: Awaitable[Any]) -> tuple[grpc.aio.AioRpcError, dict[str,
     try:
         answer = await call
     except grpc.aio.AioRpcError as error:
-        return error, unpack(rpc_status.from_call(Synchronous(error)))
+        return error, unpack(rpc_status.from_call(error))
     raise AssertionError(f"the call succeeded: {answer}")
 
 
@@ -194,15 +202,6 @@ def unpack(status: Any) -> dict[str, Any]:
             if packed.Unpack(message):
                 details[kind.__name__] = message
     return details
-
-
-class Synchronous:
-    """An aio error in the shape `rpc_status.from_call` reads."""
-
-    def __init__(self, error: grpc.aio.AioRpcError) -> None:
-        self.trailing_metadata = error.trailing_metadata
-        self.code = error.code
-        self.details = error.details
 
 
 async def overtaken(

@@ -30,19 +30,7 @@ class Play(BaseModel):
     title: str
 
 
-class Recorder(FakeRetriever):
-    """Keeps the requests that it is asked."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.asked: list[Any] = []
-
-    def respond(self, requests: Any, cancel: Any = None) -> Any:
-        self.asked += requests
-        return super().respond(requests, cancel)
-
-
-FAKE = Recorder(
+FAKE = FakeRetriever(
     errors={
         "full": OverloadedError("QUEUE_FULL", "the queue is full", 1.5),
         "long": PromptTooLongError("the prompt has 600 tokens, at most 512 fit"),

@@ -18,7 +18,7 @@ from genret.retrieval.types import RetrieveRequest
 from genret.service.client import AsyncRetrievalClient, ClientOptions, RetrievalClient
 from genret.service.client.calls import failed_call
 from genret.service.client.client_options import OptionChanges
-from genret.service.errors import MESSAGE_TOO_LARGE, CallError
+from genret.service.errors import CallError
 from genret.service.main import cli
 from genret.service.status import failure_of
 from genret.service.wire.rpc_status import error_from_status, failure_to_proto
@@ -166,6 +166,7 @@ SENDING = 'Internal error from Core Failed "execute_batch": (SendMessageOperatio
         ("UNAVAILABLE", f"{CONNECTING} remote host: Connection refused", f"{NOBODY}: Connection refused"),
         ("DEADLINE_EXCEEDED", "Deadline Exceeded", "no answer from nohost:1 within 60 s"),
         ("UNIMPLEMENTED", "Method not found!", "nohost:1: Method not found!"),
+        ("RESOURCE_EXHAUSTED", "something is exhausted", "nohost:1: something is exhausted"),
         ("UNKNOWN", "", "nohost:1: UNKNOWN"),
         ("INTERNAL", SENDING, "nohost:1 ended the stream while queries were being sent"),
     ],
@@ -180,16 +181,3 @@ def test_a_host_that_does_not_exist() -> None:
         client.retrieve(RetrieveRequest("x"))
     assert "host.invalid:1" in str(caught.value)
     assert "]" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("details", "reason"),
-    [
-        ("SERVER: Received message larger than max (200008 vs. 4096)", MESSAGE_TOO_LARGE),
-        ("CLIENT: Sent message larger than max (9 vs. 4)", MESSAGE_TOO_LARGE),
-        ("something else is exhausted", ""),
-    ],
-)
-def test_exhaustion_that_grpc_itself_reports(details: str, reason: str) -> None:
-    error = failed("RESOURCE_EXHAUSTED", details)
-    assert (error.reason, error.is_overload) == (reason, False)

@@ -24,6 +24,8 @@ NO_JSON = {
     "demo": "shows other commands and what they print",
 }
 HEAVY = ("torch", "transformers", "pyarrow", "numpy", "grpc")
+OTHERS = ("google.protobuf", "rich", "tokenizers", "bm25s", "matplotlib", "ir_measures")
+SERVED = ("torch", "transformers", "grpc", "pyarrow")
 SHELLS = ("bash", "zsh", "fish")
 
 
@@ -44,15 +46,10 @@ LEAVES = {name: command for name, command in ALL.items() if not isinstance(comma
 
 
 def help_of(typed: str, width: int = 80) -> str:
-    result = CliRunner().invoke(
-        ALL.get(typed, cli),
-        ["--help"],
-        prog_name=typed,
-        terminal_width=width,
-        max_content_width=width,
-        help_option_names=["-h", "--help"],
-        auto_envvar_prefix=typed.upper().replace(" ", "_").replace("-", "_"),
-    )
+    program, *words = typed.split()
+    command = cli if program == "genret" else build_command
+    options = {"prog_name": program, "terminal_width": width, "max_content_width": width}
+    result = CliRunner().invoke(command, [*words, "-h"], **options)
     assert result.exit_code == 0, result.output
     return result.output
 
@@ -67,6 +64,7 @@ def test_no_line_of_a_help_is_wider_than_the_terminal(typed: str, width: int) ->
 @pytest.mark.parametrize("typed", ALL)
 def test_a_help_has_its_parts_in_order(typed: str) -> None:
     text = help_of(typed)
+    assert text.startswith(f"Usage: {typed} [OPTIONS]")
     parts = re.findall(r"^(Usage|[A-Z][\w ,\[\]-]*):(?= |$)|^  (Examples):$", text, re.M)
     found = [first or second for first, second in parts]
     assert found[0] == "Usage"
@@ -121,28 +119,46 @@ def test_the_page_says_what_every_command_prints_as_json() -> None:
         assert told[name] == f"none: it {reason.replace('--print-config', '`--print-config`')}"
 
 
-def completed(program: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, **variables}
-    command = [sys.executable, "-c", f"import sys\n{program}"]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+def completed(*words: str, **variables: str) -> tuple[str, str]:
+    """Run `genret` in a process of its own; return what it prints, and the heavy modules it imported."""
+    program = (
+        f"import sys\nfrom genret.service.main import cli\nsys.argv[1:] = {words!r}\n"
+        "try:\n    cli(prog_name='genret')\n"
+        f"finally:\n    print([name for name in {HEAVY + OTHERS!r} if name in sys.modules], file=sys.stderr)"
+    )
+    command, environment = [sys.executable, "-c", program], {**os.environ, **variables}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr.splitlines()[-1]
 
 
-RUN = (
-    "from genret.service.main import cli\n"
-    "try:\n    cli(prog_name='genret')\n"
-    f"finally:\n    print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
+def assert_absent(names: tuple[str, ...], imported: str) -> None:
+    assert not [name for name in names if repr(name) in imported]
+
+
+@pytest.mark.parametrize(
+    ("line", "absent"),
+    [
+        ("--help", (*HEAVY, "google.protobuf", "rich", "tokenizers")),
+        *((f"{name} --help", SERVED) for name in ("serve", "query", "health")),
+        ("serve nowhere --print-config", SERVED),
+        ("evaluate --help", ("torch", "bm25s", "matplotlib", "ir_measures")),
+    ],
 )
+def test_what_only_tells_imports_nothing_heavy(line: str, absent: tuple[str, ...]) -> None:
+    said, imported = completed(*line.split())
+    assert said.startswith("Usage: ") or "nowhere" in said
+    assert_absent(absent, imported)
 
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_the_script_of_a_shell_is_valid_and_loads_nothing_heavy(shell: str, tmp_path: Path) -> None:
-    done = completed(RUN, _GENRET_COMPLETE=f"{shell}_source")
-    assert done.returncode == 0
-    assert "genret" in done.stdout
-    assert done.stderr.splitlines()[-1] == "[]"
+    said, imported = completed(_GENRET_COMPLETE=f"{shell}_source")
+    assert "genret" in said
+    assert imported == "[]"
     if shell == "bash":
         script = tmp_path / "genret.bash"
-        script.write_text(done.stdout, encoding="utf-8")
+        script.write_text(said, encoding="utf-8")
         subprocess.run(["bash", "-n", str(script)], check=True)
 
 
@@ -162,10 +178,9 @@ def test_words_are_completed_without_a_model(
     words: str, expected: list[str], absent: tuple[str, ...]
 ) -> None:
     place = len(words.split()) - (not words.endswith(" "))
-    done = completed(RUN, _GENRET_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=str(place))
-    assert [line.partition(",")[2] for line in done.stdout.splitlines()] == expected
-    loaded = done.stderr.splitlines()[-1]
-    assert not [name for name in absent if repr(name) in loaded]
+    said, imported = completed(_GENRET_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=str(place))
+    assert [line.partition(",")[2] for line in said.splitlines()] == expected
+    assert_absent(absent, imported)
 
 
 def test_the_page_names_the_line_of_every_shell() -> None:

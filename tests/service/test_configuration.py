@@ -7,8 +7,6 @@ import contextlib
 import itertools
 import json
 import pathlib
-import subprocess
-import sys
 import tomllib
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
@@ -667,21 +665,6 @@ def test_a_path_that_is_no_text_cannot_be_printed() -> None:
     done = CliRunner().invoke(cli, ["serve", "i", "--print-config", "--token-file", "/\udcff"])
     assert done.exit_code == 2
     assert "--token-file: TOML holds Unicode text only, got '/\\udcff'" in done.stderr
-
-
-def test_printing_starts_nothing(tmp_path: Path) -> None:
-    """Nothing is opened, and neither torch nor gRPC is imported."""
-    code = (
-        "import sys\nfrom genret.service.main import cli\n"
-        "cli(['serve', 'nowhere', '--print-config'], standalone_mode=False)\n"
-        "assert not {'torch', 'grpc', 'pyarrow', 'transformers'} & sys.modules.keys()"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert tomllib.loads(done.stdout)["indexes"]["nowhere"]["path"] == str(tmp_path / "nowhere")
-    assert done.stderr == ""
 
 
 def test_the_file_of_the_manual_is_one(tmp_path: Path) -> None:

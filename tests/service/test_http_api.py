@@ -76,12 +76,6 @@ async def test_indexes_are_listed_and_found_by_their_names() -> None:
     assert detail(lost, "ResourceInfo")["resource_name"] == "a/b"
 
 
-@pytest.mark.parametrize("body", [b"nonsense", b'{"query": "\\ud800"}', b'{"\\udfff": 1}', b"[" * 200_000])
-def test_bodies_that_are_no_requests_are_refused(client: httpx.Client, body: bytes) -> None:
-    headers = {"content-type": "application/json; charset=UTF-8"}
-    assert code_of(client.post("/v1/retrieve", content=body, headers=headers)) == (400, "INVALID_ARGUMENT")
-
-
 @pytest.mark.parametrize(
     "headers",
     [

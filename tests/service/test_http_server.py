@@ -58,15 +58,10 @@ def num_connections(server: HttpServer) -> int:
     return len(server._uvicorn.server_state.connections)
 
 
-async def test_an_address_that_is_taken_or_unknown_is_named() -> None:
-    async with connected() as (_, server, _):
-        for host, port, why in (
-            ("127.0.0.1", server.port, "Address already"),
-            ("192.0.2.1", 0, ""),
-            ("nowhere.invalid", 0, ""),
-        ):
-            with pytest.raises(BindError, match=f"^cannot listen on {re.escape(host)}:{port}: {why}"):
-                await HttpServer(Starlette(), host, port, TlsConfig()).start()
+@pytest.mark.parametrize("host", ["192.0.2.1", "nowhere.invalid"])
+async def test_an_address_that_is_not_here_is_named(host: str) -> None:
+    with pytest.raises(BindError, match=f"^cannot listen on {re.escape(host)}:0: "):
+        await HttpServer(Starlette(), host, 0, TlsConfig()).start()
 
 
 async def test_every_address_of_a_name_is_listened_on() -> None:
@@ -334,7 +329,7 @@ async def test_a_port_in_use_stops_the_start_and_leaves_nothing_behind(setting: 
         taken: Any = HttpConfig(port=first.port) if setting == "http" else MetricsConfig(port=first.port)
         options = {"http": HttpConfig(port=0), "metrics": MetricsConfig(port=0), setting: taken}
         second = Server.in_one_process(make_config(**options), TableOpener({"fake": served(FakeRetriever())}))
-        with pytest.raises(BindError, match=rf"cannot listen on 127\.0\.0\.1:{first.port}"):
+        with pytest.raises(BindError, match=rf"^cannot listen on 127\.0\.0\.1:{first.port}: Address already"):
             await second.start()
         await second.drain()
         with pytest.raises(ConnectionRefusedError):

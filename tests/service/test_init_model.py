@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
 from genret.retrieval.prompts import CheckpointConfig
 from genret.retrieval.text import Rendering, TextTokenizer
 from genret.service.main import cli
 from tests.checkpoints import END, make_checkpoint, make_index
+from tests.commands import run, succeed
 from tests.retrieval.test_prompts import STOP, chat_checkpoint
 from tests.service.server_process import ServerProcess
 
-
-def genret(*arguments: object) -> Result:
-    return CliRunner().invoke(cli, [*map(str, arguments)], prog_name="genret")
-
-
-def done(*arguments: object) -> Result:
-    result = genret(*arguments)
-    assert result.exit_code == 0, result.output
-    return result
+genret, done = partial(run, cli), partial(succeed, cli)
 
 
 def titles_in(folder: Path) -> Path:

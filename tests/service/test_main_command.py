@@ -1,4 +1,4 @@
-"""The `genret` group: imports, errors, help of options, signals before a server runs, queries from input."""
+"""The `genret` group: errors, help of options, signals before a server runs, queries from input."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import contextlib
 import io
 import shlex
 import signal
-import subprocess
 import sys
 from collections.abc import Iterable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import click
@@ -18,7 +16,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from genret.decoding.errors import DecodingError
-from genret.index_builder.cli import build_command
 from genret.retrieval.errors import GenretError
 from genret.service import main
 from genret.service.commands.query import BATCH_ID_BYTES, BATCH_ITEMS, arrivals, batches, most_items
@@ -27,30 +24,9 @@ from genret.service.configuration.server_config import LogConfig
 from genret.service.main import COMMANDS, cli
 from genret.service.observability.logs import announce
 
-ROOT = Path(__file__).resolve().parents[2]
-HEAVY = ("torch", "transformers", "grpc", "google.protobuf", "pyarrow", "numpy", "rich", "tokenizers")
-SERVED = ("torch", "transformers", "grpc", "pyarrow")
-EVALUATED = ("torch", "bm25s", "matplotlib", "ir_measures")
-
 
 def run(*arguments: str, **options: Any) -> Result:
     return CliRunner().invoke(cli, arguments, **options)
-
-
-@pytest.mark.parametrize(
-    ("command", "absent"),
-    [("", HEAVY), ("serve", SERVED), ("query", SERVED), ("health", SERVED), ("evaluate", EVALUATED)],
-)
-def test_help_imports_nothing_heavy(command: str, absent: tuple[str, ...]) -> None:
-    program = (
-        "import sys; from click.testing import CliRunner; import genret.service.main;"
-        f"result = CliRunner().invoke(genret.service.main.cli, [*'{command}'.split(), '--help']);"
-        "assert result.exit_code == 0, result.output;"
-        f"print([name for name in {absent!r} if name in sys.modules])"
-    )
-    python = [sys.executable, "-c", program]
-    done = subprocess.run(python, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
 
 
 def test_help_lists_every_command() -> None:
@@ -138,19 +114,6 @@ def test_wrong_options_exit_2_and_are_named(line: str, message: str) -> None:
 def test_options_can_come_from_the_environment() -> None:
     result = run("query", "x", env={"GENRET_QUERY_K": "0"})
     assert "-k: must be in [1, 1000], got 0" in result.stderr
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_before_the_server_runs_is_a_stop(
-    capsys: pytest.CaptureFixture[str], number: signal.Signals, code: int
-) -> None:
-    before = signal.getsignal(number)
-    say = partial(announce, LogConfig())
-    with pytest.raises(SystemExit) as caught, _signals_before_the_server(say):
-        signal.raise_signal(number)
-    assert caught.value.code == code
-    assert capsys.readouterr().err == "genret: stopped\n"
-    assert signal.getsignal(number) is before
 
 
 def test_a_stop_that_an_import_swallowed_is_made_up_for(capsys: pytest.CaptureFixture[str]) -> None:
@@ -274,17 +237,6 @@ def test_an_option_says_what_it_does_its_default_and_its_variable(
     of = "serve" if isinstance(option, SettingOption) else context.info_name
     variable = f"GENRET_{of}_{longest.lstrip('-')}".upper().replace("-", "_")
     assert f"env var: {variable}" in told, told
-
-
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "train"])
-def test_h_is_help_and_the_usage_names_the_command(name: str) -> None:
-    result = run(name, "-h", prog_name="genret")
-    assert result.exit_code == 0
-    assert result.output.startswith(f"Usage: genret {name} [OPTIONS]")
-
-
-def test_the_builder_alone_has_the_same_help() -> None:
-    assert CliRunner().invoke(build_command, ["-h"]).output.startswith("Usage: build-index [OPTIONS] TITLES")
 
 
 @pytest.mark.parametrize("name", ["query", "link", "demo"])

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
@@ -22,21 +20,17 @@ from genret.retrieval.errors import IndexDirectoryError
 from genret.retrieval.score_types import ScoreRequest
 from genret.retrieval.types import RetrieveRequest
 from genret.service.configuration.server_config import (
-    BatchLimits,
     HttpConfig,
     LogConfig,
     MetricsConfig,
-    QueueLimits,
 )
 from genret.service.errors import NotReadyError, OverloadedError
-from genret.service.observability.metrics import EngineState, Metrics, ServerState, geometric, monitoring_app
-from genret.service.observability.observations import QueueObservations
+from genret.service.observability.metrics import Metrics, geometric, monitoring_app
 from genret.service.serving.batching import Batcher, DeviceQueues, QueuedResult
 from genret.service.serving.fair_shares import Caller
 from genret.service.serving.readiness import Readiness, State
-from genret.service.serving.schema_compiler import SchemaCompiler
-from genret.service.serving.served import IndexTable
-from tests.service.fake_retriever import FakeRetriever, served, version
+from tests.service.fake_retriever import FakeRetriever, version
+from tests.service.full_metrics import watched
 from tests.service.running_server import failure, running, until
 from tests.service.turned_clock import TurnedClock
 
@@ -55,26 +49,6 @@ class Scraped:
 
     def __call__(self, metric: str, /, **labels: str) -> float:
         return self.samples.get((metric, tuple(sorted(labels.items()))), 0.0)
-
-
-@asynccontextmanager
-async def watched(
-    *retrievers: FakeRetriever, **queue: Any
-) -> AsyncIterator[tuple[Metrics, DeviceQueues, Readiness]]:
-    metrics, readiness, table = Metrics(), Readiness([]), IndexTable()
-    for i, retriever in enumerate(retrievers):
-        table.put(served(retriever, f"index{i}"))
-    lanes = DeviceQueues(
-        BatchLimits(), QueueLimits(**queue), lambda device: QueueObservations(metrics, device)
-    )
-    metrics.registry.register(ServerState("1.2.3", readiness))
-    metrics.registry.register(EngineState(lanes, table, SchemaCompiler()))
-    try:
-        yield metrics, lanes, readiness
-    finally:
-        for retriever in retrievers:
-            retriever.hold.set()
-        await lanes.close()
 
 
 async def ask(
@@ -301,13 +275,6 @@ async def test_a_client_that_gives_up_at_its_deadline_is_no_cancellation() -> No
         seen = Scraped(metrics)
     assert seen("genret_cancelled_total", stage="running") == 0
     assert seen("genret_deadline_exceeded_total", stage="running") == 1
-
-
-def test_servers_in_one_process_count_apart() -> None:
-    one, other = Metrics(), Metrics()
-    one.requests.labels("Retrieve", "OK").inc()
-    assert Scraped(one)("genret_requests_total", method="Retrieve", code="OK") == 1
-    assert Scraped(other)("genret_requests_total", method="Retrieve", code="OK") == 0
 
 
 def test_buckets_grow_by_a_factor() -> None:

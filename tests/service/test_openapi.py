@@ -31,7 +31,7 @@ from genret.service.wire.requests import (
 from tests.service.any_message import STRINGS, scalar
 from tests.service.fake_retriever import FakeRetriever
 from tests.service.fuzzed_server import LEGAL, SERVER_LIMIT_S, Code, many, some
-from tests.service.http_gateway import client_in_a_thread, serving_in_a_thread
+from tests.service.http_gateway import client_in_a_thread
 from tests.service.openapi_cases import document, quiet
 
 DOCUMENT: dict[str, Any] = json.loads(OPENAPI_FILE.read_text(encoding="utf-8"))
@@ -169,48 +169,44 @@ def test_what_must_not_be_blank_may_not(key: str) -> None:
         assert caught.value.field == field
 
 
-def test_lists_of_titles_end_where_the_document_says() -> None:
-    read, rules = READERS["ScoreRequest"], CONSTRAINTS["ScoreRequest.titles"]
-    for number in (rules["minItems"], rules["maxItems"]):
-        read(pb.ScoreRequest(query="x", titles=["a"] * number))
-    for number in (rules["minItems"] - 1, rules["maxItems"] + 1):
-        with pytest.raises(InputError, match="titles: "):
-            read(pb.ScoreRequest(query="x", titles=["a"] * number))
+@pytest.mark.parametrize(
+    ("key", "name", "field"),
+    [
+        ("ScoreRequest.titles", "ScoreRequest", "titles"),
+        ("RetrieveRequest.deny_entity_ids", "RetrieveRequest", "deny_entity_ids"),
+        ("EntityIds.ids", "RetrieveRequest", "allow_entity_ids"),
+    ],
+)
+def test_lists_end_where_the_document_says(key: str, name: str, field: str) -> None:
+    def ask(number: int) -> None:
+        texts = [str(i) for i in range(number)]
+        value = {"ids": texts} if key == "EntityIds.ids" else texts
+        READERS[name](message_with(name, field, value))
 
-
-@pytest.mark.parametrize("field", ["deny_entity_ids", "allow_entity_ids"])
-def test_lists_of_ids_end_where_the_document_says(field: str) -> None:
-    def ask(number: int) -> pb.RetrieveRequest:
-        ids = [str(i) for i in range(number)]
-        return pb.RetrieveRequest(query="x", **{field: {"ids": ids} if field.startswith("allow") else ids})
-
-    most = CONSTRAINTS["EntityIds.ids"]["maxItems"]
-    assert most == CONSTRAINTS["RetrieveRequest.deny_entity_ids"]["maxItems"]
-    request_from_proto(ask(most))
-    with pytest.raises(InputError):
-        request_from_proto(ask(most + 1))
+    rules = CONSTRAINTS[key]
+    least = rules.get("minItems", 0)
+    for number in (least, rules["maxItems"]):
+        ask(number)
+    for number in (*range(least), rules["maxItems"] + 1):
+        with pytest.raises(InputError, match=f"{field}.*: "):
+            ask(number)
 
 
 @pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    with serving_in_a_thread(FakeRetriever(), max_request_seconds=20) as found:
+def client() -> Iterator[httpx.Client]:
+    with client_in_a_thread(FakeRetriever(), max_request_seconds=SERVER_LIMIT_S) as found:
         yield found
 
 
-few_cases, many_cases = document(coverage=False), document(coverage=True)
+cases = document(coverage=False)
 
 
-@few_cases.parametrize()
+@cases.parametrize()
 @settings(quiet, max_examples=40)
-def test_some_requests_are_answered_or_refused_as_documented(case: schemathesis.Case, address: str) -> None:
-    case.call_and_validate(base_url=address)
-
-
-@pytest.mark.slow
-@many_cases.parametrize()
-@settings(quiet, max_examples=100)
-def test_many_requests_are_answered_or_refused_as_documented(case: schemathesis.Case, address: str) -> None:
-    case.call_and_validate(base_url=address)
+def test_some_requests_are_answered_or_refused_as_documented(
+    case: schemathesis.Case, client: httpx.Client
+) -> None:
+    case.call_and_validate(base_url=str(client.base_url))
 
 
 Cpp = FieldDescriptor
@@ -260,12 +256,6 @@ def bodies(endpoint: Endpoint) -> st.SearchStrategy[bytes]:
     cut = st.tuples(whole, st.integers(0, 50)).map(lambda pair: pair[0][: -pair[1] or None])
     one = whole | whole | cut | TEXTS | st.binary(max_size=50)
     return st.lists(one, max_size=5).map(b"\n".join) if endpoint.row.is_stream else one
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[httpx.Client]:
-    with client_in_a_thread(FakeRetriever(), max_request_seconds=SERVER_LIMIT_S) as found:
-        yield found
 
 
 @pytest.mark.parametrize("budget", [some(40), pytest.param(many(40), marks=pytest.mark.soak)])

@@ -20,7 +20,6 @@ from genret.retrieval.errors import (
     ModelError,
 )
 from genret.service.pb.genret.v1 import index_service_pb2 as pb
-from genret.service.pb.genret.v1 import index_service_pb2_grpc as pb_grpc
 from genret.service.serving.served import IndexTable, ServedIndex
 from tests.service.fake_retriever import FakeRetriever, version
 from tests.service.running_server import Running, failure, running, until
@@ -55,7 +54,7 @@ class SlowToWarm(FakeRetriever):
 
 def reload(api: Running, name: str = "", force: bool = False, timeout: float = 60) -> Any:
     request = pb.ReloadIndexRequest(name=name, force=force)
-    return pb_grpc.IndexServiceStub(api.channel).ReloadIndex(request, timeout=timeout)
+    return api.indexes.ReloadIndex(request, timeout=timeout)
 
 
 def is_next(api: Running) -> bool:

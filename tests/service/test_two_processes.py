@@ -17,7 +17,6 @@ from genret.service.call import current_scope
 from genret.service.configuration.server_config import HttpConfig, MetricsConfig, QueueLimits
 from genret.service.errors import ServiceError
 from genret.service.pb.genret.v1 import index_service_pb2 as index_pb
-from genret.service.pb.genret.v1 import index_service_pb2_grpc as index_grpc
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 from genret.service.serving import engine_process
 from tests.service.fake_retriever import FakeRetriever, served
@@ -41,10 +40,6 @@ async def stream(api: Running) -> list[pb.RetrieveStreamResponse]:
     return sorted(answers, key=lambda answer: answer.id)
 
 
-def indexes(api: Running) -> Any:
-    return index_grpc.IndexServiceStub(api.channel)  # type: ignore[no-untyped-call]
-
-
 CALLS: dict[str, Ask] = {
     "a query": lambda api: api.retrieve("hamlet", k=2),
     "a wrong field": lambda api: api.retrieve("hamlet", k=9999),
@@ -64,9 +59,9 @@ CALLS: dict[str, Ask] = {
     "a wrong schema": lambda api: api.stub.Answer(pb.AnswerRequest(query="a", schema_json="{")),
     "completions": lambda api: api.stub.Complete(pb.CompleteRequest(prefix="ham", k=2)),
     "a stream": stream,
-    "the indexes": lambda api: indexes(api).ListIndexes(index_pb.ListIndexesRequest()),
-    "one index": lambda api: indexes(api).GetIndex(index_pb.GetIndexRequest(name="fake")),
-    "a reload": lambda api: indexes(api).ReloadIndex(index_pb.ReloadIndexRequest(name="fake")),
+    "the indexes": lambda api: api.indexes.ListIndexes(index_pb.ListIndexesRequest()),
+    "one index": lambda api: api.indexes.GetIndex(index_pb.GetIndexRequest(name="fake")),
+    "a reload": lambda api: api.indexes.ReloadIndex(index_pb.ReloadIndexRequest(name="fake")),
 }
 
 
@@ -169,7 +164,7 @@ async def test_a_client_without_room_is_refused_without_the_engine() -> None:
             return await answer(method, message, call)
 
         answers.answer = counted
-        held = [asyncio.create_task(_wait(api.retrieve(f"held {n}"))) for n in range(2)]
+        held = [asyncio.ensure_future(api.retrieve(f"held {n}")) for n in range(2)]
         await until(lambda: len(asked) == 2 and fake.running.is_set())
         codes = []
         for number in range(20):
@@ -187,10 +182,6 @@ async def test_a_client_without_room_is_refused_without_the_engine() -> None:
         await asyncio.gather(*held)
         assert (await api.retrieve("room again")).candidates
         assert asked[-1] == "room again"
-
-
-async def _wait(call: Any) -> Any:
-    return await call
 
 
 async def test_what_an_engine_noted_of_a_call_is_in_its_log_line(caplog: pytest.LogCaptureFixture) -> None:

@@ -82,5 +82,3 @@ def test_what_cannot_be_used_or_written_is_refused(retriever: Retriever) -> None
         HaystackRetriever(retriever, filters={"field": "kind", "operator": "like", "value": "a"})
     with pytest.raises(InputError, match=r"^top_k: must be in \[1, 1000\], got 0"):
         HaystackRetriever(retriever, top_k=0)
-    with pytest.raises(InputError, match=r"^top: is no option of a request"):
-        HaystackRetriever(retriever, options={"top": 3})

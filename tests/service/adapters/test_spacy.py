@@ -106,7 +106,6 @@ def test_errors_go_to_the_pipelines_handler(place: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({}, "index: an index directory or the address of a server is needed, got neither"),
         ({"index": "i", "min_probability": 2}, r"min_probability: must be in \[0, 1\], got 2"),
         ({"index": "i", "context_chars": -1}, "context_chars: must be at least 0, got -1"),
         ({"index": "i", "options": {"prompt": "p"}}, "prompt: is the checkpoint's own for mentions"),
