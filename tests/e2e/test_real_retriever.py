@@ -28,7 +28,7 @@ from genret.service.serving.served import ServedIndex
 from genret.service.wire.json import message_from_json, message_to_dict
 from genret.service.wire.replies import reply_from_proto
 from genret.service.wire.requests import request_to_proto
-from tests.checkpoints import make_checkpoint, train_tokenizer
+from tests.checkpoints import make_checkpoint
 from tests.e2e.conftest import model_of
 from tests.service.http_gateway import connected, serving_in_a_thread
 from tests.service.openapi_cases import document, quiet
@@ -66,7 +66,10 @@ def test_indexes_share_one_model_and_one_that_does_not_fit_is_refused(
     assert len({id(r.model) for r in retrievers}) == 1
     assert len({id(r.tokenizer) for r in retrievers}) == 1
     assert [s.description.name for s in served] == ["a", "b", "c"]
-    other = make_checkpoint(tmp_path / "other", tokenizer=train_tokenizer(["quite other words"]))
+    other = make_checkpoint(tmp_path / "other")  # its tokenizer lacks the last merge of all others
+    document = json.loads((other / "tokenizer.json").read_text(encoding="utf-8"))
+    document["model"]["merges"].pop()
+    (other / "tokenizer.json").write_text(json.dumps(document), encoding="utf-8")
     with pytest.raises(IndexMismatchError):
         opener.open(IndexSpec("d", make_index(tmp_path / "d", other)))
     for retriever in retrievers:
