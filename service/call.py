@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import Enum
@@ -22,7 +22,6 @@ REQUEST_ID_KEY = "x-request-id"
 PRIORITY_KEY = "x-request-priority"
 # A client that gives up at its deadline says so a little before the server's own clock.
 DEADLINE_SLACK_S = 0.05
-_MOST_QUERIES = 10
 _CLIENT_ID = re.compile(r"[A-Za-z0-9._:/-]{1,128}")
 
 
@@ -83,7 +82,7 @@ class CallScope:
     sent, unchecked. `index` and `version` are empty before an answer, or with several indexes. `begun` and
     `answered` (when the last answer came from a device) are `time.monotonic()`, seconds; `num_answers` counts
     answers from devices, `prompt_tokens` the tokens of prompts. `code` is the name of its gRPC status, None
-    for OK unless the call raises; `queries` are the first texts of all that were noted.
+    for OK unless the call raises; `queries` are the first of its texts, as they are logged.
     """
 
     request_id: str
@@ -100,11 +99,6 @@ class CallScope:
     code: str | None = None
     num_queries: int = 0
     queries: list[str] = field(default_factory=list)
-
-    def note_queries(self, queries: Sequence[str]) -> None:
-        """Note the texts of the call's queries."""
-        self.num_queries += len(queries)
-        self.queries += queries[: _MOST_QUERIES - len(self.queries)]
 
     def note_index(self, name: str, version: str) -> None:
         """Note the index that answered; an empty name is unknown."""

@@ -180,7 +180,7 @@ class ObservationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc] 
         if isinstance(request, GenretError):
             raise request
         if self._observer.wants_queries:
-            scope.note_queries(queries_of(request))
+            self._observer.note_queries(scope, queries_of(request))
         return request
 
 

@@ -171,7 +171,7 @@ def unary(endpoint: Endpoint, methods: Methods, gate: Gate) -> Handler:
                 asked = await _asked(request, endpoint, gate.limits)
                 scope.method = asked.method
                 if gate.observer.wants_queries:
-                    scope.note_queries(queries_of(asked.message))
+                    gate.observer.note_queries(scope, queries_of(asked.message))
                 answering = methods.call(METHODS[asked.method], asked.message, call)
                 reply = await attended(until_gone(request), answering, call.deadline)
                 scope.note_index(*index_of(reply))
@@ -257,7 +257,7 @@ class _Exchange(Response):
                     message = await off_the_loop(len(line), _parsed, line, message_type(), number)
                 del line
                 if wants_queries:
-                    scope.note_queries(queries_of(message))
+                    self._gate.observer.note_queries(scope, queries_of(message))
                 yield message
 
         async def write(answer: Message) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 _LOG = logging.getLogger(REQUEST_LOGGER)
-_MAX_QUERY_CHARS = 200
+_MAX_QUERIES, _MAX_QUERY_CHARS = 10, 200
 
 Transport = Literal["grpc", "http"]
 
@@ -75,6 +75,12 @@ class CallObserver:
             if span is not None:
                 span.end(code, scope)
 
+    def note_queries(self, scope: CallScope, queries: Sequence[str]) -> None:
+        """Note the texts of a call's queries, clipped: a stream lives long, and a text may be large."""
+        scope.num_queries += len(queries)
+        room = _MAX_QUERIES - len(scope.queries)
+        scope.queries += [clipped(query, _MAX_QUERY_CHARS) for query in queries[:room]]
+
     def _write_line(self, scope: CallScope, code: str, seconds: float) -> None:
         principal = PRINCIPAL.get()
         known = {
@@ -86,8 +92,7 @@ class CallObserver:
         fields: dict[str, object] = {"method": scope.method, "code": code, "seconds": round(seconds, 6)}
         fields |= {name: value for name, value in known.items() if value}
         if scope.num_queries:
-            queries = [clipped(query, _MAX_QUERY_CHARS) for query in scope.queries]
-            fields |= {"queries": queries, "num_queries": scope.num_queries}
+            fields |= {"queries": scope.queries, "num_queries": scope.num_queries}
         _LOG.info(
             "%s %s in %.3f s", scope.method, code, seconds, extra={"request_id": scope.request_id, **fields}
         )

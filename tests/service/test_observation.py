@@ -25,11 +25,11 @@ from opentelemetry.trace import SpanKind, StatusCode
 from genret.retrieval.errors import MissingExtraError
 from genret.retrieval.score_types import ScoreRequest
 from genret.retrieval.types import RetrieveRequest
-from genret.service.call import REQUEST_ID_KEY, current_scope
+from genret.service.call import REQUEST_ID_KEY, CallScope, current_scope
 from genret.service.configuration.server_config import LogConfig, TracingConfig
 from genret.service.observability import tracing
-from genret.service.observability.metrics import Metrics
-from genret.service.observability.observations import QueueObservations
+from genret.service.observability.metrics import CallMetrics, Metrics
+from genret.service.observability.observations import CallObserver, QueueObservations
 from genret.service.observability.tracing import Tracing
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 from genret.service.rpc import ObservationInterceptor, call_of, host_of
@@ -555,3 +555,12 @@ def test_nothing_of_opentelemetry_is_imported_before_it_is_asked_for() -> None:
     command = [sys.executable, "-c", "\n".join(lines)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_call_holds_no_large_queries_for_its_line() -> None:
+    scope = CallScope("id", "RetrieveStream")
+    observer = CallObserver(CallMetrics(), LogConfig(requests=True, queries=True))
+    for _ in range(20):
+        observer.note_queries(scope, ["x" * 1_000_000])
+    assert scope.num_queries == 20
+    assert [len(query) for query in scope.queries] == [203] * 10
