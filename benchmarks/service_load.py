@@ -55,19 +55,17 @@ async def measure_overhead(
     ten times as fast.
     """
     figures: dict[str, Any] = {}
-    overheads: dict[str, list[float]] = {}
     async with _bare_server(index, False) as threads, _bare_server(index, True) as loop:
         calls = await in_turn({"ours": client, "grpc": threads, "grpc.aio": loop}, requests, 60)
     for name, some in calls.items():
-        overheads[name] = [call.seconds * 1000 - call.model_ms for call in some]
         parts = {
             "total": [call.seconds * 1000 for call in some],
-            "overhead": overheads[name],
+            "overhead": [call.seconds * 1000 - call.model_ms for call in some],
             "server": [call.server_ms - call.queue_ms - call.model_ms for call in some],
             "wire": [call.seconds * 1000 - call.server_ms for call in some],
         }
         figures[name] = {part: percentiles(values, *SHARES) for part, values in parts.items()}
-    medians = {name: statistics.median(values) for name, values in overheads.items()}
+    medians = {name: parts["overhead"]["p50"] for name, parts in figures.items()}
     figures["ratio"] = {name: medians["ours"] / medians[name] for name in ("grpc", "grpc.aio")}
     return figures
 
