@@ -81,6 +81,7 @@ class RunningCall(greenlet):  # type: ignore[misc]  # greenlet is untyped
         self.wanted: Forward | None = None
         self.num_rows = 0
         self.is_undivided = False
+        self.was_passed = False  # by one behind it in the order, whose forward fitted where its own did not
 
     def wait(self, wanted: Forward | None, num_rows: int) -> Any:
         """Let others go on until it is this one's turn; return the result of the forward."""
@@ -208,16 +209,29 @@ class Scheduler:
             running.done(ending)
 
     def _next_turn(self) -> list[RunningCall]:
-        """Choose calls that run together, within the bound; the share of the first has had least."""
+        """Choose calls that run together, within the bound; the share of the first has had least.
+
+        A call that does not fit, or runs on another model, may be passed by those behind it once. A second
+        time could be always: while small calls of its client fit beside others' the client has its part, and
+        the large one is never first.
+        """
         waiting = sorted(self._running, key=lambda running: running.share.turn)
         first = waiting[0]
         # A small pass is not held up by far larger ones: all together have what each would have had.
         room = min(self.max_rows, max(_FLAT, first.num_rows * len(waiting))) - first.num_rows
-        turn = [first]
+        turn, left = [first], list[RunningCall]()
         for running in waiting[1:]:
             if first.joins(running) and running.num_rows <= room:
                 turn.append(running)
                 room -= running.num_rows
+                for passed in left:
+                    passed.was_passed = True
+            elif running.was_passed:
+                break
+            else:
+                left.append(running)
+        for running in turn:
+            running.was_passed = False
         return turn
 
     def _run(self, turn: Sequence[RunningCall]) -> list[Any]:

@@ -330,7 +330,10 @@ class Batcher:
         """Take the next group off the queue: of one kind, in the order of shares, as far as there is room."""
         group: list[_Job] = []
         kind: Hashable = None
+        least = self._shares.least_had
         for client, call in self._shares.turns():
+            if client.num_running and client.had > least:
+                continue  # beside others' requests new ones would take the client's part from those that run
             job = next((one for one in call.waiting if not group or one.kind == kind), None)
             if job is None or not self._has_room(job, group):
                 continue

@@ -139,11 +139,16 @@ class FairShares(Generic[J]):
         found = self._busy.get(name)
         if found is None:
             found = self._idle.pop(name, None) or ClientShare(weight, everybody=self)
-            found.had = max(found.had, _least(self._busy.values()), self._virtual_s)
+            found.had = max(found.had, self.least_had, self._virtual_s)
             found.claimed = 0.0
             self._busy[name] = found
             self._weigh()
         return found
+
+    @property
+    def least_had(self) -> float:
+        """Time that the busy client with the least has had."""
+        return _least(self._busy.values())
 
     @property
     def num_waiting(self) -> int:

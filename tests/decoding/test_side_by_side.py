@@ -176,6 +176,35 @@ def test_a_small_pass_is_not_held_up_by_a_far_larger_one() -> None:
     assert small[-1] <= 12, "in turn, and not behind all of the other"
 
 
+class OfClient(Counted):
+    """A share of a call and its client, which both count: in the order of clients, then of calls."""
+
+    def __init__(self, client: Counted) -> None:
+        super().__init__()
+        self.client = client
+
+    @property
+    def turn(self) -> tuple[float, ...]:  # type: ignore[override]
+        return (self.client.had, self.had)
+
+    def charge(self, seconds: float) -> None:
+        super().charge(seconds)
+        self.client.charge(seconds)
+
+
+def test_small_calls_of_a_client_never_take_the_whole_part_of_its_large_one() -> None:
+    FORWARDS.clear()
+    times = iter(float(number) for number in range(10**6))
+    calls, single, many = Calls(100, clock=lambda: next(times)), Counted(), Counted()
+    calls.start("large", OfClient(many), asking, "large", 95, 4)
+    for name, client in (("single", single), ("little", many), ("small", many)):
+        calls.start(name, OfClient(client), asking, name, 10, 100)
+    calls.run()
+    large = [number for number, forward in enumerate(FORWARDS) if "large" in forward]
+    assert large[-1] < 30, "the two small ones have its client's part, and fit beside the single one"
+    assert sum(len(forward) == 3 for forward in FORWARDS) > 90, "who fits still runs beside others"
+
+
 def test_passes_of_equal_size_join_and_a_broken_one_tells_all_to_begin_again() -> None:
     FORWARDS.clear()
     calls = Calls()

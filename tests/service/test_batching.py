@@ -601,3 +601,43 @@ async def test_every_forward_that_a_call_has_waited_for_lets_one_group_more_begi
         await asyncio.gather(*calls)
     assert begun[:6] == [0, 0, 0, 1, 2, 3]
     assert begun[6] >= 20, "six at most: the seventh waits for an end"
+
+
+async def test_a_client_that_is_ahead_begins_nothing_beside_what_it_has_running() -> None:
+    """Otherwise its new requests ride along with others', and have its part before those that run."""
+    seconds, events = 0.0, list[str]()
+    loop, tasks = asyncio.get_running_loop(), list[asyncio.Task[QueuedResult]]()
+
+    def decode(requests: Any, cancels: Any) -> Any:
+        nonlocal seconds
+        name, running_call = requests[0].query, current_call()
+        assert running_call is not None
+        events.append(f"{name} begins")
+        for step in range(4):
+            running_call.wait(None, 1)
+            seconds += 10.0 if name == "long" else 0.1
+            events.append(name)
+            if name == "long" and not step:
+                loop.call_soon_threadsafe(ask, "short", "one")
+                while not batcher.num_waiting:
+                    time.sleep(0.001)
+        return fake.respond(requests, cancels)
+
+    def ask(query: str, client: str) -> None:
+        alone = RetrieveRequest(query, method="beam", exact=True)  # a group of its own
+        caller = Caller(client, query)
+        tasks.append(asyncio.create_task(batcher.submit(decode, alone, 1, CancelToken(), caller)))
+
+    async with batching() as (batcher, _):
+        batcher.thread._scheduler._clock = lambda: seconds
+        fake, busy = FakeRetriever(), FakeRetriever(held=True)
+        tasks.append(submit(batcher, busy, "busy"))
+        await until(busy.running.is_set)
+        ask("long", "one")
+        ask("other", "two")
+        await until(lambda: batcher.num_waiting == 2)
+        busy.hold.set()
+        await until(lambda: len(tasks) == 4)
+        await asyncio.gather(*tasks)
+    assert "other" not in events[events.index("short begins") :]
+    assert events[-1] == "long", "what runs need not have ended"
