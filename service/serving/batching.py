@@ -371,7 +371,9 @@ class Batcher:
         if not group and fold < 2 and job.client_share.num_groups >= most:
             return False  # those that come meanwhile are one group then, which costs less than many
         more_wait = self._shares.num_waiting > self._limits.max_size - running  # than may begin now
-        if not group and fold < 2 and running > self._limits.max_size // 2 and more_wait:
+        # A call of which nothing runs comes after as many calls, and not after all requests of a stream.
+        before = running if fold < 1.5 else len({id(one.call_share) for one in self._running.values()})
+        if not group and fold < 2 and before > self._limits.max_size // 2 and more_wait:
             return False  # a few now, and a few when the others end: small groups cost more
         tokens = sum(min(one.tokens, self._limits.max_tokens) for one in self._running.values())
         in_group = sum(one.tokens for one in group)

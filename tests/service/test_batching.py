@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import pairwise
@@ -603,34 +603,44 @@ async def test_every_forward_that_a_call_has_waited_for_lets_one_group_more_begi
     assert begun[6] >= 20, "six at most: the seventh waits for an end"
 
 
-async def test_a_client_that_is_ahead_begins_nothing_beside_what_it_has_running() -> None:
-    """Otherwise its new requests ride along with others', and have its part before those that run."""
-    seconds, events = 0.0, list[str]()
-    loop, tasks = asyncio.get_running_loop(), list[asyncio.Task[QueuedResult]]()
+class Decoding:
+    """A retriever's call of several forwards that notes what happens; `after` is told each forward."""
 
-    def decode(requests: Any, cancels: Any) -> Any:
-        nonlocal seconds
+    def __init__(self, forwards: int, after: Callable[[str, int], None]) -> None:
+        self.forwards, self.after, self.events = forwards, after, list[str]()
+
+    def __call__(self, requests: Any, cancels: Any) -> Any:
         name, running_call = requests[0].query, current_call()
         assert running_call is not None
-        events.append(f"{name} begins")
-        for step in range(4):
+        self.events.append(f"{name} begins")
+        for number in range(self.forwards):
             running_call.wait(None, 1)
-            seconds += 10.0 if name == "long" else 0.1
-            events.append(name)
-            if name == "long" and not step:
-                loop.call_soon_threadsafe(ask, "short", "one")
-                while not batcher.num_waiting:
-                    time.sleep(0.001)
-        return fake.respond(requests, cancels)
+            self.events.append(name)
+            self.after(name, number)
+        return FakeRetriever().respond(requests, cancels)
+
+
+async def test_a_client_that_is_ahead_begins_nothing_beside_what_it_has_running() -> None:
+    """Otherwise its new requests ride along with others', and have its part before those that run."""
+    seconds, loop, tasks = 0.0, asyncio.get_running_loop(), list[asyncio.Task[QueuedResult]]()
+
+    def after(name: str, number: int) -> None:
+        nonlocal seconds
+        seconds += 10.0 if name == "long" else 0.1
+        if name == "long" and not number:
+            loop.call_soon_threadsafe(ask, "short", "one")
+            while not batcher.num_waiting:
+                time.sleep(0.001)
 
     def ask(query: str, client: str) -> None:
         alone = RetrieveRequest(query, method="beam", exact=True)  # a group of its own
         caller = Caller(client, query)
         tasks.append(asyncio.create_task(batcher.submit(decode, alone, 1, CancelToken(), caller)))
 
+    decode = Decoding(4, after)
     async with batching() as (batcher, _):
         batcher.thread._scheduler._clock = lambda: seconds
-        fake, busy = FakeRetriever(), FakeRetriever(held=True)
+        busy = FakeRetriever(held=True)
         tasks.append(submit(batcher, busy, "busy"))
         await until(busy.running.is_set)
         ask("long", "one")
@@ -639,5 +649,27 @@ async def test_a_client_that_is_ahead_begins_nothing_beside_what_it_has_running(
         busy.hold.set()
         await until(lambda: len(tasks) == 4)
         await asyncio.gather(*tasks)
-    assert "other" not in events[events.index("short begins") :]
-    assert events[-1] == "long", "what runs need not have ended"
+    assert "other" not in decode.events[decode.events.index("short begins") :]
+    assert decode.events[-1] == "long", "what runs need not have ended"
+
+
+async def test_a_single_call_does_not_wait_for_the_end_of_what_its_own_client_streams() -> None:
+    loop, tasks = asyncio.get_running_loop(), list[asyncio.Task[QueuedResult]]()
+
+    def after(name: str, number: int) -> None:
+        if name == "stream" and not number and len(tasks) == 8:
+            loop.call_soon_threadsafe(ask, "single")
+            while batcher.num_waiting < 5:
+                time.sleep(0.001)
+
+    def ask(call: str) -> None:
+        asked, caller = RetrieveRequest(call), Caller("me", call)
+        tasks.append(asyncio.create_task(batcher.submit(decode, asked, 1, CancelToken(), caller)))
+
+    decode = Decoding(5, after)
+    async with batching(max_delay_ms=0, max_size=4) as (batcher, _):
+        for _ in range(8):
+            ask("stream")
+        await until(lambda: len(tasks) == 9)
+        await asyncio.gather(*tasks)
+    assert decode.events.index("single begins") < 5, "a group of four has the whole batch, and four more wait"
