@@ -1,6 +1,6 @@
-"""A server under load: what it adds to the model's time, many clients, one among many, four times too much.
+"""Load on a server: what it adds to a call, many callers, one among many, equal parts, four times too much.
 
-    python benchmarks/service_load.py --index sample.index [--parts overhead,clients,turns,joins,overload]
+    python benchmarks/service_load.py --index sample.index [--parts overhead,clients,turns,joins,shares]
 
 The server is a process of its own, asked by the project's client from this one. What is compared is measured
 in turn: a shared machine may be half as fast again a minute later.
@@ -11,10 +11,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import itertools
 import multiprocessing
 import random
 import statistics
+import tempfile
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -33,10 +36,11 @@ from genret.retrieval.retriever import Retriever
 from genret.retrieval.types import METHODS, RetrievalResult, RetrieveRequest
 from genret.service.client import AsyncRetrievalClient
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
+from genret.service.security.bearer_tokens import Scope, line_of, new_token
 from genret.service.wire.replies import reply_to_proto
 from genret.service.wire.requests import request_from_proto
 
-PARTS = ("overhead", "clients", "turns", "joins", "overload")
+PARTS = ("overhead", "clients", "turns", "joins", "shares", "overload")
 _CLIENTS = (1, 4, 16, 64)
 _TURNS = 5
 _ONE_S, _MANY_S = 5.0, 8.0
@@ -215,6 +219,50 @@ async def probing(client: AsyncRetrievalClient, times_ms: list[float]) -> Any:
             await probe
 
 
+async def measure_shares(
+    index: Path, options: Sequence[str], requests: Sequence[RetrieveRequest], seconds: float
+) -> dict[str, Any]:
+    """Equal clients with two streams, two batches, 16 single calls, and one with one: who gets what."""
+    tokens = {name: new_token() for name in ("streams", "batches", "singles", "one")}
+    with tempfile.TemporaryDirectory() as folder:
+        token_file = Path(folder) / "tokens"
+        token_file.touch(mode=0o600)
+        token_file.write_text("".join(f"{line_of(Scope.READ, token)}\n" for token in tokens.values()))
+        with serving(index, *options, "--token-file", token_file) as served:
+            clients = {
+                name: AsyncRetrievalClient(served.address, timeout_s=10 * seconds, token=token)
+                for name, token in tokens.items()
+            }
+            alone = await closed_loop(clients["one"], requests, 1, seconds / 4)
+            answered, ends = Counter[str](), time.perf_counter() + seconds
+
+            async def stream() -> None:
+                until = itertools.takewhile(lambda _: time.perf_counter() < ends, itertools.cycle(requests))
+                async for _ in clients["streams"].retrieve_stream(until, max_in_flight=16):
+                    answered["streams"] += time.perf_counter() < ends
+
+            async def batch() -> None:
+                while time.perf_counter() < ends:
+                    await clients["batches"].retrieve_batch(random.sample(requests, 16))
+                    answered["batches"] += 16
+
+            singles, one, *_ = await asyncio.gather(
+                closed_loop(clients["singles"], requests, 16, seconds),
+                closed_loop(clients["one"], requests, 1, seconds),
+                *(call() for call in (stream, batch) for _ in range(2)),
+            )
+            for client in clients.values():
+                await client.close()
+    answered["singles"] = len(singles.with_code("OK"))
+    return {
+        "answers_per_second": {name: number / seconds for name, number in answered.items()},
+        "most_of_least": max(answered.values()) / min(answered.values()),
+        "singles": figures_of(singles),
+        "one": figures_of(one),
+        "one_alone": figures_of(alone),
+    }
+
+
 def figures_of(load: Load) -> dict[str, Any]:
     """Return what is kept of a load."""
     return {"per_second": load.per_second, "codes": load.codes(), "ms": load.milliseconds()}
@@ -244,7 +292,7 @@ async def measure_turns(
 @benchmark("torch", "grpcio")
 @click.option("--index", type=click.Path(path_type=Path, exists=True), required=True)
 @click.option("--parts", default=",".join(PARTS))
-@click.option("--seconds", type=float, default=60.0, help="Length of the overload.")
+@click.option("--seconds", type=float, default=60.0, help="Length of overload and shares.")
 @click.option("--method", type=click.Choice(METHODS), default="beam")
 @click.option("--k", type=int, default=5)
 @click.argument("serve_options", nargs=-1)
@@ -262,6 +310,7 @@ def main(options: SimpleNamespace) -> dict[str, Any]:
             "turns": lambda client: measure_turns(client, requests, options.index),
             "joins": lambda client: measure_joins(client, requests, 30),
             "overload": lambda client: measure_overload(client, requests, seconds, served),
+            "shares": lambda _: measure_shares(options.index, options.serve_options, requests, seconds),
         }
 
         async def run() -> None:
