@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from genret.decoding.trie.trie_arrays import derive_trie
 from genret.retrieval.errors import IndexDirectoryError, IndexFormatError, MissingExtraError
-from genret.retrieval.index.entities import first_disorder, title_batches, weight_problem
+from genret.retrieval.index.entities import first_disorder, weight_problem
 from genret.retrieval.index.layout import (
     ALIASES,
     ENTITIES_FILE,
@@ -230,7 +230,7 @@ def _check_postings(index: Index) -> Iterator[Problem]:
 
 def _check_title_order(index: Index) -> Iterator[Problem]:
     if index.title_order is not None:
-        wrong = first_disorder(index.title_order, title_batches(index.entities.column(TITLE)))
+        wrong = first_disorder(index.title_order, index.entities)
         if wrong is not None:
             yield Problem(TITLE_ORDER_FILE, f"place {wrong} should not stand behind the one before it")
 
