@@ -43,11 +43,7 @@ from genret.retrieval.index.small_files import digest_file
 from genret.retrieval.progress import PhaseClock, StepProgress
 from genret.retrieval.sources.records import Rejects
 from genret.retrieval.vectors.embedder import absolute_place
-from genret.retrieval.vectors.vector_maker import (
-    VectorOptions,
-    carry_over_vectors,
-    make_vectors,
-)
+from genret.retrieval.vectors.vector_maker import carry_over_vectors, make_vectors
 
 if TYPE_CHECKING:
     from genret.retrieval.evidence.evidence import Evidence
@@ -175,7 +171,7 @@ class EvidenceMaker:
                 new,
                 before.number_of_old,
                 self._folder,
-                VectorOptions(device=change.device),
+                change.device,
                 memory_bytes=self._memory,
                 encoder=None if change.encoder is None else absolute_place(change.encoder),
                 threads=self._threads,
