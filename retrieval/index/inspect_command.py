@@ -44,7 +44,7 @@ _SAMPLES = 5
 
 @click.command("inspect")
 @click.argument("index", type=click.Path(path_type=Path))
-@described_option("--json as_json", "As JSON.", is_flag=True, envvar="GENRET_INSPECT_JSON")
+@described_option("--json as_json", "As JSON.", is_flag=True)
 @described_option("--samples", "Sample titles to show.", click.IntRange(min=0), _SAMPLES)
 @described_option(
     "--plots",
@@ -69,7 +69,7 @@ def inspect_command(index: Path, as_json: bool, samples: int, plots: Path | None
 
 @click.command("verify")
 @click.argument("index", type=click.Path(path_type=Path))
-@described_option("--json as_json", "As JSON.", is_flag=True, envvar="GENRET_VERIFY_JSON")
+@described_option("--json as_json", "As JSON.", is_flag=True)
 def verify_command(index: Path, as_json: bool) -> None:
     """Check an INDEX completely; exit with 1 and the names of damaged files if anything is wrong."""
     try:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     "--titles titles_file",
     "File of titles, one per line; - for standard input.",
     click.Path(allow_dash=True),
+    envvar="GENRET_SCORE_TITLES_FILE",
     show_default="the arguments",
 )
 @described_option("--best-first", "The likeliest title first, in place of the order given.", is_flag=True)

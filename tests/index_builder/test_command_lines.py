@@ -195,7 +195,7 @@ def test_the_defaults_and_variables_of_another_command(monkeypatch: pytest.Monke
     found: list[Any] = []
 
     @click.command()
-    @source_flags("GENRET_UPDATE_")
+    @source_flags
     @click.option("--more", default=3)
     def command(options: BuildOptions, more: int) -> None:
         found.append((options, more))
@@ -206,7 +206,8 @@ def test_the_defaults_and_variables_of_another_command(monkeypatch: pytest.Monke
     monkeypatch.setenv("GENRET_UPDATE_TYPE", "year=int")
     monkeypatch.setenv("GENRET_UPDATE_MEMORY_LIMIT", "1G")
     monkeypatch.setenv("GENRET_UPDATE_UNESCAPE_HTML", "1")
-    assert CliRunner().invoke(command, ["--more", "4", "--title-column", "name"]).exit_code == 0
+    words = ["--more", "4", "--title-column", "name"]
+    assert CliRunner().invoke(command, words, auto_envvar_prefix="GENRET_UPDATE").exit_code == 0
     mapping = ColumnMapping(title="name", metadata=("year", "kind"), types={"year": ColumnType.INT})
     assert found.pop() == (BuildOptions(Path(), mapping=mapping, unescape_html=True, memory_limit=1 << 30), 4)
 
@@ -296,8 +297,10 @@ def wished(flags: Any, line: str, **environment: str) -> Any:
     def command(evidence: Any) -> None:
         got.append(evidence)
 
-    decorated = click.command()(flags("X_")(command))
-    result = CliRunner().invoke(decorated, shlex.split(line), env=environment, standalone_mode=False)
+    decorated = click.command()(flags(command))
+    result = CliRunner().invoke(
+        decorated, shlex.split(line), env=environment, standalone_mode=False, auto_envvar_prefix="X"
+    )
     if result.exception is not None:
         raise result.exception
     return got[0]
