@@ -27,11 +27,9 @@ from genret.retrieval.errors import IndexDirectoryError, InputError, SourceError
 from genret.retrieval.index.layout import (
     ALIASES,
     EVIDENCE_FILES,
-    NAMES_FILE,
+    FIELD_FILES,
     PRIOR_FILE,
-    QUERIES_FILE,
     RANKING_FILE,
-    TEXTS_FILE,
     TITLE,
     VECTOR_FILES,
 )
@@ -53,7 +51,6 @@ if TYPE_CHECKING:
 _LIBRARIES = ("faiss-cpu",)
 # Batch size for taking over past queries.
 _TAKEN_AT_ONCE = 1 << 17
-FIELD_FILES = (NAMES_FILE, TEXTS_FILE, QUERIES_FILE)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -315,7 +312,7 @@ def copy_version(index: Index, folder: Path, with_fields: bool, with_vectors: bo
     Raises:
         OSError: a file cannot be written.
     """
-    kept = {*(FIELD_FILES if with_fields else ()), *(VECTOR_FILES if with_vectors else ())}
+    kept = {*(FIELD_FILES.values() if with_fields else ()), *(VECTOR_FILES if with_vectors else ())}
     left = set(EVIDENCE_FILES) - kept
     manifest = index.manifest
     files = [entry for entry in manifest.files if entry.name not in left]

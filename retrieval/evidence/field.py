@@ -36,13 +36,12 @@ from genret.retrieval.evidence.postings import (
     Terms,
     fold_all,
 )
-from genret.retrieval.index.layout import NAMES_FILE, QUERIES_FILE, TEXTS_FILE, as_arrow, as_numpy
+from genret.retrieval.index.layout import FIELD_FILES, as_arrow, as_numpy
 from genret.retrieval.index.manifest import EvidenceEntry
 from genret.retrieval.index.reader import EntityTexts, Index
 from genret.retrieval.progress import StepProgress
 
 NAMES, TEXTS, QUERIES = "names", "texts", "queries"
-FIELD_FILES = {NAMES: NAMES_FILE, TEXTS: TEXTS_FILE, QUERIES: QUERIES_FILE}
 WORDS, LETTERS = "words", "letters"
 _LISTS = {"term": pa.uint32(), "begin": pa.uint32(), "text": pa.uint16(), "length": pa.uint8()}
 _OWNER, _QUERIES, _COUNTS = "owner", "queries", "counts"
