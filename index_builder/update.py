@@ -45,7 +45,7 @@ from genret.retrieval.progress import PhaseClock, StepProgress
 from genret.retrieval.sources.columns import ColumnType, find_column
 from genret.retrieval.sources.records import Rejects
 from genret.retrieval.sources.source_files import digest_files, is_read_once
-from genret.retrieval.sources.title_source import open_source
+from genret.retrieval.sources.title_source import TitleSource
 from genret.retrieval.tables import Shown
 from genret.retrieval.text import TextTokenizer
 
@@ -337,7 +337,7 @@ def reading_options(request: UpdateRequest, options: BuildOptions, index: Index)
     if once:
         raise InputError("add", f"expected files, got {once[0]!r}, which can be read only once")
     mapping = replace(options.mapping, weight=weight_column(request, index), weight_may_miss=True)
-    with open_source(request.add, mapping, options.format, unescape_html=options.unescape_html) as source:
+    with TitleSource(request.add, mapping, options.format, unescape_html=options.unescape_html) as source:
         names, name = source.columns.names, source.name
     known = index.metadata_types
     unknown = [column for column in names if column not in known]

@@ -19,7 +19,7 @@ from genret.retrieval.normalize import (
 )
 from genret.retrieval.sources import source_files
 from genret.retrieval.sources.records import Record, RejectReason, Rejects
-from genret.retrieval.sources.title_source import TitleSource, open_source
+from genret.retrieval.sources.title_source import TitleSource
 from tests.catalogue_files import lenient, read_batches
 
 
@@ -28,7 +28,7 @@ def read(
 ) -> tuple[list[Record], Rejects, TitleSource]:
     file = folder / "titles.tsv"
     file.write_bytes(data)
-    with open_source(file, source_format=source_format) as source:  # type: ignore[arg-type]
+    with TitleSource(file, source_format=source_format) as source:  # type: ignore[arg-type]
         rejects = Rejects(source.name, limit)
         records = [record for batch in source.batches(2, rejects) for record in batch.records]
     return records, rejects, source
@@ -168,7 +168,7 @@ def test_html_entities(text: str, found: bool) -> None:
 def report_of(folder: Path, data: str, **options: object) -> tuple[list[str], NormalizationReport, int]:
     file = folder / "c.tsv"
     file.write_bytes(data.encode())
-    with open_source(file, **options) as source:  # type: ignore[arg-type]
+    with TitleSource(file, **options) as source:  # type: ignore[arg-type]
         batches, rejects = read_batches(source, 2)
     report = sum((batch.normalization for batch in batches), NormalizationReport())
     return [record.title for batch in batches for record in batch.records], report, len(rejects.rows)
