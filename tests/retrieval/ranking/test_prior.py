@@ -24,7 +24,7 @@ from genret.retrieval.methods.decoded_methods import Decoded
 from genret.retrieval.methods.scored_methods import EntityScorer, FeatureTable, Proposed, entities_to_score
 from genret.retrieval.progress import StepProgress
 from genret.retrieval.ranking import prior as prior_module
-from genret.retrieval.ranking.fitting import Labelled
+from genret.retrieval.ranking.made_queries import Labelled
 from genret.retrieval.ranking.prior import (
     NULL_QUERIES,
     begun_prior,
