@@ -34,11 +34,10 @@ from genret.index_builder.command_line import (
 )
 from genret.index_builder.flags import build_evidence_flags, row_count, source_flags, update_evidence_flags
 from genret.index_builder.source_copies import source_copies
-from genret.index_builder.update import UpdateRequest, UpdateSummary, update_index
+from genret.index_builder.update import UpdateRequest, update_index
 from genret.retrieval.checkpoints import SETTINGS_FILE, settings_folder
 from genret.retrieval.command_options import GroupedCommand, grouped, prompt_option
 from genret.retrieval.command_options import described_option as option
-from genret.retrieval.index.summary import evidence_facts, evidence_lines
 from genret.retrieval.progress import StepProgress
 from genret.retrieval.prompts import CheckpointConfig
 from genret.retrieval.sources.remote_files import is_remote, shown_address, source_path
@@ -222,7 +221,7 @@ def build_command(
     command = click.get_current_context().command_path
     with making_version(out, command, wish.dry_run, quiet, debug) as progress:
         made = wish.run(titles, out, progress, partial(click.echo, err=True))
-    tell(made, str(made), as_json, quiet)
+    tell(made, as_json, quiet)
 
 
 def _beside(titles: Path) -> Path:
@@ -323,35 +322,4 @@ def update_command(
             fields = replace(fields, queries=copies.of_queries(fields.queries))
             request = replace(request, add=copies.of_paths(add), evidence=fields)
             summary = update_index(request, loaded, copies.for_options(options), progress)
-    tell(summary, _describe_update(summary), as_json, quiet)
-
-
-def _describe_update(summary: UpdateSummary) -> str:
-    changes = summary.changes
-    counts = (
-        f"{changes.added:,} added, {changes.changed:,} changed, {changes.removed:,} removed; "
-        f"{changes.unchanged:,} added ones were there already, {changes.missing:,} to remove were not there"
-    )
-    if summary.dry_run:
-        would = "".join(f"\n  {name} would be {fate}" for name, fate in _fates(summary))
-        if summary.weight_column is not None:
-            would += f"\n  weights would be those of {summary.weight_column}"
-        return f"{summary.index}: dry run, version {summary.version} stays live\n  would be: {counts}{would}"
-    if summary.version == summary.parent:
-        return f"{summary.index}: no change, version {summary.version} stays live\n  {counts}"
-    stored = summary.manifest.counts
-    lines = [
-        f"{summary.index}: version {summary.version}, before: {summary.parent}",
-        f"  {counts}",
-        f"  {stored.entities:,} entities, {stored.rows:,} rows, {summary.manifest.num_bytes:,} bytes",
-    ]
-    if summary.weight_column is not None:
-        lines.append(f"  weights: {summary.weight_column}")
-    lines += [f"  {name} {fate}" for name, fate in _fates(summary)]
-    lines += [f"    {line}" for line in evidence_lines(evidence_facts(summary.manifest))]
-    return "\n".join(lines)
-
-
-def _fates(summary: UpdateSummary) -> list[tuple[str, str]]:
-    fates = {"evidence": summary.fates.evidence, "vectors": summary.fates.vectors}
-    return [(name, fate) for name, fate in fates.items() if fate != "absent"]
+    tell(summary, as_json, quiet)

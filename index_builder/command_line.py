@@ -141,14 +141,14 @@ def left_out(summary: BuildSummary | BuildPlan | UpdateSummary) -> str:
     return f"{summary.report}\nleft out{where}"
 
 
-def tell(summary: BuildSummary | BuildPlan | UpdateSummary, text: str, as_json: bool, quiet: bool) -> None:
-    """Print the summary, as JSON or as `text`, and the report on bad rows to standard error."""
+def tell(summary: BuildSummary | BuildPlan | UpdateSummary, as_json: bool, quiet: bool) -> None:
+    """Print the summary, as JSON or as text, and the report on bad rows to standard error."""
     if summary.report and not quiet:
         click.echo(left_out(summary), err=True)
     if as_json:
         click.echo(json.dumps(summary.to_dict(), ensure_ascii=False))
     elif not quiet:
-        click.echo(text)
+        click.echo(str(summary))
 
 
 @contextlib.contextmanager
