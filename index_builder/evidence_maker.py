@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -339,18 +340,14 @@ def _take_over(before: PreviousEvidence, past: PastQueries) -> None:
     new_number = np.full(index.num_entities, -1, np.int64)
     kept = np.flatnonzero(before.number_of_old >= 0)
     new_number[before.number_of_old[kept]] = kept
-    entities: list[int] = []
-    queries: list[str] = []
-    counts: list[int] = []
-    for number, mine in open_field(index, QUERIES).all_queries():
-        if new_number[number] >= 0:
-            entities += [int(new_number[number])] * len(mine)
-            queries += [query for query, _ in mine]
-            counts += [count for _, count in mine]
-        if len(entities) >= _TAKEN_AT_ONCE:
-            past.add(np.array(entities), queries, counts)
-            entities, queries, counts = [], [], []
-    if entities:
+    rows = (
+        (int(new_number[number]), query, count)
+        for number, mine in open_field(index, QUERIES).all_queries()
+        if new_number[number] >= 0
+        for query, count in mine
+    )
+    while some := list(islice(rows, _TAKEN_AT_ONCE)):
+        entities, queries, counts = zip(*some, strict=True)
         past.add(np.array(entities), queries, counts)
 
 

@@ -7,7 +7,7 @@ block by block and mapped for reading. `make_fields` makes those of an index: na
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby, zip_longest
+from itertools import groupby, islice, zip_longest
 from operator import itemgetter
 from pathlib import Path
 from random import Random
@@ -488,19 +488,10 @@ def most_frequent(queries: Sequence[Counted]) -> list[Counted]:
     return sorted(queries, key=lambda one: (-one[1], one[0]))[:MAX_QUERIES_PER_ENTITY]
 
 
-def _batches(
-    owned: Iterable[tuple[int, _Text]],
-) -> Iterator[tuple[IntArray, list[_Text]]]:
-    owner: list[int] = []
-    texts: list[_Text] = []
-    for entity, mine in owned:
-        owner.append(entity)
-        texts.append(mine)
-        if len(owner) == _READ:
-            yield np.array(owner), texts
-            owner, texts = [], []
-    if owner:
-        yield np.array(owner), texts
+def _batches(owned: Iterable[tuple[int, _Text]]) -> Iterator[tuple[IntArray, list[_Text]]]:
+    every = iter(owned)
+    while some := list(islice(every, _READ)):
+        yield np.array([entity for entity, _ in some]), [mine for _, mine in some]
 
 
 def _one_per_entity(batches: Iterable[tuple[IntArray, Sequence[str]]]) -> Iterator[tuple[int, str]]:
