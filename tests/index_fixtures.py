@@ -15,6 +15,7 @@ from genret.retrieval.evidence.field import QUERIES, open_field
 from genret.retrieval.index.layout import QUERIES_FILE
 from genret.retrieval.index.reader import Index
 from genret.retrieval.index.versions import version_dir
+from genret.retrieval.progress import StepProgress
 from genret.retrieval.text import TextTokenizer
 
 END = "</s>"
@@ -92,6 +93,21 @@ def past_queries_of(index: Path) -> dict[str, list[tuple[str, int]]]:
             return {}
         field = open_field(opened, QUERIES)
         return {opened.entity(number).entity_id: mine for number, mine in field.all_queries()}
+
+
+class Notes(StepProgress):
+    """Progress that remembers what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.notes: list[str] = []
+        self.advances: list[str] = []
+
+    def advance(self, done: int, note: str, *, tells_left: bool = False) -> None:
+        self.advances.append(note)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
 
 
 def flip(file: Path, at: int | None = None) -> None:

@@ -21,10 +21,9 @@ from genret.retrieval.errors import IndexDirectoryError, SourceError
 from genret.retrieval.index.reader import Index
 from genret.retrieval.index.verification import verify
 from genret.retrieval.index.versions import list_versions, live_version
-from genret.retrieval.progress import StepProgress
 from genret.retrieval.sources.columns import ColumnMapping, ColumnType
 from genret.retrieval.text import Rendering, TextTokenizer
-from tests.index_fixtures import build, character_tokenizer, flip, version_files, write_titles
+from tests.index_fixtures import Notes, build, character_tokenizer, flip, version_files, write_titles
 
 TOKENIZER = character_tokenizer("abcdefgh ")
 
@@ -102,19 +101,6 @@ def test_an_unwritable_place_is_one_clear_error(tmp_path: Path) -> None:
 ABC = character_tokenizer("abcdefgh ABC#0123456789")
 WORDS = st.text("abcA", min_size=1, max_size=4)
 CELLS = st.sampled_from(["", "1", "2.5", "x", "true"])
-
-
-class Notes(StepProgress):
-    def __init__(self) -> None:
-        super().__init__()
-        self.notes: list[str] = []
-        self.advances: list[str] = []
-
-    def advance(self, done: int, note: str, *, tells_left: bool = False) -> None:
-        self.advances.append(note)
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
 
 
 @contextmanager

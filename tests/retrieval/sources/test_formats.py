@@ -391,14 +391,6 @@ def test_row_groups_before_a_position_are_not_read(tmp_path: Path) -> None:
         read_all(source)
 
 
-def test_a_parquet_file_without_rows(tmp_path: Path) -> None:
-    with (
-        TitleSource(write_parquet(tmp_path, {"title": pa.array([], pa.string())})) as source,
-        pytest.raises(SourceError, match="no title below it"),
-    ):
-        read_all(source)
-
-
 @pytest.mark.parametrize(
     ("name", "source_format", "message"),
     [
