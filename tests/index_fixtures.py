@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
+from genret.index_builder import faults
 from genret.index_builder.build import BuildSummary, build_index
 from genret.index_builder.build_options import BuildOptions
 from genret.retrieval.evidence.field import QUERIES, open_field
@@ -108,6 +111,15 @@ class Notes(StepProgress):
 
     def note(self, text: str) -> None:
         self.notes.append(text)
+
+
+@contextmanager
+def fault(setting: str) -> Iterator[None]:
+    """Let a fault point do in the block what the setting says."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(faults.ENVIRONMENT_VARIABLE, setting)
+        patch.setattr(faults, "_passages", {})
+        yield
 
 
 def flip(file: Path, at: int | None = None) -> None:

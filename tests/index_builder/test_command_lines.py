@@ -40,7 +40,7 @@ from genret.retrieval.vectors.embedder import VectorMethod
 from genret.retrieval.vectors.vector_maker import VectorOptions
 from genret.service.main import cli
 from tests.commands import json_of, refusal, succeed
-from tests.index_fixtures import character_tokenizer, flip, save_tokenizer, write_titles
+from tests.index_fixtures import character_tokenizer, fault, flip, save_tokenizer, write_titles
 from tests.trigram_encoder import DIMENSIONS
 
 CHARACTERS = character_tokenizer("abcdefgh <>&;mp")
@@ -258,12 +258,11 @@ def test_html_entities_stay_unless_asked(tmp_path: Path, checkpoint: Path) -> No
 
 
 @pytest.fixture
-def interrupted(tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def interrupted(tmp_path: Path, checkpoint: Path) -> Path:
     """Titles of a build that was interrupted when both records were tokenised."""
     titles = write_titles(tmp_path / "t.txt", ["a", "b"])
-    monkeypatch.setenv("GENRET_FAULT", "merge-started:interrupt")
-    monkeypatch.setattr("genret.index_builder.faults._passages", {})
-    said = refusal(build_command, titles, "--tokenizer", checkpoint, code=130)
+    with fault("merge-started:interrupt"):
+        said = refusal(build_command, titles, "--tokenizer", checkpoint, code=130)
     assert "nothing was built at" in said
     assert "2 records are tokenised already: the same command goes on from there" in said
     return titles
