@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 @described_option("--best-first", "The likeliest title first, in place of the order given.", is_flag=True)
 @index_option("Index whose model scores.")
 @prompt_option()
-@json_option("SCORE", "title")
+@json_option("title")
 @connection_options(timeout_s=60.0)
 def score_command(
     query: str,
