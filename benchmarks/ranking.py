@@ -41,7 +41,8 @@ from genret import Retriever
 from genret.retrieval.evidence.field import NAMES
 from genret.retrieval.evidence.postings import IntArray, fold_all
 from genret.retrieval.index.reader import Index
-from genret.retrieval.ranking.fitting import Labelled, example_of, fit, outcome_of, quality_of
+from genret.retrieval.ranking.fitting import calibration_error, example_of, fit, outcome_of
+from genret.retrieval.ranking.made_queries import Labelled
 from genret.retrieval.ranking.ranker import Ranker
 from genret.retrieval.ranking.rankings import Provenance, Ranking
 
@@ -224,17 +225,18 @@ def sample(options: SimpleNamespace) -> dict[str, Any]:
                 model = [np.argsort(-example.logprobs, kind="stable") for example in asked[name]]
                 first = [bool(e.right[order[0]]) for e, order in zip(asked[name], model, strict=True)]
                 ten = [bool(e.right[order[:10]].any()) for e, order in zip(asked[name], model, strict=True)]
-                quality = quality_of(fitted, asked[name])
                 outcomes = [outcome_of(fitted, example) for example in asked[name]]
+                places = np.array([outcome.place for outcome in outcomes])
+                sure = np.array([outcome.sure for outcome in outcomes])
                 known = [outcome for outcome in outcomes if not np.isnan(outcome.without)]
                 # How often P(nothing fits) is larger with the right entity away.
                 away = np.array([outcome.without for outcome in known])
                 there = np.array([outcome.nothing for outcome in known])
                 figures[kind][name] = {
                     "queries": len(asked[name]),
-                    "auto": quality.hits,
+                    "auto": (float(np.mean(places < 1)), float(np.mean(places < 10))),
                     "model alone": (float(np.mean(first)), float(np.mean(ten))),
-                    "calibration error": quality.calibration_error,
+                    "calibration error": calibration_error(sure, places < 1),
                     "nothing AUC": auc(away, there),
                 }
                 shown(f"{kind}, {name}", figures[kind][name])

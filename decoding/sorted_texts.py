@@ -1,7 +1,7 @@
 """Reads texts as bytes in place, by number, and keeps some of them in the order of their bytes.
 
 Texts lie in pieces of memory, such as the batches of a mapped index file, and are never copied as a whole.
-The index format orders titles with these classes, and grammars follow titles in that order.
+The index format orders titles so, and grammars follow titles in that order.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 Longs = npt.NDArray[np.int64]
-
-WORD = 8  # bytes of a text that are compared at once
 
 
 class TextBatches:
@@ -96,43 +94,21 @@ class TextBatches:
 
     def lengths(self, numbers: npt.NDArray[np.integer]) -> Longs:
         """Return the bytes of each text. Shape: (n,), int64."""
-        found = np.empty(len(numbers), dtype=np.int64)
-        for batch, places, rows in self._by_batch(numbers):
-            begins = self.offsets[batch]
-            found[places] = begins[rows + 1] - begins[rows]
-        return found
-
-    def words(
-        self, numbers: npt.NDArray[np.integer], depth: int | Longs
-    ) -> tuple[npt.NDArray[np.uint64], Longs]:
-        """Read eight bytes of each text from a depth on, first byte on top, zeros behind the end.
-
-        Returns the words, (n,), uint64, and how many of their bytes are the text's, (n,), int64.
-        """
-        words = np.empty(len(numbers), dtype=np.uint64)
-        taken = np.empty(len(numbers), dtype=np.int64)
-        for batch, places, rows in self._by_batch(numbers):
-            begins = self.offsets[batch]
-            at = begins[rows] + (depth if isinstance(depth, int) else depth[places])
-            there = np.minimum(begins[rows + 1] - at, WORD)
-            words[places] = _words(self.data[batch], at, there)
-            taken[places] = there
-        return words, taken
-
-    def _by_batch(
-        self, numbers: npt.NDArray[np.integer]
-    ) -> list[tuple[int, Longs | slice, npt.NDArray[np.integer]]]:
-        """(batch, places in `numbers`, rows in the batch) of every batch that has any of them."""
         rows = numbers & ((1 << self.shift) - 1)
+        found = np.empty(len(numbers), dtype=np.int64)
         if len(self.offsets) == 1:
-            return [(0, slice(None), rows)]
+            (begins,) = self.offsets
+            found[:] = begins[rows + 1] - begins[rows]
+            return found
         batch = (numbers >> self.shift).astype(np.uint16 if len(self.offsets) < 1 << 16 else np.int64)
         order = np.argsort(batch, kind="stable")
         counts = np.bincount(batch, minlength=len(self.offsets))
         ends = np.cumsum(counts)
-        present = np.flatnonzero(counts).tolist()
-        shares = [(number, order[ends[number] - counts[number] : ends[number]]) for number in present]
-        return [(number, places, rows[places]) for number, places in shares]
+        for number in np.flatnonzero(counts).tolist():
+            places = order[ends[number] - counts[number] : ends[number]]
+            begins, at = self.offsets[number], rows[places]
+            found[places] = begins[at + 1] - begins[at]
+        return found
 
 
 def _check(
@@ -147,27 +123,6 @@ def _check(
         raise ValueError(f"batch {number}: expected {rows} texts, got {count}")
     if begins[0] < 0 or begins[-1] > len(texts) or bool((begins[1:] < begins[:-1]).any()):
         raise ValueError(f"batch {number}: a text does not lie inside its {len(texts)} bytes")
-
-
-def _words(
-    data: npt.NDArray[np.uint8], at: npt.NDArray[np.integer], there: npt.NDArray[np.integer]
-) -> npt.NDArray[np.uint64]:
-    """Read words of which the first `there` bytes count."""
-    if len(data) < WORD:
-        data = np.concatenate([data, np.zeros(WORD - len(data), dtype=np.uint8)])
-    # Every place is the beginning of a word of this view; near the end the word is read early and shifted.
-    view = np.ndarray((len(data) - WORD + 1,), dtype=">u8", buffer=data, strides=(1,))
-    early = np.minimum(at, len(view) - 1)
-    words: npt.NDArray[np.uint64] = view[early].astype(np.uint64)
-    words <<= ((at - early) * 8 % 64).astype(np.uint64)
-    # Shifts by a whole word are not defined, so each is done in two halves.
-    unwanted = ((WORD - there) * 8).astype(np.uint64)
-    half = unwanted // np.uint64(2)
-    words >>= half
-    words >>= unwanted - half
-    words <<= half
-    words <<= unwanted - half
-    return words
 
 
 class SortedTexts:

@@ -51,7 +51,7 @@ from genret.retrieval.sources.columns import ColumnType, Kinds, resolve
 from genret.retrieval.sources.memory_rows import MemoryRows
 from genret.retrieval.sources.records import Rejects
 from genret.retrieval.sources.source_files import digest_files, is_read_once
-from genret.retrieval.sources.title_source import RowSample, TitleSource, open_source
+from genret.retrieval.sources.title_source import RowSample, TitleSource
 from genret.retrieval.tables import Shown
 from genret.retrieval.text import Rendering, TextTokenizer
 
@@ -321,7 +321,7 @@ def read_shards(
         if options.aliases is not None:
             aliases = AliasFile(options.aliases, options.max_bad_rows, options.unescape_html)
         source = stack.enter_context(
-            open_source(paths, options.mapping, options.format, aliases, options.unescape_html, sample)
+            TitleSource(paths, options.mapping, options.format, aliases, options.unescape_html, sample)
         )
         columns_asked = asked_columns(options.evidence, options.vectors)
         names = zip(source.columns.names, source.columns.declared, strict=True)

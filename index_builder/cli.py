@@ -21,7 +21,6 @@ from genret.index_builder.build_options import (
 from genret.index_builder.build_plan import BuildPlan, plan_build
 from genret.index_builder.command_line import (
     bad_row_options,
-    env_option,
     keep_versions_option,
     load_tokenizer,
     making_version,
@@ -35,23 +34,18 @@ from genret.index_builder.command_line import (
 )
 from genret.index_builder.flags import build_evidence_flags, row_count, source_flags, update_evidence_flags
 from genret.index_builder.source_copies import source_copies
-from genret.index_builder.update import UpdateRequest, UpdateSummary, update_index
+from genret.index_builder.update import UpdateRequest, update_index
 from genret.retrieval.checkpoints import SETTINGS_FILE, settings_folder
 from genret.retrieval.command_options import GroupedCommand, grouped, prompt_option
-from genret.retrieval.index.summary import evidence_facts, evidence_lines
+from genret.retrieval.command_options import described_option as option
 from genret.retrieval.progress import StepProgress
 from genret.retrieval.prompts import CheckpointConfig
 from genret.retrieval.sources.remote_files import is_remote, shown_address, source_path
 from genret.retrieval.sources.source_files import STDIN
 from genret.retrieval.text import Rendering, TextTokenizer
 
-_BUILD_ENV = "GENRET_BUILD_"
-_UPDATE_ENV = "GENRET_UPDATE_"
-_build_option = partial(env_option, _BUILD_ENV)
-_update_option = partial(env_option, _UPDATE_ENV)
 
-
-@_build_option(
+@option(
     "--tokenizer",
     "Tokenizer of the model that will write the titles: a checkpoint directory, a tokenizer.json or a "
     "hub id.",
@@ -60,54 +54,53 @@ _update_option = partial(env_option, _UPDATE_ENV)
 )
 @prompt_option(
     "The template the index is for: it says how titles are rendered, as far as no --title-... does.",
-    envvar=_BUILD_ENV + "PROMPT",
 )
-@_build_option(
+@option(
     "--title-context",
     "Last text of the prompt; titles are tokenised after it.",
     show_default="the checkpoint's, else empty",
 )
-@_build_option(
+@option(
     "--title-prefix",
     'Text in front of every title, such as " ".',
     show_default="the checkpoint's, else empty",
 )
-@_build_option(
+@option(
     "--title-suffix", 'Text behind every title, such as ">".', show_default="the checkpoint's, else empty"
 )
-@_build_option(
+@option(
     "--end-token",
     "Token that closes every title: one of the vocabulary, or text that is one, such as \\n.",
     show_default="the prompt's, else the tokenizer's end-of-sequence token",
 )
-@grouped("Catalogue files", source_flags(_BUILD_ENV))
-@grouped("Evidence and vectors", build_evidence_flags(_BUILD_ENV))
-@bad_row_options(_BUILD_ENV, fails="build", place="OUT")
-@_build_option(
+@grouped("Catalogue files", source_flags)
+@grouped("Evidence and vectors", build_evidence_flags)
+@bad_row_options(fails="build", place="OUT")
+@option(
     "--max-title-tokens",
     "Titles of more tokens, end token included, are bad rows.",
     click.IntRange(min=2),
     256,
 )
-@keep_versions_option(_BUILD_ENV)
-@_build_option(
+@keep_versions_option
+@option(
     "--no-resume",
     "Begin anew, although an earlier build of the same input was cut short and could be taken up.",
     is_flag=True,
 )
-@_build_option(
+@option(
     "--dry-run",
     "Build nothing, and say what a build would make: exactly, or of a large input by a sample.",
     is_flag=True,
 )
-@_build_option(
+@option(
     "--sql",
     "TITLES is a database, sqlite:///shop.db or postgresql://user@host/database, and the rows are the "
     "result of this query; needs the extra `sql`.",
     metavar="QUERY",
     show_default="none",
 )
-@_build_option(
+@option(
     "--sample",
     "Rows that a dry run reads, of an input of at least twice as many; 0 or all: every one, which "
     "finds all bad rows.",
@@ -115,7 +108,7 @@ _update_option = partial(env_option, _UPDATE_ENV)
     metavar="ROWS|all",
     show_default="10000 of more than 100,000 rows, or all with --rejects",
 )
-@threads_option(_BUILD_ENV)
+@threads_option
 def build_wish(
     tokenizer: str | None,
     prompt: str | None,
@@ -194,20 +187,21 @@ class BuildWish:
     cls=GroupedCommand,
     epilog="\b\nExamples:\n  build-index films.tsv --out films.index",
     context_settings={
+        "auto_envvar_prefix": "GENRET_BUILD",
         "show_default": True,
         "max_content_width": 100,
         "help_option_names": ["-h", "--help"],
     },
 )
-@click.argument("titles", metavar="TITLES...", nargs=-1, required=True, envvar=_BUILD_ENV + "TITLES")
-@_build_option(
+@click.argument("titles", metavar="TITLES...", nargs=-1, required=True, envvar="GENRET_BUILD_TITLES")
+@option(
     "--out",
     "Index directory; an index that is there gets a new version.",
     click.Path(path_type=Path, file_okay=False),
     show_default="the first of TITLES with its suffix replaced by .index",
 )
 @options_like(build_wish)
-@talk_options(_BUILD_ENV, has_threads=False)
+@talk_options
 def build_command(
     titles: tuple[str, ...], out: Path | None, as_json: bool, quiet: bool, debug: bool, **said: Any
 ) -> None:
@@ -227,7 +221,7 @@ def build_command(
     command = click.get_current_context().command_path
     with making_version(out, command, wish.dry_run, quiet, debug) as progress:
         made = wish.run(titles, out, progress, partial(click.echo, err=True))
-    tell(made, str(made), as_json, quiet)
+    tell(made, as_json, quiet)
 
 
 def _beside(titles: Path) -> Path:
@@ -252,7 +246,7 @@ def _rendering(tokenizer: TextTokenizer, prompt: str | None, given: dict[str, st
     "update", cls=GroupedCommand, context_settings={"show_default": True, "max_content_width": 100}
 )
 @click.argument("index", type=click.Path(path_type=Path, file_okay=False))
-@_update_option(
+@option(
     "--add",
     "A titles file, or its address. An entity whose id is there already replaces that one; without a "
     "column of ids, titles are ids. May be given several times.",
@@ -261,7 +255,7 @@ def _rendering(tokenizer: TextTokenizer, prompt: str | None, given: dict[str, st
     metavar="FILE",
     show_default="none",
 )
-@_update_option(
+@option(
     "--remove",
     "A file of ids to remove, one per line. May be given several times.",
     click.Path(path_type=Path, dir_okay=False),
@@ -269,26 +263,27 @@ def _rendering(tokenizer: TextTokenizer, prompt: str | None, given: dict[str, st
     metavar="FILE",
     show_default="none",
 )
-@_update_option(
+@option(
     "--remove-id",
     "An id to remove. May be given several times.",
     multiple=True,
     metavar="ID",
     show_default="none",
 )
-@_update_option("--ignore-missing", "Ids to remove that are not there are no bad rows.", is_flag=True)
-@_update_option(
+@option("--ignore-missing", "Ids to remove that are not there are no bad rows.", is_flag=True)
+@option(
     "--tokenizer",
     "The tokenizer the index was built with. Needed for --add alone.",
     metavar="DIR_OR_ID",
     show_default="that of the default model of the index",
 )
-@grouped("Catalogue files", source_flags(_UPDATE_ENV))
-@grouped("Evidence and vectors", update_evidence_flags(_UPDATE_ENV))
-@bad_row_options(_UPDATE_ENV, fails="update", place="INDEX")
-@keep_versions_option(_UPDATE_ENV)
-@_update_option("--dry-run", "Say what would change, and publish nothing.", is_flag=True)
-@talk_options(_UPDATE_ENV)
+@grouped("Catalogue files", source_flags)
+@grouped("Evidence and vectors", update_evidence_flags)
+@bad_row_options(fails="update", place="INDEX")
+@keep_versions_option
+@option("--dry-run", "Say what would change, and publish nothing.", is_flag=True)
+@threads_option
+@talk_options
 def update_command(
     index: Path,
     add: tuple[Path, ...],
@@ -327,35 +322,4 @@ def update_command(
             fields = replace(fields, queries=copies.of_queries(fields.queries))
             request = replace(request, add=copies.of_paths(add), evidence=fields)
             summary = update_index(request, loaded, copies.for_options(options), progress)
-    tell(summary, _describe_update(summary), as_json, quiet)
-
-
-def _describe_update(summary: UpdateSummary) -> str:
-    changes = summary.changes
-    counts = (
-        f"{changes.added:,} added, {changes.changed:,} changed, {changes.removed:,} removed; "
-        f"{changes.unchanged:,} added ones were there already, {changes.missing:,} to remove were not there"
-    )
-    if summary.dry_run:
-        would = "".join(f"\n  {name} would be {fate}" for name, fate in _fates(summary))
-        if summary.weight_column is not None:
-            would += f"\n  weights would be those of {summary.weight_column}"
-        return f"{summary.index}: dry run, version {summary.version} stays live\n  would be: {counts}{would}"
-    if summary.version == summary.parent:
-        return f"{summary.index}: no change, version {summary.version} stays live\n  {counts}"
-    stored = summary.manifest.counts
-    lines = [
-        f"{summary.index}: version {summary.version}, before: {summary.parent}",
-        f"  {counts}",
-        f"  {stored.entities:,} entities, {stored.rows:,} rows, {summary.manifest.num_bytes:,} bytes",
-    ]
-    if summary.weight_column is not None:
-        lines.append(f"  weights: {summary.weight_column}")
-    lines += [f"  {name} {fate}" for name, fate in _fates(summary)]
-    lines += [f"    {line}" for line in evidence_lines(evidence_facts(summary.manifest))]
-    return "\n".join(lines)
-
-
-def _fates(summary: UpdateSummary) -> list[tuple[str, str]]:
-    fates = {"evidence": summary.fates.evidence, "vectors": summary.fates.vectors}
-    return [(name, fate) for name, fate in fates.items() if fate != "absent"]
+    tell(summary, as_json, quiet)

@@ -34,14 +34,6 @@ if TYPE_CHECKING:
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def env_option(
-    prefix: str, names: str, help: str, type: Any = None, default: Any = None, **settings: Any
-) -> Callable[[_F], _F]:
-    """Return a `described_option` with a variable: GENRET_BUILD_OUT for "GENRET_BUILD_" and --out."""
-    variable = prefix + names.split()[0].removeprefix("--").upper().replace("-", "_")
-    return described_option(names, help, type, default, envvar=variable, **settings)
-
-
 def option_group(
     argument: str, read: Callable[..., Any], *options: Callable[[Callable[..., Any]], Callable[..., Any]]
 ) -> Callable[[_F], Callable[..., Any]]:
@@ -65,20 +57,19 @@ def option_group(
     return decorate
 
 
-def bad_row_options(prefix: str, fails: str, place: str) -> Callable[[_F], _F]:
+def bad_row_options(fails: str, place: str) -> Callable[[_F], _F]:
     """Return a decorator that adds `max_bad_rows` and `rejects`; `fails` names what too many bad rows fail.
 
     `place` is the name of the parameter that holds the index directory.
     """
-    option = functools.partial(env_option, prefix)
     return together(
-        option(
+        described_option(
             "--max-bad-rows",
             f"Leave out up to this many bad rows; more fail the {fails}.",
             click.IntRange(min=0),
             0,
         ),
-        option(
+        described_option(
             "--rejects",
             "Where bad rows are written, if there are any; by a dry run, only when given.",
             click.Path(path_type=Path, dir_okay=False),
@@ -87,15 +78,9 @@ def bad_row_options(prefix: str, fails: str, place: str) -> Callable[[_F], _F]:
     )
 
 
-def keep_versions_option(prefix: str) -> Callable[[_F], _F]:
-    """Return a decorator that adds `keep_versions`."""
-    return env_option(
-        prefix,
-        "--keep-versions",
-        "Superseded versions to keep beside the live one.",
-        click.IntRange(min=0),
-        2,
-    )
+keep_versions_option = described_option(
+    "--keep-versions", "Superseded versions to keep beside the live one.", click.IntRange(min=0), 2
+)
 
 
 def options_like(table: Callable[..., Any]) -> Callable[[_F], _F]:
@@ -109,22 +94,14 @@ def options_like(table: Callable[..., Any]) -> Callable[[_F], _F]:
     return add
 
 
-def threads_option(prefix: str) -> Callable[[_F], _F]:
-    """Return a decorator that adds `threads`."""
-    return env_option(
-        prefix, "--threads", "Threads of the tokenizer.", click.IntRange(min=1), show_default="all cores"
-    )
-
-
-def talk_options(prefix: str, has_threads: bool = True) -> Callable[[_F], _F]:
-    """Return a decorator that adds `as_json`, `quiet`, `debug` and, for a tokenizer, `threads`."""
-    option = functools.partial(env_option, prefix)
-    return together(
-        *((threads_option(prefix),) if has_threads else ()),
-        option("--json as_json", "Summary as JSON.", is_flag=True),
-        option("--quiet", "No progress and no summary.", is_flag=True),
-        option("--debug", "Show tracebacks of errors.", is_flag=True),
-    )
+threads_option = described_option(
+    "--threads", "Threads of the tokenizer.", click.IntRange(min=1), show_default="all cores"
+)
+talk_options = together(
+    described_option("--json as_json", "Summary as JSON.", is_flag=True),
+    described_option("--quiet", "No progress and no summary.", is_flag=True),
+    described_option("--debug", "Show tracebacks of errors.", is_flag=True),
+)
 
 
 def use_threads(threads: int | None) -> None:
@@ -164,14 +141,14 @@ def left_out(summary: BuildSummary | BuildPlan | UpdateSummary) -> str:
     return f"{summary.report}\nleft out{where}"
 
 
-def tell(summary: BuildSummary | BuildPlan | UpdateSummary, text: str, as_json: bool, quiet: bool) -> None:
-    """Print the summary, as JSON or as `text`, and the report on bad rows to standard error."""
+def tell(summary: BuildSummary | BuildPlan | UpdateSummary, as_json: bool, quiet: bool) -> None:
+    """Print the summary, as JSON or as text, and the report on bad rows to standard error."""
     if summary.report and not quiet:
         click.echo(left_out(summary), err=True)
     if as_json:
         click.echo(json.dumps(summary.to_dict(), ensure_ascii=False))
     elif not quiet:
-        click.echo(text)
+        click.echo(str(summary))
 
 
 @contextlib.contextmanager

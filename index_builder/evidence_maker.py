@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,11 +28,9 @@ from genret.retrieval.errors import IndexDirectoryError, InputError, SourceError
 from genret.retrieval.index.layout import (
     ALIASES,
     EVIDENCE_FILES,
-    NAMES_FILE,
+    FIELD_FILES,
     PRIOR_FILE,
-    QUERIES_FILE,
     RANKING_FILE,
-    TEXTS_FILE,
     TITLE,
     VECTOR_FILES,
 )
@@ -43,11 +42,7 @@ from genret.retrieval.index.small_files import digest_file
 from genret.retrieval.progress import PhaseClock, StepProgress
 from genret.retrieval.sources.records import Rejects
 from genret.retrieval.vectors.embedder import absolute_place
-from genret.retrieval.vectors.vector_maker import (
-    VectorOptions,
-    carry_over_vectors,
-    make_vectors,
-)
+from genret.retrieval.vectors.vector_maker import carry_over_vectors, make_vectors
 
 if TYPE_CHECKING:
     from genret.retrieval.evidence.evidence import Evidence
@@ -57,7 +52,6 @@ if TYPE_CHECKING:
 _LIBRARIES = ("faiss-cpu",)
 # Batch size for taking over past queries.
 _TAKEN_AT_ONCE = 1 << 17
-FIELD_FILES = (NAMES_FILE, TEXTS_FILE, QUERIES_FILE)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -175,7 +169,7 @@ class EvidenceMaker:
                 new,
                 before.number_of_old,
                 self._folder,
-                VectorOptions(device=change.device),
+                change.device,
                 memory_bytes=self._memory,
                 encoder=None if change.encoder is None else absolute_place(change.encoder),
                 threads=self._threads,
@@ -319,7 +313,7 @@ def copy_version(index: Index, folder: Path, with_fields: bool, with_vectors: bo
     Raises:
         OSError: a file cannot be written.
     """
-    kept = {*(FIELD_FILES if with_fields else ()), *(VECTOR_FILES if with_vectors else ())}
+    kept = {*(FIELD_FILES.values() if with_fields else ()), *(VECTOR_FILES if with_vectors else ())}
     left = set(EVIDENCE_FILES) - kept
     manifest = index.manifest
     files = [entry for entry in manifest.files if entry.name not in left]
@@ -346,18 +340,14 @@ def _take_over(before: PreviousEvidence, past: PastQueries) -> None:
     new_number = np.full(index.num_entities, -1, np.int64)
     kept = np.flatnonzero(before.number_of_old >= 0)
     new_number[before.number_of_old[kept]] = kept
-    entities: list[int] = []
-    queries: list[str] = []
-    counts: list[int] = []
-    for number, mine in open_field(index, QUERIES).all_queries():
-        if new_number[number] >= 0:
-            entities += [int(new_number[number])] * len(mine)
-            queries += [query for query, _ in mine]
-            counts += [count for _, count in mine]
-        if len(entities) >= _TAKEN_AT_ONCE:
-            past.add(np.array(entities), queries, counts)
-            entities, queries, counts = [], [], []
-    if entities:
+    rows = (
+        (int(new_number[number]), query, count)
+        for number, mine in open_field(index, QUERIES).all_queries()
+        if new_number[number] >= 0
+        for query, count in mine
+    )
+    while some := list(islice(rows, _TAKEN_AT_ONCE)):
+        entities, queries, counts = zip(*some, strict=True)
         past.add(np.array(entities), queries, counts)
 
 

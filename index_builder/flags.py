@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -20,8 +19,9 @@ from genret.index_builder.build_options import (
     VectorBuildOptions,
     VectorChange,
 )
-from genret.index_builder.command_line import env_option, option_group
+from genret.index_builder.command_line import option_group
 from genret.index_builder.past_queries import QueryFile
+from genret.retrieval.command_options import described_option as option
 from genret.retrieval.errors import InputError
 from genret.retrieval.index.layout import ALIASES, ENTITY_ID, TITLE
 from genret.retrieval.index.reader import DESCRIPTION
@@ -32,7 +32,6 @@ from genret.retrieval.vectors.embedder import VectorMethod, check_device_name
 from genret.retrieval.vectors.faiss_index import KIND_NAMES
 from genret.retrieval.vectors.vector_maker import VectorOptions
 
-_F = TypeVar("_F", bound=Callable[..., Any])
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) *([kmgt]?)i?b?", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
@@ -70,14 +69,8 @@ def typed_column(text: str) -> tuple[str, ColumnType]:
     return column, ColumnType(kind)
 
 
-def source_flags(prefix: str) -> Callable[[_F], Callable[..., Any]]:
-    """Return a decorator that adds the options to a command, which gets them as `options`.
-
-    They are `BuildOptions` without a place, which the command adds.
-
-    `prefix` is that of the environment variables, such as "GENRET_BUILD_".
-    """
-    option = partial(env_option, prefix)
+def source_flags(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options to a command, which gets them as `options`: `BuildOptions` without a place."""
     return option_group(
         "options",
         _options,
@@ -153,7 +146,7 @@ def source_flags(prefix: str) -> Callable[[_F], Callable[..., Any]]:
             f"{DEFAULT_MEMORY_LIMIT // MIB // 1024}GiB",
             metavar="SIZE",
         ),
-    )
+    )(command)
 
 
 def _options(
@@ -201,12 +194,8 @@ _QUERY_FILE = (
 )
 
 
-def build_evidence_flags(prefix: str) -> Callable[[_F], Callable[..., Any]]:
-    """Return a decorator that adds the options of a build, which gets `_wishes` as `evidence`.
-
-    `prefix` is that of the environment variables, such as "GENRET_BUILD_".
-    """
-    option = partial(env_option, prefix)
+def build_evidence_flags(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a build to a command, which gets `_wishes` as `evidence`."""
     evidence = {
         "default": ALL,
         "help": "Index the words and letters of names, of texts and of past queries, by which candidates are "
@@ -234,13 +223,12 @@ def build_evidence_flags(prefix: str) -> Callable[[_F], Callable[..., Any]]:
         metavar="DIR_OR_ID",
         show_default="none: a model counts little until `genret tune` weighs it",
     )
-    shared = _shared_options(prefix, evidence, queries, method)
-    return option_group("evidence", _wishes, *shared, ranking, weigh_model)
+    shared = _shared_options(evidence, queries, method)
+    return option_group("evidence", _wishes, *shared, ranking, weigh_model)(command)
 
 
-def update_evidence_flags(prefix: str) -> Callable[[_F], Callable[..., Any]]:
-    """Return a decorator that adds the options of an update, which gets `_changes` as `evidence`."""
-    option = partial(env_option, prefix)
+def update_evidence_flags(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of an update to a command, which gets `_changes` as `evidence`."""
     evidence = {
         "show_default": "evidence that is there is kept in step",
         "help": f"Make evidence by words and letters anew, also for an index without any ({ALL}), or drop "
@@ -261,15 +249,14 @@ def update_evidence_flags(prefix: str) -> Callable[[_F], Callable[..., Any]]:
         metavar="DIR_OR_ID",
         show_default="where it was",
     )
-    shared = _shared_options(prefix, evidence, queries, method)
-    return option_group("evidence", _changes, *shared, encoder)
+    shared = _shared_options(evidence, queries, method)
+    return option_group("evidence", _changes, *shared, encoder)(command)
 
 
 def _shared_options(
-    prefix: str, evidence: dict[str, Any], queries: dict[str, Any], method: dict[str, Any]
+    evidence: dict[str, Any], queries: dict[str, Any], method: dict[str, Any]
 ) -> list[Callable[..., Any]]:
     """Return the options that both commands have, in the order of the help."""
-    option = partial(env_option, prefix)
     return [
         option("--evidence kinds", type=click.Choice([ALL, NONE]), **evidence),
         option(

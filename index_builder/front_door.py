@@ -5,7 +5,6 @@ The table of options is the command's: values go through it as they do on the co
 
 from __future__ import annotations
 
-import copy
 import inspect
 import os
 import sys
@@ -84,15 +83,9 @@ def _warn(text: str) -> None:
     warnings.warn(text.removeprefix("warning: "), stacklevel=of_its_caller)
 
 
-def _option(option: click.Option) -> click.Option:
-    """Return an option of the command as a program has it: no variable of the environment says it."""
-    mine = copy.copy(option)
-    mine.envvar = None
-    return mine
-
-
-_PARAMS = [_option(one) for one in vars(build_wish)["__click_params__"][::-1]]
-_TABLE = click.Command("build_index", params=[*_PARAMS])
+# Without a prefix of variables: none of the environment says an option here.
+_PARAMS = vars(build_wish)["__click_params__"][::-1]
+_TABLE = click.Command("build_index", params=_PARAMS)
 _OPTIONS = {one.opts[0].removeprefix("--").replace("-", "_"): one for one in _PARAMS}
 
 

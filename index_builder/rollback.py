@@ -8,8 +8,9 @@ from pathlib import Path
 
 import click
 
-from genret.index_builder.command_line import answered, env_option
+from genret.index_builder.command_line import answered
 from genret.index_builder.publish import point_to, staging
+from genret.retrieval.command_options import described_option
 from genret.retrieval.errors import IndexDirectoryError, InputError
 from genret.retrieval.index.layout import VERSIONS_DIR
 from genret.retrieval.index.reader import Index, read_manifest
@@ -86,19 +87,15 @@ def _listing(index: Path, present: list[str], live: str) -> str:
     return f"{index} has, the latest first: {', '.join(marked) or 'none'}"
 
 
-_ENV = "GENRET_ROLLBACK_"
-
-
 @click.command("rollback", context_settings={"show_default": True})
 @click.argument("index", type=click.Path(path_type=Path))
-@env_option(
-    _ENV,
+@described_option(
     "--to",
     "Id of the version, or its first digits; `genret inspect` lists them.",
     metavar="VERSION",
     show_default="the one before the live one",
 )
-@env_option(_ENV, "--json as_json", "As JSON.", is_flag=True)
+@described_option("--json as_json", "As JSON.", is_flag=True)
 def rollback_command(index: Path, to: str | None, as_json: bool) -> None:
     """Make an earlier version of an INDEX live again, once its files have been checked.
 

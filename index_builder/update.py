@@ -39,20 +39,20 @@ from genret.retrieval.index.entities import weight_problem
 from genret.retrieval.index.layout import FORMAT_VERSION, WEIGHT_TYPES
 from genret.retrieval.index.manifest import HistoryEntry, Manifest, extend_history
 from genret.retrieval.index.reader import Index
-from genret.retrieval.index.summary import evidence_facts, unusable_vectors
+from genret.retrieval.index.summary import evidence_facts, evidence_lines, unusable_vectors
 from genret.retrieval.index.versions import live_version
 from genret.retrieval.progress import PhaseClock, StepProgress
 from genret.retrieval.sources.columns import ColumnType, find_column
 from genret.retrieval.sources.records import Rejects
 from genret.retrieval.sources.source_files import digest_files, is_read_once
-from genret.retrieval.sources.title_source import open_source
+from genret.retrieval.sources.title_source import TitleSource
 from genret.retrieval.tables import Shown
 from genret.retrieval.text import TextTokenizer
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class UpdateSummary(Shown):
-    """Result of an update, or with `dry_run` its plan."""
+    """Result of an update, or with `dry_run` its plan; its text is that of the command."""
 
     index: Path  # directory
     parent: str  # id of the version that was live before
@@ -67,6 +67,33 @@ class UpdateSummary(Shown):
     rejects_file: Path | None
     seconds: Mapping[str, float]  # per phase
     peak_rss_bytes: int
+
+    def __str__(self) -> str:
+        changes, counts = self.changes, self.manifest.counts
+        changed = (
+            f"{changes.added:,} added, {changes.changed:,} changed, {changes.removed:,} removed; "
+            f"{changes.unchanged:,} added ones were there already, "
+            f"{changes.missing:,} to remove were not there"
+        )
+        named = {"evidence": self.fates.evidence, "vectors": self.fates.vectors}
+        fates = {name: fate for name, fate in named.items() if fate != "absent"}
+        weights = self.weight_column
+        if self.dry_run:
+            lines = [f"{self.index}: dry run, version {self.version} stays live", f"  would be: {changed}"]
+            lines += [f"  {name} would be {fate}" for name, fate in fates.items()]
+            lines += [] if weights is None else [f"  weights would be those of {weights}"]
+            return "\n".join(lines)
+        if self.version == self.parent:
+            return f"{self.index}: no change, version {self.version} stays live\n  {changed}"
+        lines = [
+            f"{self.index}: version {self.version}, before: {self.parent}",
+            f"  {changed}",
+            f"  {counts.entities:,} entities, {counts.rows:,} rows, {self.manifest.num_bytes:,} bytes",
+        ]
+        lines += [] if weights is None else [f"  weights: {weights}"]
+        lines += [f"  {name} {fate}" for name, fate in fates.items()]
+        lines += [f"    {line}" for line in evidence_lines(evidence_facts(self.manifest))]
+        return "\n".join(lines)
 
     _told = ("index", "version", "changes", "dry_run", "rejected")
 
@@ -337,7 +364,7 @@ def reading_options(request: UpdateRequest, options: BuildOptions, index: Index)
     if once:
         raise InputError("add", f"expected files, got {once[0]!r}, which can be read only once")
     mapping = replace(options.mapping, weight=weight_column(request, index), weight_may_miss=True)
-    with open_source(request.add, mapping, options.format, unescape_html=options.unescape_html) as source:
+    with TitleSource(request.add, mapping, options.format, unescape_html=options.unescape_html) as source:
         names, name = source.columns.names, source.name
     known = index.metadata_types
     unknown = [column for column in names if column not in known]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -34,9 +35,27 @@ ENCODER: dict[str, Any] = {
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
+class _FlagOption(click.Option):
+    """An option whose variable is named after its flag, as GENRET_BUILD_JSON; click takes the parameter."""
+
+    def resolve_envvar_value(self, ctx: click.Context) -> str | None:
+        is_named = ctx.auto_envvar_prefix is not None and not self.envvar
+        return (is_named and os.environ.get(self._variable(ctx))) or super().resolve_envvar_value(ctx)
+
+    def get_help_extra(self, ctx: click.Context) -> Any:
+        extra = super().get_help_extra(ctx)
+        if "envvars" in extra and not self.envvar:
+            extra["envvars"] = (self._variable(ctx),)
+        return extra
+
+    def _variable(self, ctx: click.Context) -> str:
+        flag = max(self.opts, key=len).removeprefix("--")
+        return f"{ctx.auto_envvar_prefix}_{flag.upper().replace('-', '_')}"
+
+
 def shown_option(*names: str, **settings: Any) -> Callable[[_F], _F]:
     """Return `click.option` with its default and its variable in the help."""
-    return click.option(*names, **{**SHOWN, **settings})
+    return click.option(*names, **{"cls": _FlagOption, **SHOWN, **settings})
 
 
 def together(*options: Callable[[_F], _F]) -> Callable[[_F], _F]:
@@ -139,11 +158,9 @@ def encoder_option(command: _F) -> _F:
     return grouped("Model and device", click.option("--encoder", **ENCODER, show_envvar=True))(command)
 
 
-def prompt_option(more: str = "", envvar: str | None = None) -> Callable[[_F], _F]:
-    """Add --prompt to a command, with one more sentence of help; `envvar` None: by the command's name."""
-    return click.option(
-        "--prompt", **{**flag_settings(PROMPT), "help": f"{PROMPT.help} {more}".strip()}, envvar=envvar
-    )
+def prompt_option(more: str = "") -> Callable[[_F], _F]:
+    """Add --prompt to a command, with one more sentence of help."""
+    return click.option("--prompt", **{**flag_settings(PROMPT), "help": f"{PROMPT.help} {more}".strip()})
 
 
 def described_option(

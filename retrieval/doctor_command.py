@@ -55,7 +55,6 @@ _DIFFERENT = 1
 @shown_option(
     "--json",
     "json_file",
-    envvar="GENRET_DOCTOR_JSON",
     type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
     metavar="FILE|-",
     help="Write the findings as JSON too; '-': on standard output, in place of the tables.",

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 
 from genret.retrieval.sources.columns import ColumnMapping, Kinds
 from genret.retrieval.sources.records import Record, Rejects, SourceBatch
-from genret.retrieval.sources.title_source import TitleSource, open_source
+from genret.retrieval.sources.title_source import TitleSource
 
 lenient = partial(
     settings, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
@@ -103,5 +103,5 @@ def read_file(
     file: Path | Sequence[Path], mapping: ColumnMapping | None = None, size: int = 5
 ) -> tuple[list[Record], Rejects]:
     """Return all good rows and all bad rows of files."""
-    with open_source(file, mapping) as source:
+    with TitleSource(file, mapping) as source:
         return read_all(source, size)

@@ -14,9 +14,7 @@ from genret.index_builder.build import build_index
 from genret.index_builder.build_options import BuildOptions
 from genret.retrieval.evidence.evidence import Evidence
 from genret.retrieval.evidence.field import (
-    NAMES,
     QUERIES,
-    TEXTS,
     Counted,
     Field,
     make_fields,
@@ -25,7 +23,7 @@ from genret.retrieval.evidence.field import (
     write_blocks,
 )
 from genret.retrieval.evidence.postings import Characters, Lookup, fold_all
-from genret.retrieval.index.layout import NAMES_FILE, QUERIES_FILE, TEXTS_FILE
+from genret.retrieval.index.layout import FIELD_FILES
 from genret.retrieval.index.reader import Index
 from genret.retrieval.progress import StepProgress
 from genret.retrieval.sources.columns import ColumnMapping
@@ -127,7 +125,7 @@ def evidence_of(
         kind: Field.read(
             pa.py_buffer((folder / file).read_bytes()), file, index.num_entities, has_queries=kind == QUERIES
         )
-        for kind, file in {NAMES: NAMES_FILE, TEXTS: TEXTS_FILE, QUERIES: QUERIES_FILE}.items()
+        for kind, file in FIELD_FILES.items()
         if file in names
     }
     return Evidence(index, fields)

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
+from genret.index_builder import faults
 from genret.index_builder.build import BuildSummary, build_index
 from genret.index_builder.build_options import BuildOptions
 from genret.retrieval.evidence.field import QUERIES, open_field
 from genret.retrieval.index.layout import QUERIES_FILE
 from genret.retrieval.index.reader import Index
 from genret.retrieval.index.versions import version_dir
+from genret.retrieval.progress import StepProgress
 from genret.retrieval.text import TextTokenizer
 
 END = "</s>"
@@ -92,6 +96,30 @@ def past_queries_of(index: Path) -> dict[str, list[tuple[str, int]]]:
             return {}
         field = open_field(opened, QUERIES)
         return {opened.entity(number).entity_id: mine for number, mine in field.all_queries()}
+
+
+class Notes(StepProgress):
+    """Progress that remembers what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.notes: list[str] = []
+        self.advances: list[str] = []
+
+    def advance(self, done: int, note: str, *, tells_left: bool = False) -> None:
+        self.advances.append(note)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+@contextmanager
+def fault(setting: str) -> Iterator[None]:
+    """Let a fault point do in the block what the setting says."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(faults.ENVIRONMENT_VARIABLE, setting)
+        patch.setattr(faults, "_passages", {})
+        yield
 
 
 def flip(file: Path, at: int | None = None) -> None:

@@ -107,10 +107,10 @@ class FakeVectors:
         new: Index,
         number_of_old: npt.NDArray[np.int64],
         folder: Path,
-        options: VectorOptions,
+        device: str,
         **named: Any,
     ) -> tuple[VectorsEntry, tuple[str, ...]]:
-        self.calls.append({"options": options, **named})
+        self.calls.append({"device": device, **named})
         assert number_of_old.shape == (new.num_entities,)
         assert number_of_old.dtype == np.int64
         self.taken_over = number_of_old.tolist()

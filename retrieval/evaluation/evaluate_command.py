@@ -23,9 +23,7 @@ DEFAULT_METHODS = "unconstrained trie disc:1 disc:2 disc:3 disc:4 beam:10 bm25-s
 
 
 @click.command("evaluate", cls=GroupedCommand)
-@_option(
-    "--index index_path", "Index directory.", click.Path(), required=True, envvar="GENRET_EVALUATE_INDEX"
-)
+@_option("--index index_path", "Index directory.", click.Path(), required=True)
 @model_options
 @prompt_option()
 @_option(
@@ -35,7 +33,6 @@ DEFAULT_METHODS = "unconstrained trie disc:1 disc:2 disc:3 disc:4 beam:10 bm25-s
     multiple=True,
     required=True,
     metavar="[NAME=]FORMAT:PATH[:QRELS]",
-    envvar="GENRET_EVALUATE_SET",
 )
 @_option(
     "--method methods",
@@ -44,7 +41,6 @@ DEFAULT_METHODS = "unconstrained trie disc:1 disc:2 disc:3 disc:4 beam:10 bm25-s
     "shortlist[:N][+weight:W], auto[:N][+weight:W][+disc], bm25-shortlist[:N], bm25, run:FILE.",
     multiple=True,
     metavar="METHOD",
-    envvar="GENRET_EVALUATE_METHOD",
     show_default=f"{DEFAULT_METHODS}; with evidence in the index also evidence shortlist auto, and with "
     "vectors also vectors",
 )
@@ -56,7 +52,6 @@ DEFAULT_METHODS = "unconstrained trie disc:1 disc:2 disc:3 disc:4 beam:10 bm25-s
     "Passes of methods that draw, each with its own seed.",
     click.IntRange(1, 100),
     1,
-    envvar="GENRET_EVALUATE_SEEDS",
 )
 @_option("--seed", "The first of these seeds.", click.IntRange(0, 2**31), 0)
 @_option(
@@ -71,7 +66,6 @@ DEFAULT_METHODS = "unconstrained trie disc:1 disc:2 disc:3 disc:4 beam:10 bm25-s
     "Rprec(KILT), F1(InKB), accuracy, …",
     multiple=True,
     metavar="METRIC",
-    envvar="GENRET_EVALUATE_METRIC",
     show_default="those that go with the set",
 )
 @_option(
@@ -91,9 +85,8 @@ DEFAULT_METHODS = "unconstrained trie disc:1 disc:2 disc:3 disc:4 beam:10 bm25-s
     "Format of the summary on standard output.",
     click.Choice(["text", "json"]),
     "text",
-    envvar="GENRET_EVALUATE_FORMAT",
 )
-@_option("--json as_json", "The same as --format json.", is_flag=True, envvar="GENRET_EVALUATE_JSON")
+@_option("--json as_json", "The same as --format json.", is_flag=True)
 def evaluate_command(
     index_path: str,
     model: str | None,

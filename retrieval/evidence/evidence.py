@@ -20,7 +20,7 @@ from rapidfuzz import process
 from rapidfuzz.distance import Indel
 
 from genret.retrieval.errors import GenretError
-from genret.retrieval.evidence.field import FIELD_FILES, NAMES, QUERIES, TEXTS, Counted, Field, open_field
+from genret.retrieval.evidence.field import NAMES, QUERIES, TEXTS, Counted, Field, open_field
 from genret.retrieval.evidence.loops import compile_loops
 from genret.retrieval.evidence.postings import (
     Characters,
@@ -32,6 +32,7 @@ from genret.retrieval.evidence.postings import (
     Terms,
     fold_all,
 )
+from genret.retrieval.index.layout import FIELD_FILES
 from genret.retrieval.index.priors import Prior
 from genret.retrieval.index.reader import EntityTexts, Index
 from genret.retrieval.vectors.vector_search import VectorProposer

@@ -7,7 +7,7 @@ block by block and mapped for reading. `make_fields` makes those of an index: na
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby, zip_longest
+from itertools import groupby, islice, zip_longest
 from operator import itemgetter
 from pathlib import Path
 from random import Random
@@ -36,13 +36,12 @@ from genret.retrieval.evidence.postings import (
     Terms,
     fold_all,
 )
-from genret.retrieval.index.layout import NAMES_FILE, QUERIES_FILE, TEXTS_FILE, as_arrow, as_numpy
+from genret.retrieval.index.layout import FIELD_FILES, as_arrow, as_numpy
 from genret.retrieval.index.manifest import EvidenceEntry
 from genret.retrieval.index.reader import EntityTexts, Index
 from genret.retrieval.progress import StepProgress
 
 NAMES, TEXTS, QUERIES = "names", "texts", "queries"
-FIELD_FILES = {NAMES: NAMES_FILE, TEXTS: TEXTS_FILE, QUERIES: QUERIES_FILE}
 WORDS, LETTERS = "words", "letters"
 _LISTS = {"term": pa.uint32(), "begin": pa.uint32(), "text": pa.uint16(), "length": pa.uint8()}
 _OWNER, _QUERIES, _COUNTS = "owner", "queries", "counts"
@@ -489,19 +488,10 @@ def most_frequent(queries: Sequence[Counted]) -> list[Counted]:
     return sorted(queries, key=lambda one: (-one[1], one[0]))[:MAX_QUERIES_PER_ENTITY]
 
 
-def _batches(
-    owned: Iterable[tuple[int, _Text]],
-) -> Iterator[tuple[IntArray, list[_Text]]]:
-    owner: list[int] = []
-    texts: list[_Text] = []
-    for entity, mine in owned:
-        owner.append(entity)
-        texts.append(mine)
-        if len(owner) == _READ:
-            yield np.array(owner), texts
-            owner, texts = [], []
-    if owner:
-        yield np.array(owner), texts
+def _batches(owned: Iterable[tuple[int, _Text]]) -> Iterator[tuple[IntArray, list[_Text]]]:
+    every = iter(owned)
+    while some := list(islice(every, _READ)):
+        yield np.array([entity for entity, _ in some]), [mine for _, mine in some]
 
 
 def _one_per_entity(batches: Iterable[tuple[IntArray, Sequence[str]]]) -> Iterator[tuple[int, str]]:

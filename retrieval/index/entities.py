@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from genret.decoding.sorted_texts import WORD, TextBatches
+from genret.decoding.sorted_texts import TextBatches
 from genret.retrieval.errors import IndexFormatError
 from genret.retrieval.index.layout import (
     ALIASES,
@@ -179,13 +179,17 @@ class EntityTable:
             self._batch(number)
         return self._table.slice(begin, end - begin)
 
-    def take(self, numbers: IntArray) -> pa.Table:
-        """Return entities as they lie in the file, in the order of `numbers`, at least one. Shape: (n,)."""
+    def take(self, numbers: IntArray, names: Sequence[str] | None = None) -> pa.Table:
+        """Return entities as they lie in the file, in the order of `numbers`, at least one. Shape: (n,).
+
+        `names` are the stored columns to take, None for all.
+        """
+        names = self._table.column_names if names is None else names
         order = np.argsort(numbers, kind="stable")
         batch, at = np.divmod(numbers[order], ENTITY_BATCH_ROWS)
         present, begins = np.unique(batch, return_index=True)
         parts = [
-            self._batch(i).take(as_arrow(places))
+            self._batch(i).select(names).take(as_arrow(places))
             for i, places in zip(present.tolist(), np.split(at, begins[1:]), strict=True)
         ]
         back = np.empty(len(order), dtype=np.int64)
@@ -414,7 +418,7 @@ def _mixed(values: Hashes) -> Hashes:
 
 
 Ints = npt.NDArray[np.int32]
-_COMPARED_AT_ONCE = 1 << 18
+_COMPARED_AT_ONCE = 65_536
 
 
 def read_title_order(data: pa.Buffer, num_entities: int) -> Ints:
@@ -444,32 +448,18 @@ def title_batches(titles: pa.ChunkedArray) -> TextBatches:
         raise IndexFormatError(f"{ENTITIES_FILE}: column {TITLE!r}: {error}") from error
 
 
-def first_disorder(order: Ints, titles: TextBatches) -> int | None:
+def first_disorder(order: Ints, entities: EntityTable) -> int | None:
     """Return the first place whose entity should not stand behind the one before it; None: there is none.
 
     Entities are in order when titles ascend, byte by byte, and entities of one title by number. So a list of
     numbers in range that is in order names every entity once. Shape: `order` (n,).
     """
     for begin in range(0, len(order) - 1, _COMPARED_AT_ONCE):
-        part = order[begin : begin + _COMPARED_AT_ONCE + 1]
-        wrong = _first_wrong(part, titles)
-        if wrong is not None:
-            return begin + wrong
+        numbers = order[begin : begin + _COMPARED_AT_ONCE + 1]
+        titles = entities.take(numbers, [TITLE]).column(TITLE).combine_chunks()
+        before, behind = titles[:-1], titles[1:]
+        falls = pc.and_(pc.equal(behind, before), pa.array(numbers[1:] <= numbers[:-1]))
+        wrong = pc.index(pc.or_(pc.less(behind, before), falls), True).as_py()
+        if wrong >= 0:
+            return int(begin + wrong + 1)
     return None
-
-
-def _first_wrong(part: Ints, titles: TextBatches) -> int | None:
-    open_ = np.arange(1, len(part))  # places that are so far equal to the one before
-    wrong = np.empty(0, dtype=np.int64)
-    depth = 0
-    while len(open_):
-        before, taken_before = titles.words(part[open_ - 1], depth)
-        word, taken = titles.words(part[open_], depth)
-        same = word == before
-        shorter = same & (taken < taken_before)
-        ended = same & (taken == taken_before) & (taken < WORD)
-        falls = ended & (part[open_] <= part[open_ - 1])
-        wrong = np.concatenate([wrong, open_[(word < before) | shorter | falls]])
-        open_ = open_[same & (taken == WORD) & (taken_before == WORD)]
-        depth += WORD
-    return int(wrong.min()) if len(wrong) else None

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from genret.retrieval.command_options import described_option
 from genret.retrieval.errors import IndexDirectoryError, InputError, MissingExtraError
 from genret.retrieval.index.entities import weight_facts, weight_line
 from genret.retrieval.index.layout import (
@@ -41,27 +42,16 @@ _BAR_WIDTH = 30
 _SAMPLES = 5
 
 
-@click.command("inspect", context_settings={"show_default": True})
+@click.command("inspect")
 @click.argument("index", type=click.Path(path_type=Path))
-@click.option(
-    "--json", "as_json", is_flag=True, envvar="GENRET_INSPECT_JSON", show_envvar=True, help="As JSON."
-)
-@click.option(
-    "--samples",
-    type=click.IntRange(min=0),
-    default=_SAMPLES,
-    envvar="GENRET_INSPECT_SAMPLES",
-    show_envvar=True,
-    help="Sample titles to show.",
-)
-@click.option(
+@described_option("--json as_json", "As JSON.", is_flag=True)
+@described_option("--samples", "Sample titles to show.", click.IntRange(min=0), _SAMPLES)
+@described_option(
     "--plots",
-    type=click.Path(path_type=Path),
-    envvar="GENRET_INSPECT_PLOTS",
-    show_envvar=True,
+    "Draw row lengths, fan-out per depth and padding; needs the extra `plots`.",
+    click.Path(path_type=Path),
     show_default="nothing is drawn",
     metavar="DIR|FILE.png|FILE.svg",
-    help="Draw row lengths, fan-out per depth and padding; needs the extra `plots`.",
 )
 def inspect_command(index: Path, as_json: bool, samples: int, plots: Path | None) -> None:
     """Show what an INDEX holds: counts, row lengths, bytes per row, tokenizer, versions, a few titles."""
@@ -77,11 +67,9 @@ def inspect_command(index: Path, as_json: bool, samples: int, plots: Path | None
     click.echo(json.dumps(facts, ensure_ascii=False, indent=2) if as_json else _render(facts))
 
 
-@click.command("verify", context_settings={"show_default": True})
+@click.command("verify")
 @click.argument("index", type=click.Path(path_type=Path))
-@click.option(
-    "--json", "as_json", is_flag=True, envvar="GENRET_VERIFY_JSON", show_envvar=True, help="As JSON."
-)
+@described_option("--json as_json", "As JSON.", is_flag=True)
 def verify_command(index: Path, as_json: bool) -> None:
     """Check an INDEX completely; exit with 1 and the names of damaged files if anything is wrong."""
     try:

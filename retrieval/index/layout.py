@@ -56,7 +56,8 @@ RANKING_FILE = "ranking.json"
 PRIOR_FILE = "prior.arrow"
 # A damaged one of these keeps nothing else of an index from being read.
 VECTOR_FILES = (VECTORS_FILE, EMBEDDER_FILE)
-EVIDENCE_FILES = (*VECTOR_FILES, NAMES_FILE, TEXTS_FILE, QUERIES_FILE, RANKING_FILE, PRIOR_FILE)
+FIELD_FILES = {"names": NAMES_FILE, "texts": TEXTS_FILE, "queries": QUERIES_FILE}
+EVIDENCE_FILES = (*VECTOR_FILES, *FIELD_FILES.values(), RANKING_FILE, PRIOR_FILE)
 ROWS_DIR = "rows"
 
 VERSION_PATTERN = re.compile(r"[0-9a-f]{32}")

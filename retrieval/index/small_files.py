@@ -5,6 +5,7 @@ Digests are XXH3-128: they detect damage, not malice.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import stat
@@ -78,9 +79,6 @@ def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is no number")
 
 
-_CHUNK_BYTES = 1 << 22
-
-
 def digest_bytes(data: Any) -> str:
     """Return the digest of a buffer as 32 hexadecimal digits."""
     return str(xxhash.xxh3_128_hexdigest(data))
@@ -88,8 +86,5 @@ def digest_bytes(data: Any) -> str:
 
 def digest_file(path: Path) -> str:
     """Return the digest of a file, read in bounded memory."""
-    state = xxhash.xxh3_128()
     with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            state.update(chunk)
-    return str(state.hexdigest())
+        return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()

@@ -9,19 +9,15 @@ from typing import Any
 from genret.retrieval.errors import IndexDirectoryError
 from genret.retrieval.index.layout import (
     EMBEDDER_FILE,
-    NAMES_FILE,
+    FIELD_FILES,
     PRIOR_FILE,
-    QUERIES_FILE,
     RANKING_FILE,
-    TEXTS_FILE,
     VECTORS_FILE,
 )
 from genret.retrieval.index.manifest import OLD_VECTOR_METHODS, Manifest
 from genret.retrieval.index.priors import read_priors
 from genret.retrieval.index.reader import Index
 from genret.retrieval.index.small_files import parse_json
-
-_FIELD_FILES = {"names": NAMES_FILE, "texts": TEXTS_FILE, "queries": QUERIES_FILE}
 
 
 def evidence_facts(manifest: Manifest) -> dict[str, Any]:
@@ -158,12 +154,11 @@ def _field_facts(manifest: Manifest) -> dict[str, Any] | None:
     if entry is None:
         return None
     entities = max(manifest.counts.entities, 1)
-    counts = {"names": entry.names, "texts": entry.texts, "queries": entry.queries}
     kinds = {}
-    for kind, name in _FIELD_FILES.items():
+    for kind, name in FIELD_FILES.items():
         if (file := manifest.file(name)) is not None:
             size = round(file.bytes / entities, 2)
-            kinds[kind] = {"count": counts[kind], "bytes": file.bytes, "bytes_per_title": size}
+            kinds[kind] = {"count": getattr(entry, kind), "bytes": file.bytes, "bytes_per_title": size}
     return {"columns": list(entry.columns), "kinds": kinds}
 
 

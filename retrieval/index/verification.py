@@ -14,12 +14,13 @@ import pyarrow.compute as pc
 
 from genret.decoding.trie.trie_arrays import derive_trie
 from genret.retrieval.errors import IndexDirectoryError, IndexFormatError, MissingExtraError
-from genret.retrieval.index.entities import first_disorder, title_batches, weight_problem
+from genret.retrieval.index.entities import first_disorder, weight_problem
 from genret.retrieval.index.layout import (
     ALIASES,
     ENTITIES_FILE,
     ENTITY_ID,
     EVIDENCE_FILES,
+    FIELD_FILES,
     MANIFEST_FILE,
     POSTINGS_FILE,
     PRIOR_FILE,
@@ -230,14 +231,14 @@ def _check_postings(index: Index) -> Iterator[Problem]:
 
 def _check_title_order(index: Index) -> Iterator[Problem]:
     if index.title_order is not None:
-        wrong = first_disorder(index.title_order, title_batches(index.entities.column(TITLE)))
+        wrong = first_disorder(index.title_order, index.entities)
         if wrong is not None:
             yield Problem(TITLE_ORDER_FILE, f"place {wrong} should not stand behind the one before it")
 
 
 def _check_fields(index: Index, damaged: Set[str], notes: list[str]) -> Iterator[Problem]:
     """Compare names, texts and past queries with those of the entities; read rankings and priors."""
-    from genret.retrieval.evidence.field import FIELD_FILES, open_field, wrong_block
+    from genret.retrieval.evidence.field import open_field, wrong_block
     from genret.retrieval.evidence.postings import TERMS_VERSION
     from genret.retrieval.ranking.rankings import Rankings
 
@@ -295,10 +296,8 @@ def _unordered_namesakes(index: Index, titled: IntArray, rank: IntArray) -> str 
     return None
 
 
-def _num_aliases(index: Index) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _num_aliases(index: Index) -> IntArray:
     if not index.manifest.stored_aliases:
         return np.zeros(index.num_entities, dtype=np.int64)
-    lengths: np.ndarray[tuple[int], np.dtype[np.int64]] = (
-        pc.list_value_length(index.entities.column(ALIASES)).to_numpy().astype(np.int64)
-    )
+    lengths: IntArray = pc.list_value_length(index.entities.column(ALIASES)).to_numpy()
     return lengths

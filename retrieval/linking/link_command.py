@@ -119,7 +119,10 @@ model_flags = grouped(
     "Index and model",
     option("--index", "Index directory.", click.Path(), required=True),
     option(
-        "--verify/--no-verify verify_digests", "Check the digests of the index's files first.", default=True
+        "--verify/--no-verify verify_digests",
+        "Check the digests of the index's files first.",
+        default=True,
+        envvar="GENRET_LINK_VERIFY_DIGESTS",
     ),
     shown_option("--model", **MODEL),
     shown_option("--encoder", **ENCODER),

@@ -7,7 +7,7 @@ made from the catalogue itself.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from genret.retrieval.errors import InputError
 from genret.retrieval.evidence.evidence import FEATURE_NUMBER, FEATURES, Evidence
 from genret.retrieval.evidence.postings import IntArray
 from genret.retrieval.index.reader import Index
-from genret.retrieval.ranking.made_queries import MadeQuery, make_queries
+from genret.retrieval.ranking.made_queries import Labelled, make_queries
 from genret.retrieval.ranking.ranker import PROPOSALS
 from genret.retrieval.ranking.rankings import (
     DEFAULT_RANKING,
@@ -225,21 +225,6 @@ Scored = tuple[IntArray, FloatArray]
 Decode = Callable[[Sequence[str]], Sequence[Scored]]
 
 
-@dataclass(frozen=True, slots=True)
-class Labelled:
-    """A query and the entities that answer it."""
-
-    text: str
-    entities: tuple[int, ...]  # numbers of its entities; empty if nothing of the index is meant
-    weight: float = 1.0  # weight of the query in a fit
-    name: str = ""  # name whose bearers are right too; "" for none
-
-
-def labelled(made: Iterable[MadeQuery]) -> list[Labelled]:
-    """Return queries made from the catalogue with their answers."""
-    return [Labelled(query.text, (query.entity,), 1.0, query.name) for query in made]
-
-
 def example_of(query: Labelled, evidence: Evidence, scored: Scored | None = None) -> RankedExample:
     """Return a query with its candidates as found by `auto`, as if it had never been asked before.
 
@@ -280,30 +265,6 @@ def outcome_of(ranking: Ranking, example: RankedExample) -> QueryOutcome:
     return QueryOutcome(place, loss, float(ranked.probabilities.max(initial=0)), ranked.nothing, without)
 
 
-@dataclass(frozen=True, slots=True)
-class Quality:
-    """Quality of a ranking on queries whose answers are known."""
-
-    # Share of the queries with a right entity first, and among ten; ties count against it.
-    hits: tuple[float, float]
-    loss: float  # mean of -log P of the right entities, at most 20 each
-    calibration_error: float  # see the function of this name
-    firsts: npt.NDArray[np.bool_]  # whether a right entity is first, per query
-
-
-def quality_of(ranking: Ranking, examples: Sequence[RankedExample]) -> Quality:
-    """Return the quality of a ranking."""
-    outcomes = [outcome_of(ranking, example) for example in examples]
-    places = np.array([outcome.place for outcome in outcomes])
-    count = max(len(places), 1)
-    return Quality(
-        (float((places < 1).sum()) / count, float((places < 10).sum()) / count),
-        float(np.mean([outcome.loss for outcome in outcomes])) if outcomes else 0.0,
-        calibration_error(np.array([outcome.sure for outcome in outcomes]), places < 1),
-        places < 1,
-    )
-
-
 def calibration_error(sure: npt.NDArray[np.float64], is_right: npt.NDArray[np.bool_]) -> float:
     """Return the expected calibration error over ten bins of equal width (Guo et al. 2017, equation 3)."""
     bins = np.minimum((sure * 10).astype(np.int64), 9)
@@ -328,8 +289,7 @@ def fit_made_queries(index: Index, evidence: Evidence, columns: Sequence[str]) -
     """
     if index.num_entities < MIN_ENTITIES:
         return None
-    made = labelled(make_queries(index, evidence, columns))
-    examples = [example_of(query, evidence) for query in made]
+    examples = [example_of(query, evidence) for query in make_queries(index, evidence, columns)]
     told = Provenance(MADE_QUERIES, len(examples), evidence.kinds)
     try:
         return fit(examples, replace(told, metrics=_metrics(examples, told)))
@@ -340,8 +300,11 @@ def fit_made_queries(index: Index, evidence: Evidence, columns: Sequence[str]) -
 def _metrics(examples: Sequence[RankedExample], told: Provenance) -> dict[str, float]:
     """Return hits at 1 before, by the library's weights, and after, by weights fitted to other queries."""
     halves = (examples[::2], examples[1::2])
-    before = quality_of(DEFAULT_RANKING, examples).hits[0]
-    after = [
-        quality_of(fit(seen, told), unseen).hits[0] * len(unseen) for seen, unseen in (halves, halves[::-1])
-    ]
-    return {"hits@1 before": round(before, 4), "hits@1 after": round(sum(after) / len(examples), 4)}
+    after = sum(_num_hits(fit(seen, told), unseen) for seen, unseen in (halves, halves[::-1]))
+    before, count = _num_hits(DEFAULT_RANKING, examples), len(examples)
+    return {"hits@1 before": round(before / count, 4), "hits@1 after": round(after / count, 4)}
+
+
+def _num_hits(ranking: Ranking, examples: Sequence[RankedExample]) -> int:
+    """Return of how many queries a right entity comes first; ties count against it."""
+    return sum(outcome_of(ranking, example).place < 1 for example in examples)

@@ -37,13 +37,14 @@ _QUESTIONS = (
 
 
 @dataclass(frozen=True, slots=True)
-class MadeQuery:
-    """A query and the number of the entity that it was made for."""
+class Labelled:
+    """A query and the entities that answer it."""
 
     text: str
-    entity: int
-    name: str  # name that it was made from, whose bearers are right too; "" for none
-    recipe: str  # description of how it was made
+    entities: tuple[int, ...]  # numbers of its entities; empty if nothing of the index is meant
+    weight: float = 1.0  # weight of the query in a fit
+    name: str = ""  # name whose bearers are right too; "" for none
+    recipe: str = ""  # description of how it was made, if it was
 
 
 def _cut(name: str, random: Random) -> str:
@@ -84,14 +85,14 @@ def num_queries(num_entities: int) -> int:
 
 def make_queries(
     index: Index, evidence: Evidence, columns: Sequence[str], count: int | None = None, seed: int = 0
-) -> list[MadeQuery]:
+) -> list[Labelled]:
     """Make queries from names, texts (`columns`) and past queries, the same ones for the same seed.
 
     If entities have weights, every other one is drawn by its weight: well-known things are asked more. At
     most `count` queries are made, by default `num_queries`.
     """
     random = Random(seed)
-    made: list[MadeQuery] = []
+    made: list[Labelled] = []
     count = num_queries(index.num_entities) if count is None else count
     if QUERIES in evidence.kinds:
         made += _from_queries(evidence, round(count * SOURCES[QUERIES]), random)
@@ -101,7 +102,7 @@ def make_queries(
     return made
 
 
-def _from_names(index: Index, count: int, random: Random) -> Iterator[MadeQuery]:
+def _from_names(index: Index, count: int, random: Random) -> Iterator[Labelled]:
     chosen = _draw(index, count, random)
     names = EntityTexts(index).of(np.unique(chosen)).by_entity()
     strangers = [word for mine in names.values() for text in mine for word in text.split()]
@@ -119,10 +120,11 @@ def _from_names(index: Index, count: int, random: Random) -> Iterator[MadeQuery]
             at = random.choice((0, 0, random.randint(0, len(words))))
             text = " ".join([*words[:at], name, *words[at:]])
         if text.strip():
-            yield MadeQuery(text, number, name if index.weights is None else "", recipe)
+            called = name if index.weights is None else ""
+            yield Labelled(text, (number,), name=called, recipe=recipe)
 
 
-def _from_texts(index: Index, columns: Sequence[str], count: int, random: Random) -> Iterator[MadeQuery]:
+def _from_texts(index: Index, columns: Sequence[str], count: int, random: Random) -> Iterator[Labelled]:
     chosen = _draw(index, count, random)
     texts = EntityTexts(index, columns, has_names=False).of(np.unique(chosen)).by_entity()
     for number in chosen.tolist():
@@ -132,14 +134,14 @@ def _from_texts(index: Index, columns: Sequence[str], count: int, random: Random
         if random.random() < 0.5:
             part = _reordered(" ".join(part.split()[:8]), random)
         if part.strip():
-            yield MadeQuery(recase(part, random), number, "", "a part of the texts")
+            yield Labelled(recase(part, random), (number,), recipe="a part of the texts")
 
 
-def _from_queries(evidence: Evidence, count: int, random: Random) -> Iterator[MadeQuery]:
+def _from_queries(evidence: Evidence, count: int, random: Random) -> Iterator[Labelled]:
     field = evidence.fields[QUERIES]
     for number, mine in field.sample_queries(count, random):
         text = random.choices([query for query, _ in mine], [times for _, times in mine])[0]
-        yield MadeQuery(text, number, "", "a past query, as if it had not been asked")
+        yield Labelled(text, (number,), recipe="a past query, as if it had not been asked")
 
 
 def _draw(index: Index, count: int, random: Random) -> IntArray:

@@ -29,17 +29,15 @@ from genret.retrieval.prompts import CheckpointConfig
 from genret.retrieval.ranking.fitting import (
     MADE_QUERIES,
     Decode,
-    Labelled,
     QueryOutcome,
     RankedExample,
     Scored,
     calibration_error,
     example_of,
     fit,
-    labelled,
     outcome_of,
 )
-from genret.retrieval.ranking.made_queries import NUM_QUERIES, make_queries
+from genret.retrieval.ranking.made_queries import NUM_QUERIES, Labelled, make_queries
 from genret.retrieval.ranking.ranker import Ranker
 from genret.retrieval.ranking.rankings import NO_MODEL, FloatArray, Provenance, Ranking, Rankings
 from genret.retrieval.retriever import Retriever
@@ -314,7 +312,7 @@ def read_query_sets(
 def made_set(index: Index, evidence: Evidence, count: int | None, seed: int) -> QuerySet:
     """Return at most `count` queries made from the catalogue of an index."""
     columns = () if index.evidence is None else index.evidence.columns
-    return QuerySet(MADE_QUERIES, tuple(labelled(make_queries(index, evidence, columns, count, seed))))
+    return QuerySet(MADE_QUERIES, tuple(make_queries(index, evidence, columns, count, seed)))
 
 
 def _labelled(

@@ -6,7 +6,7 @@ pandas, polars, pyarrow and `datasets` are known by their interfaces, and none o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, count, islice
 from typing import Any
 
@@ -75,23 +75,7 @@ def _tables(rows: Any) -> Iterator[Any]:
         yield rows
 
 
-class _MemoryReader:
-    """The part of a `RowReader` that has no bytes and no file."""
-
-    header_lines = 0
-    bytes_read = 0
-    digest = ""
-    num_rows = 0.0
-    kept_share = 1.0
-
-    def keep_stretches(self, places: Sequence[float], rows: int) -> None:
-        """Do nothing: what is read once is read whole."""
-
-    def close(self) -> None:
-        """Do nothing: what was given belongs to the caller."""
-
-
-class DictReader(ObjectRows, _MemoryReader):
+class DictReader(ObjectRows):
     """Reads dicts as `JsonLinesReader` reads objects; see `RowReader`. A "line" is a row, counted from 1.
 
     Raises:
@@ -140,7 +124,7 @@ def _plain(cell: Any) -> Cell:
     return list(map(_plain, cell)) if isinstance(cell, tuple | list) else cell
 
 
-class ArrowReader(TableRows, _MemoryReader):
+class ArrowReader(TableRows):
     """Reads tables of one schema; see `RowReader`. A "line" is a row, counted from 1.
 
     Raises:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, NoReturn, Protocol, get_args
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, NoReturn, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -134,36 +134,40 @@ def inner_suffix(path: str | Path) -> str:
     return suffix.lower()
 
 
-class RowReader(Protocol):
-    """Reads the rows of one file, once."""
+class RowReader:
+    """Reads the rows of one file, once. Rows in memory have no bytes and no file: what is here is theirs."""
 
     names: tuple[str, ...]  # names of its columns
-    header_lines: int  # lines above the first row
+    header_lines = 0  # lines above the first row
 
     @property
     def bytes_read(self) -> int:
         """Bytes of the file on disk that have been consumed."""
+        return 0
 
     @property
     def digest(self) -> str:
         """xxh3_128 of a stream that can be read only once, else ""."""
+        return ""
 
     @property
     def num_rows(self) -> float:
         """Number of rows of a regular file, before any is read: an int where it is known."""
+        return 0.0
 
     @property
     def kept_share(self) -> float:
         """Share of the file that `chunks` gave, known when it has ended."""
+        return 1.0
 
     def keep_stretches(self, places: Sequence[float], rows: int) -> None:
         """Let `chunks` give only stretches of about so many rows each, at places > 0: shares of the file.
 
-        Numbers of lines are then those of the stretches, but in a table.
+        Numbers of lines are then those of the stretches, but in a table. What is read once is read whole.
         """
 
     def restrict(self, used: Sequence[int], ignore_others: bool, lists: Sequence[int]) -> None:
-        """Choose the columns to be read, by positions in `names`, before reading.
+        """Choose the columns to be read, by positions in `names`, before reading; text is split whole.
 
         Fields that are in no column make a row bad unless `ignore_others`; cells of `lists` may be lists.
 
@@ -177,17 +181,18 @@ class RowReader(Protocol):
         Raises:
             SourceError: the file cannot be read to its end.
         """
+        raise NotImplementedError
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file; rows in memory belong to the caller."""
 
 
 _LARGE_BLOCK = 1024  # lines; more of them at once, taken apart, leave the processor's cache
 _SMALL_BLOCK = 256  # lines; one odd line costs its neighbours the fast path
 
 
-class _TextReader:
-    """The part of a `RowReader` that readers of an unread stream of text share."""
+class _TextReader(RowReader):
+    """The part that readers of an unread stream of text share."""
 
     def __init__(self, stream: ByteStream, names: tuple[str, ...], header_lines: int) -> None:
         self.names = names
@@ -211,9 +216,6 @@ class _TextReader:
     @property
     def kept_share(self) -> float:
         return self._stream.kept_share
-
-    def restrict(self, used: Sequence[int], ignore_others: bool, lists: Sequence[int]) -> None:
-        """Do nothing: rows are split whole."""
 
     def keep_stretches(self, places: Sequence[float], rows: int) -> None:
         head = self._stream.peek(_HEAD_BYTES)
@@ -529,8 +531,8 @@ class _BadJsonError(ValueError):
     """JSON that Python's parser accepts and this one does not."""
 
 
-class ObjectRows:
-    """The part of a `RowReader` that makes rows of objects; the `keys` of the first ones are the columns."""
+class ObjectRows(RowReader):
+    """The part that makes rows of objects; the `keys` of the first ones are the columns."""
 
     unit = "lines"  # what its rows are counted in
 
@@ -649,8 +651,8 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_refuse_co
 TABLE_BATCH_ROWS = 1 << 12
 
 
-class TableRows:
-    """The part of a `RowReader` that makes rows of Arrow columns; `name` is the table's in messages."""
+class TableRows(RowReader):
+    """The part that makes rows of Arrow columns; `name` is the table's in messages."""
 
     def __init__(self, name: str, schema: pa.Schema) -> None:
         self.name = name
@@ -686,8 +688,6 @@ class ParquetReader(TableRows):
     Raises:
         SourceError: it is no intact Parquet file.
     """
-
-    header_lines = 0
 
     def __init__(self, path: str | Path, stream: ByteStream) -> None:
         self._stream = stream

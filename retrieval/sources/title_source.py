@@ -39,7 +39,10 @@ class RowSample(NamedTuple):
 
 
 class TitleSource:
-    """Files of titles, read once from front to back; made by `open_source`.
+    """A catalogue, read once from front to back: files in their order, or rows in memory.
+
+    "-", once, is standard input. The format "auto" is found out for each file. Of a large source no more is
+    read than the `sample`.
 
     Attributes:
         names: Names of the files in messages; the file of aliases, if any, comes last.
@@ -48,20 +51,24 @@ class TitleSource:
         num_bytes: Size of all files together; None if one is standard input.
         in_memory: Whether the rows are in memory.
         records_read: Rows consumed, bad ones included, headers not.
+
+    Raises:
+        InputError: no file, standard input or one file twice, an unknown format.
+        SourceError: a file is missing, empty, of an unsupported format, or lacks a column.
     """
 
     def __init__(
         self,
-        paths: Sequence[str | Path | MemoryRows],
-        mapping: ColumnMapping,
-        source_format: SourceFormat,
-        aliases: AliasFile | None,
-        unescape_html: bool,
+        paths: str | Path | Sequence[str | Path | MemoryRows],
+        mapping: ColumnMapping | None = None,
+        source_format: SourceFormat = "auto",
+        aliases: AliasFile | None = None,
+        unescape_html: bool = False,
         sample: RowSample | None = None,
     ) -> None:
-        self._paths = tuple(paths)
+        self._paths = paths = _listed(paths)
         self.in_memory = any(isinstance(path, MemoryRows) for path in paths)
-        self._mapping = mapping
+        self._mapping = mapping = mapping or ColumnMapping()
         self._format = source_format
         self._alias_file = aliases
         self._unescape_html = unescape_html
@@ -265,24 +272,11 @@ class TitleSource:
                 reader.close()
 
 
-def open_source(
+def _listed(
     paths: str | Path | Sequence[str | Path | MemoryRows],
-    mapping: ColumnMapping | None = None,
-    source_format: SourceFormat = "auto",
-    aliases: AliasFile | None = None,
-    unescape_html: bool = False,
-    sample: RowSample | None = None,
-) -> TitleSource:
-    """Open a catalogue: files in the order in which they are read, or rows in memory.
-
-    "-", once, is standard input. The format "auto" is found out for each file. Of a large source no more is
-    read than the `sample`.
-
-    Raises:
-        InputError: no file, standard input or one file twice, an unknown format.
-        SourceError: a file is missing, empty, of an unsupported format, or lacks a column.
-    """
-    files = [paths] if isinstance(paths, str | Path) else list(paths)
+) -> tuple[str | Path | MemoryRows, ...]:
+    """Return the files of a catalogue, none of them named twice."""
+    files = (paths,) if isinstance(paths, str | Path) else tuple(paths)
     if not files:
         raise InputError("sources", "expected at least one file")
     names = [str(path) for path in files]
@@ -292,4 +286,4 @@ def open_source(
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise InputError("sources", f"{display_name(twice)} is named more than once")
-    return TitleSource(files, mapping or ColumnMapping(), source_format, aliases, unescape_html, sample)
+    return files

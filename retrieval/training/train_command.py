@@ -241,7 +241,6 @@ def _columns() -> list[ProgressColumn]:
     "--json json_",
     "Print the plan as JSON; the metrics of a run always are.",
     is_flag=True,
-    envvar="GENRET_TRAIN_JSON",
 )
 @_option("--max-hours", "Longest run that begins without a question.", _POSITIVE, 24.0)
 @_option("--yes", "Begin whatever the plan says.", is_flag=True)

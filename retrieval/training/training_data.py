@@ -16,7 +16,7 @@ from genret.retrieval.linking.documents.document_records import mention_row
 from genret.retrieval.normalize import normalize
 from genret.retrieval.sources.columns import Columns
 from genret.retrieval.sources.records import Record, RejectReason, Rejects, numbered_id
-from genret.retrieval.sources.title_source import open_source
+from genret.retrieval.sources.title_source import TitleSource
 from genret.retrieval.types import Mention
 
 SPLITS = ("train", "dev", "test")
@@ -58,7 +58,7 @@ def read_catalogue(
     later. So are up to `max_bad_rows` bad rows, of which `report` receives a report. A SourceError says that
     the file is missing, empty, no text, or has too many bad rows.
     """
-    with open_source(file) as source:
+    with TitleSource(file) as source:
         rejects = Rejects(source.name, max_bad_rows)
         records = [record for batch in source.batches(_BATCH_RECORDS, rejects) for record in batch.records]
         columns, has_ids = source.columns, source.has_ids

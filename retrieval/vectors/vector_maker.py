@@ -276,7 +276,7 @@ def carry_over_vectors(
     new: Index,
     number_of_old: npt.NDArray[np.int64],
     folder: Path,
-    options: VectorOptions,
+    device: str,
     *,
     memory_bytes: int,
     encoder: str | Path | None = None,
@@ -295,8 +295,7 @@ def carry_over_vectors(
         number_of_old: Previous number of every new entity, or -1. Entities may have changed texts: these are
             compared. Shape: (num_new,), int64.
         folder: Folder for the file.
-        options: `device` counts; other values that differ from those of `old` make vectors anew, where
-            "auto", None and 0 stand for those of `old`.
+        device: Device of the encoder.
         memory_bytes: As for `make_vectors`, like `threads`, `work` and `progress`.
         encoder: Present place of the encoder; None: unchanged.
         threads: Number of threads of faiss.
@@ -312,12 +311,12 @@ def carry_over_vectors(
     entry = vectors_entry(old)
     source = entry.source if encoder is None else str(encoder)
     texts = EntityTexts(new, entry.columns)
-    wish = _wish(entry, options)
-    if _is_outgrown(entry, wish, texts.count):
+    kind = _asked_kind(entry)
+    if _is_outgrown(entry, kind, texts.count):
         return make_vectors(
             new,
             VectorMethod(entry.method, source),
-            wish,
+            VectorOptions(kind, entry.columns, device=device, seed=entry.seed),
             folder,
             memory_bytes=memory_bytes,
             threads=threads,
@@ -326,7 +325,7 @@ def carry_over_vectors(
         )
     with faiss_threads(threads):
         stored = open_vectors(old, mapped=False)
-        embedder = open_embedder(entry, encoder, options.device)
+        embedder = open_embedder(entry, encoder, device)
         is_same = _same_texts(EntityTexts(old, entry.columns), texts, number_of_old)
         renumbered = np.full(old.num_entities, -1, np.int64)
         kept = np.flatnonzero(is_same)
@@ -342,21 +341,17 @@ def carry_over_vectors(
         return made, (VECTORS_FILE,)
 
 
-def _wish(entry: VectorsEntry, options: VectorOptions) -> VectorOptions:
-    """Return the options that would make vectors like these."""
-    kind = options.kind
-    if kind == "auto" and entry.kind != kind_of("auto", entry.count):
-        kind = entry.factory if entry.kind == "factory" else entry.kind  # it was chosen by the user
-    columns = entry.columns if options.columns is None else options.columns
-    return replace(options, kind=kind, columns=columns, seed=options.seed or entry.seed)
+def _asked_kind(entry: VectorsEntry) -> str:
+    """Return the kind that was asked for; what "auto" gives counts as asked for by "auto"."""
+    if entry.kind == kind_of("auto", entry.count):
+        return "auto"
+    return entry.factory if entry.kind == "factory" else entry.kind
 
 
-def _is_outgrown(entry: VectorsEntry, wish: VectorOptions, count: int) -> bool:
+def _is_outgrown(entry: VectorsEntry, asked: str, count: int) -> bool:
     """Return whether vectors have to be made anew."""
-    if (wish.columns, wish.seed) != (entry.columns, entry.seed):
-        return True
-    kind = kind_of(wish.kind, count)
-    if kind != entry.kind or (kind == "factory" and wish.kind != entry.factory):
+    kind = kind_of(asked, count)
+    if kind != entry.kind:
         return True
     if kind == "factory":
         # Codes can be moved only between inverted lists.

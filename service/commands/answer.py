@@ -49,7 +49,6 @@ _GRAMMAR = (
     "--schema schema_file",
     "File with the JSON Schema of the answer.",
     click.Path(path_type=Path),
-    envvar="GENRET_ANSWER_SCHEMA",
     show_default="--schema-name",
 )
 @described_option("--schema-name", "A schema the server knows by name, instead.", show_default="--schema")
@@ -60,7 +59,7 @@ _GRAMMAR = (
 )
 @grouped("Request", *request_flags(AnswerRequest, last=_GRAMMAR))
 @index_option('Index that "titles" means in the schema.')
-@json_option("ANSWER", "query: the answer, its entities, figures")
+@json_option("query: the answer, its entities, figures")
 @connection_options(timeout_s=60.0)
 def answer_command(
     queries: tuple[str, ...],

@@ -35,7 +35,7 @@ _MANY = 200_000
 @grouped(
     "Request",
     *request_flags(CompleteRequest),
-    json_option("COMPLETE", "prefix"),
+    json_option("prefix"),
 )
 @model_options
 def complete_command(

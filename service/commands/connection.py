@@ -101,11 +101,9 @@ def index_option(help_text: str) -> Callable[[_F], _F]:
     return described_option("--index", help_text, default="", show_default="the server's first")
 
 
-def json_option(command: str, item: str) -> Callable[[_F], _F]:
-    """Add --json to a command, named as in its variable, that then prints an object per item."""
-    return described_option(
-        "--json as_json_lines", f"One JSON object per {item}.", is_flag=True, envvar=f"GENRET_{command}_JSON"
-    )
+def json_option(item: str) -> Callable[[_F], _F]:
+    """Add --json to a command that then prints an object per item."""
+    return described_option("--json as_json_lines", f"One JSON object per {item}.", is_flag=True)
 
 
 def _file_option(name: str, help_text: str, unset: str) -> Callable[[_F], _F]:

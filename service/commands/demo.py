@@ -54,7 +54,6 @@ _READY_TIMEOUT_S = 180.0
     "Keep the index here.",
     click.Path(path_type=Path),
     show_default="a temporary folder",
-    envvar="GENRET_DEMO_DIR",
 )
 @described_option("-k --k", "Candidates shown per query.", default=3)
 @click.argument("queries", nargs=-1)

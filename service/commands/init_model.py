@@ -31,7 +31,7 @@ from genret.service.commands.connection import json_option
     show_default="what ends the assistant's turn, the line or the text in the prompt",
 )
 @shown_option("--force", is_flag=True, help="Replace the genret.json that is there.")
-@json_option("INIT_MODEL", "checkpoint: what was chosen, and why")
+@json_option("checkpoint: what was chosen, and why")
 def init_model_command(
     model: Path,
     prompt: str | None,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @click.command("indexes", cls=GroupedCommand)
 @click.argument("name", required=False)
-@json_option("INDEXES", "index")
+@json_option("index")
 @connection_options(timeout_s=10.0)
 def indexes_command(name: str | None, as_json_lines: bool, connection: Connection) -> None:
     """List the indexes of a running server, the default one first, or describe the one called NAME.
@@ -49,7 +49,7 @@ def indexes_command(name: str | None, as_json_lines: bool, connection: Connectio
 @click.command("reload", cls=GroupedCommand)
 @click.argument("name", default="", required=False)
 @shown_option("--force", is_flag=True, help="Load it also when it is the version that is served.")
-@json_option("RELOAD", "index")
+@json_option("index")
 @connection_options(timeout_s=600.0, waits_for="the new version to be loaded")
 def reload_command(name: str, force: bool, as_json_lines: bool, connection: Connection) -> None:
     """Have a running server take up the live version of the index called NAME, or of its default one.
@@ -79,7 +79,7 @@ def reload_command(name: str, force: bool, as_json_lines: bool, connection: Conn
     help="Wait so many seconds for it to be ready, also when it has not been started yet.",
     show_default="answer at once",
 )
-@json_option("HEALTH", "server")
+@json_option("server")
 @connection_options(timeout_s=5.0)
 def health_command(live: bool, wait: float | None, as_json_lines: bool, connection: Connection) -> None:
     """Say whether a server is ready: exit code 0 when it is, 1 when it is not or does not answer."""

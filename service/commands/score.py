@@ -33,12 +33,13 @@ if TYPE_CHECKING:
     "--titles titles_file",
     "File of titles, one per line; - for standard input.",
     click.Path(allow_dash=True),
+    envvar="GENRET_SCORE_TITLES_FILE",
     show_default="the arguments",
 )
 @described_option("--best-first", "The likeliest title first, in place of the order given.", is_flag=True)
 @index_option("Index whose model scores.")
 @prompt_option()
-@json_option("SCORE", "title")
+@json_option("title")
 @connection_options(timeout_s=60.0)
 def score_command(
     query: str,

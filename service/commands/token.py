@@ -32,7 +32,7 @@ def token_command() -> None:
     default=Priority.INTERACTIVE.value,
     help="The best priority of its calls: bulk gives way to others, whatever a call asks for.",
 )
-@json_option("TOKEN_NEW", "token, with its line")
+@json_option("token, with its line")
 def new_command(scope: str, priority: str, as_json_lines: bool) -> None:
     """Print a fresh token, and below it the line that makes it live in a server's token file.
 
@@ -45,7 +45,7 @@ def new_command(scope: str, priority: str, as_json_lines: bool) -> None:
 
 @token_command.command("check")
 @click.argument("file", type=click.Path(path_type=Path))
-@json_option("TOKEN_CHECK", "token")
+@json_option("token")
 def check_command(file: Path, as_json_lines: bool) -> None:
     """Say which tokens of FILE are live; fail if a server would refuse it.
 

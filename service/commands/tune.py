@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 _COUNT = click.IntRange(min=1)
 _NATURAL = click.IntRange(min=0)
-_ENV = "GENRET_TUNE_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +120,9 @@ class _Opened:
     click.Path(path_type=Path, dir_okay=False),
     show_default="a new version of INDEX",
 )
-@keep_versions_option(_ENV)
+@keep_versions_option
 @_option("--dry-run", "Fit and measure, and publish nothing.", is_flag=True)
-@talk_options(_ENV, has_threads=False)
+@talk_options
 def tune_command(
     index: Path,
     no_model: bool,

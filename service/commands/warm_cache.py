@@ -27,7 +27,7 @@ _VOCABULARIES = (1 << 8, 1 << 16, 1 << 17)  # tokens of 8, 16 and 32 bits
 
 
 @click.command("warm-cache")
-@json_option("WARM_CACHE", "folder: its loops and bytes")
+@json_option("folder: its loops and bytes")
 def warm_cache_command(as_json_lines: bool) -> None:
     """Compile ahead what the first start of a server would: Python's modules, and the loops (extra numba).
 

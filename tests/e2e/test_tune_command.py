@@ -306,7 +306,7 @@ def test_a_model_that_knows_nothing_counts_next_to_nothing_and_does_no_harm(plac
     done(weigh(place))
     with Index.open(place / "index") as index:
         made = make_queries(index, open_evidence(index), ("description",), 300, seed=7)
-        right = [index.entity(query.entity).title for query in made]
+        right = [index.entity(query.entities[0]).title for query in made]
     requests = [RetrieveRequest(query.text, k=1) for query in made]
 
     def hits(answers: Sequence[object]) -> float:

@@ -307,7 +307,7 @@ def test_where_the_model_lies_now(fake: FakeVectors, tmp_path: Path, monkeypatch
         update(summary.index, remove_ids=("2",))
     update(summary.index, remove_ids=("2",), vectors=VectorChange(encoder="moved", device="auto"))
     assert fake.calls[-1]["encoder"] == str(tmp_path / "moved")
-    assert fake.calls[-1]["options"] == VectorOptions(device="auto")
+    assert fake.calls[-1]["device"] == "auto"
 
 
 @pytest.mark.parametrize(

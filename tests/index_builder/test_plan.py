@@ -19,11 +19,10 @@ from genret.index_builder.build import build_index
 from genret.index_builder.build_options import BuildOptions, EvidenceOptions
 from genret.index_builder.build_plan import plan_build
 from genret.index_builder.cli import build_command
-from genret.index_builder.faults import ENVIRONMENT_VARIABLE
 from genret.retrieval.errors import IndexDirectoryError, SourceError
 from genret.retrieval.index.layout import EVIDENCE_FILES, RANKING_FILE, ROWS_DIR
 from tests.commands import json_of, refusal, succeed
-from tests.index_fixtures import character_tokenizer, save_tokenizer, write_titles
+from tests.index_fixtures import character_tokenizer, fault, save_tokenizer, write_titles
 from tests.ranking_fixtures import write_rankings
 
 ABC = character_tokenizer("abcdefgh A")
@@ -187,10 +186,9 @@ def test_a_full_directory_for_temporary_files_is_one_clear_error(
 ) -> None:
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
-    monkeypatch.setenv(ENVIRONMENT_VARIABLE, "shard-writing:enospc")
-    monkeypatch.setattr("genret.index_builder.faults._passages", {})
     source = write_titles(tmp_path / "t.tsv", ["a"])
-    with pytest.raises(IndexDirectoryError, match=r"temporary files: No space left.*TMPDIR"):
+    refused = pytest.raises(IndexDirectoryError, match=r"temporary files: No space left.*TMPDIR")
+    with fault("shard-writing:enospc"), refused:
         plan_build(source, ABC, BuildOptions(out=tmp_path / "it.index"))
     assert not list((tmp_path / "tmp").iterdir())
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from genret.index_builder import faults
 from genret.index_builder.build import BuildSummary, build_index
 from genret.index_builder.build_options import MIB, BuildOptions
 from genret.retrieval.errors import IndexDirectoryError, SourceError
 from genret.retrieval.index.reader import Index
 from genret.retrieval.index.verification import verify
 from genret.retrieval.index.versions import list_versions, live_version
-from genret.retrieval.progress import StepProgress
 from genret.retrieval.sources.columns import ColumnMapping, ColumnType
 from genret.retrieval.text import Rendering, TextTokenizer
-from tests.index_fixtures import build, character_tokenizer, flip, version_files, write_titles
+from tests.index_fixtures import Notes, build, character_tokenizer, fault, flip, version_files, write_titles
 
 TOKENIZER = character_tokenizer("abcdefgh ")
 
@@ -102,27 +99,6 @@ def test_an_unwritable_place_is_one_clear_error(tmp_path: Path) -> None:
 ABC = character_tokenizer("abcdefgh ABC#0123456789")
 WORDS = st.text("abcA", min_size=1, max_size=4)
 CELLS = st.sampled_from(["", "1", "2.5", "x", "true"])
-
-
-class Notes(StepProgress):
-    def __init__(self) -> None:
-        super().__init__()
-        self.notes: list[str] = []
-        self.advances: list[str] = []
-
-    def advance(self, done: int, note: str, *, tells_left: bool = False) -> None:
-        self.advances.append(note)
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-
-@contextmanager
-def fault(setting: str) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(faults.ENVIRONMENT_VARIABLE, setting)
-        patch.setattr(faults, "_passages", {})
-        yield
 
 
 def cut_short(source: Path, options: BuildOptions, shards: int, tokenizer: TextTokenizer = ABC) -> None:

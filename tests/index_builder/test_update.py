@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from genret.index_builder import changes, faults
+from genret.index_builder import changes
 from genret.index_builder.build import build_index
 from genret.index_builder.build_options import BuildOptions, EvidenceChange, VectorChange
 from genret.index_builder.publish import staging
@@ -35,7 +35,7 @@ from genret.retrieval.index.small_files import digest_bytes
 from genret.retrieval.index.verification import verify
 from genret.retrieval.index.versions import live_version
 from genret.retrieval.sources.columns import ColumnMapping, ColumnType
-from tests.index_fixtures import character_tokenizer, flip, live_content, write_titles
+from tests.index_fixtures import character_tokenizer, fault, flip, live_content, write_titles
 
 TOKENIZER = character_tokenizer("abcd ", lower=True)
 TYPES = ColumnMapping(types={"kind": ColumnType.STRING, "year": ColumnType.INT, "weight": ColumnType.FLOAT})
@@ -216,15 +216,10 @@ def test_ids_to_remove_are_looked_up_in_pieces(
     assert "line 5" in summary.report
 
 
-def test_a_dry_run_counts_and_writes_nothing(
-    tmp_path: Path, index: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dry_run_counts_and_writes_nothing(tmp_path: Path, index: Path) -> None:
     before = live_version(index)
-    with monkeypatch.context() as patch:  # an interrupted build, whose work is to be taken up
-        patch.setenv(faults.ENVIRONMENT_VARIABLE, "identities-resolved:interrupt")
-        patch.setattr(faults, "_passages", {})
-        with pytest.raises(KeyboardInterrupt):
-            _build(tmp_path, {"Q1": CATALOGUE["Q1"]}, "it.index")
+    with fault("identities-resolved:interrupt"), pytest.raises(KeyboardInterrupt):
+        _build(tmp_path, {"Q1": CATALOGUE["Q1"]}, "it.index")  # whose work is to be taken up
     there = {path: path.stat().st_mtime_ns for path in index.rglob("*")}
     summary = _update(tmp_path, index, {"Q9": CATALOGUE["Q1"]}, ("Q1", "Q2"), dry_run=True)
     assert {path: path.stat().st_mtime_ns for path in index.rglob("*")} == there

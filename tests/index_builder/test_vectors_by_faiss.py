@@ -113,8 +113,8 @@ def test_an_update_keeps_real_vectors_in_step(tmp_path: Path, kind: str) -> None
     if kind == "flat":
         assert proposed(index, wanted) == wanted
         assert "bridge tower" not in proposed(index, ["bridge tower"])
-    change = UpdateRequest(vectors=VectorChange(WISH))
-    assert update_index(change, TOKENIZER, options).manifest.vectors == replace(
+    made = update_index(UpdateRequest(vectors=VectorChange(WISH)), TOKENIZER, options).manifest.vectors
+    assert made == replace(
         updated.manifest.vectors,
         kind="flat",
         factory="IDMap,Flat",
@@ -122,14 +122,9 @@ def test_an_update_keeps_real_vectors_in_step(tmp_path: Path, kind: str) -> None
         sample=0,
         recall=1.0,
         recall_queries=0,
-        fingerprint=_fingerprint(index),
+        fingerprint=made.fingerprint,
     )
     assert proposed(index, wanted) == wanted
-
-
-def _fingerprint(index: Path) -> str:
-    with Index.open(index) as opened:
-        return opened.vectors.fingerprint
 
 
 @pytest.mark.slow

@@ -83,6 +83,7 @@ def test_folding_twice_is_folding_once(text: str) -> None:
 @given(st.lists(TEXTS, max_size=6))
 @example([])
 @example(["", ""])
+@example(["a", "é" * MAX_TEXT, "b c"])
 def test_terms_are_those_of_plain_python(texts: list[str]) -> None:
     folded = fold_all(texts)
     characters = Characters(folded)
@@ -140,13 +141,6 @@ def test_of_a_long_text_its_beginning_counts() -> None:
     words = Characters([folded, "w00001"]).words()
     assert len(words.term[words.text == 0]) == len(folded.split())
     assert words.term[words.text == 1] in words.term[words.text == 0]
-
-
-def test_one_word_of_the_greatest_length_beside_short_ones() -> None:
-    texts = ["a", "é" * MAX_TEXT, "b c"]
-    folded = fold_all(texts)
-    assert _by_text(Characters(folded).words(), 3) == [plain_words(text) for text in folded]
-    assert _by_text(Characters(folded).letters(), 3) == [plain_letters(text) for text in folded]
 
 
 def test_hundred_thousand_words_have_hardly_two_alike() -> None:

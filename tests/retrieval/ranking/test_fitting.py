@@ -27,14 +27,13 @@ from genret.retrieval.ranking import tuned_ranking as tune_module
 from genret.retrieval.ranking.fitting import (
     MADE_QUERIES,
     MIN_QUERIES,
-    Labelled,
     RankedExample,
+    calibration_error,
     fit,
     minimize,
     outcome_of,
-    quality_of,
 )
-from genret.retrieval.ranking.made_queries import NAME_RECIPES, SOURCES, MadeQuery, make_queries
+from genret.retrieval.ranking.made_queries import NAME_RECIPES, SOURCES, Labelled, make_queries
 from genret.retrieval.ranking.rankings import DEFAULT_RANKING, MODEL_LOGPROB, FloatArray, Provenance
 from genret.retrieval.ranking.tuned_ranking import ALL, METRICS, QuerySet, Tuned, read_query_sets, tune
 from genret.retrieval.sources.source_files import digest_file
@@ -105,7 +104,9 @@ def test_probabilities_are_calibrated_on_further_queries(share: float) -> None:
     """Probabilities of the first candidates; over 3,000 queries 0.04 is four standard errors."""
     ranking = fit(drawn_examples(3000, nothing_share=share), _PROVENANCE)
     further = drawn_examples(3000, seed=1, nothing_share=share)
-    assert quality_of(ranking, further).calibration_error < 0.04
+    outcomes = [outcome_of(ranking, example) for example in further]
+    sure, is_right = (np.array(told) for told in zip(*((o.sure, o.place < 1) for o in outcomes), strict=True))
+    assert calibration_error(sure, is_right) < 0.04
     nothing = np.array([ranking.rank(one.features).nothing for one in further])
     was_nothing = np.array([not one.right.any() for one in further])
     assert abs(nothing.mean() - was_nothing.mean()) < 0.04
@@ -193,7 +194,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield index, evidence_of(index, folder / "fields", COLUMNS, past)
 
 
-def _sources(made: list[MadeQuery]) -> Counter[str]:
+def _sources(made: list[Labelled]) -> Counter[str]:
     return Counter(
         "queries" if "past query" in one.recipe else "texts" if "texts" in one.recipe else "names"
         for one in made
@@ -215,7 +216,7 @@ def test_queries_are_never_empty_nor_too_many(world: Made, count: int, columns: 
     assert 0 < len(made) <= count
     for one in made:
         assert one.text.strip()
-        assert 0 <= one.entity < index.num_entities
+        assert 0 <= one.entities[0] < index.num_entities
         assert one.recipe
 
 
@@ -223,7 +224,7 @@ def test_queries_are_never_empty_nor_too_many(world: Made, count: int, columns: 
 def test_sources_and_recipes_have_their_shares(world: Made) -> None:
     """A chi-squared test of the recipes at alpha = 1e-4, seeded."""
     index, evidence = world
-    made: list[MadeQuery] = []
+    made: list[Labelled] = []
     for seed in range(10):
         made += make_queries(index, evidence, COLUMNS, 400, seed)
     counts = _sources(made)
@@ -248,7 +249,7 @@ def test_what_is_meant_more_often_is_drawn_more_often(world: Made) -> None:
     made = make_queries(index, Evidence(index, {"names": evidence.fields["names"]}), (), 500)
     assert _sources(made) == {"names": 500}
     heavy = {number for number in range(300) if index.entity(number).entity_id in ("E0", "E1", "E2")}
-    drawn = sum(one.entity in heavy for one in made)
+    drawn = sum(one.entities[0] in heavy for one in made)
     if index.weights is None:
         assert drawn < 30
         assert all(one.name for one in made)
@@ -261,7 +262,7 @@ def test_past_queries_are_drawn_by_how_often_they_were_asked(world: Made) -> Non
     index, evidence = world
     made = make_queries(index, evidence, (), 400)
     past = [one for one in made if "past query" in one.recipe]
-    assert all(one.text.split()[1] == str(one.entity) for one in past)
+    assert all(one.text.split()[1] == str(one.entities[0]) for one in past)
     often = sum(one.text.startswith("asked") for one in past)
     # 140 draws of 0.9: 126 with a standard deviation of 3.5.
     assert 105 <= often <= 140

@@ -24,7 +24,7 @@ from genret.retrieval.methods.decoded_methods import Decoded
 from genret.retrieval.methods.scored_methods import EntityScorer, FeatureTable, Proposed, entities_to_score
 from genret.retrieval.progress import StepProgress
 from genret.retrieval.ranking import prior as prior_module
-from genret.retrieval.ranking.fitting import Labelled
+from genret.retrieval.ranking.made_queries import Labelled
 from genret.retrieval.ranking.prior import (
     NULL_QUERIES,
     begun_prior,
@@ -50,6 +50,7 @@ from tests.checkpoints import (
 from tests.entity_oracle import EntityOracle
 from tests.evidence_fixtures import made_up_texts
 from tests.fakes import TableModel, recorded, tokens_after
+from tests.index_fixtures import Notes
 from tests.ranking_fixtures import write_rankings
 
 CONFIG = checkpoint_config()
@@ -97,15 +98,6 @@ def test_it_is_the_mean_of_plain_forwards(
     ]
     assert prior.logprobs.tolist() == pytest.approx(expected, abs=1e-9)
     assert len(set(expected)) > 8
-
-
-class Notes(StepProgress):
-    def __init__(self) -> None:
-        super().__init__()
-        self.notes: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
 
 
 class Interrupted(StepProgress):

@@ -17,13 +17,12 @@ from genret.retrieval.evidence.field import QUERIES, TEXTS
 from genret.retrieval.index.reader import Index
 from genret.retrieval.ranking.fitting import (
     MIN_ENTITIES,
-    Labelled,
     RankedExample,
     calibration_error,
     example_of,
-    quality_of,
+    outcome_of,
 )
-from genret.retrieval.ranking.made_queries import NAME_RECIPES, NUM_QUERIES, SOURCES, num_queries
+from genret.retrieval.ranking.made_queries import NAME_RECIPES, NUM_QUERIES, SOURCES, Labelled, num_queries
 from genret.retrieval.ranking.ranker import PROPOSALS
 from genret.retrieval.ranking.rankings import (
     DEFAULT_RANKING,
@@ -214,16 +213,12 @@ def test_hits_and_losses_by_hand() -> None:
         _example([1, 2], []),
         _example([], []),
     ]
-    quality = quality_of(_by_words(), examples)
-    assert quality.firsts.tolist() == [True, False, False, True, False, False, False]
-    assert quality.hits == pytest.approx((2 / 7, 4 / 7))
+    outcomes = [outcome_of(_by_words(), example) for example in examples]
+    assert [outcome.place for outcome in outcomes] == [0, 1, 1, 0, 10, np.inf, np.inf]
     parts = [np.exp([3, 1, 0]), np.exp([1, 3, 0]), np.exp(np.arange(20))]
-    losses = [-np.log(p[at] / p.sum()) for p, at in zip(parts, (0, 0, 9), strict=True)]
-    losses += [np.log(2), 0.0, 20.0, 20.0]
-    assert quality.loss == pytest.approx(np.mean(losses), rel=1e-5)
-    quality = quality_of(_by_words(), [])
-    assert quality.hits == (0, 0)
-    assert quality.loss == quality.calibration_error == 0
+    first, second, last = (-np.log(p[at] / p.sum()) for p, at in zip(parts, (0, 0, 9), strict=True))
+    losses = [first, second, np.log(2), 0.0, last, 20.0, 20.0]
+    assert [outcome.loss for outcome in outcomes] == pytest.approx(losses, rel=1e-5)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from genret.retrieval.errors import SourceError
 from genret.retrieval.sources import alias_file
 from genret.retrieval.sources.alias_file import AliasFile, key_hash
 from genret.retrieval.sources.records import Rejects
-from genret.retrieval.sources.title_source import open_source
+from genret.retrieval.sources.title_source import TitleSource
 from tests.catalogue_files import lenient, read_all
 
 names = st.sampled_from(["a", "b", "c", "d", "é", "x y"])
@@ -47,7 +47,7 @@ def test_join_equals_a_dictionary(
     aliases = AliasFile(pairs_file)
     assert aliases.by_id == by_id
     assert len(aliases._hashes) == len(pairs)
-    with open_source(source_file, aliases=aliases) as source:
+    with TitleSource(source_file, aliases=aliases) as source:
         records, rejects = read_all(source, size)
         keys = ids if by_id else titles
         source.reject_unknown_aliases(known(keys), rejects)
@@ -65,7 +65,7 @@ def test_keys_of_one_hash_are_told_apart(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(alias_file, "key_hash", lambda key: 7)
     (tmp_path / "c.txt").write_text("a\nb\n")
     (tmp_path / "aliases.tsv").write_text("title\talias\na\tA\nb\tB\n")
-    with open_source(tmp_path / "c.txt", aliases=AliasFile(tmp_path / "aliases.tsv")) as source:
+    with TitleSource(tmp_path / "c.txt", aliases=AliasFile(tmp_path / "aliases.tsv")) as source:
         assert [record.aliases for record in read_all(source)[0]] == [("A",), ("B",)]
 
 
@@ -77,7 +77,7 @@ def test_other_formats_hold_aliases_too(tmp_path: Path) -> None:
         pa.table({"entity_id": pa.array([1, 2, 2], pa.int64()), "alias": ["A", "B", "é"]}), str(parquet)
     )
     for file in (jsonl, parquet):
-        with open_source(tmp_path / "c.tsv", aliases=AliasFile(file)) as source:
+        with TitleSource(tmp_path / "c.tsv", aliases=AliasFile(file)) as source:
             assert [record.aliases for record in read_all(source)[0]] == [("A",), ("B", "é")]
 
 
@@ -85,7 +85,7 @@ def test_bad_rows_and_unknown_entities_are_reported_with_file_and_line(tmp_path:
     (tmp_path / "c.txt").write_text("a\n")
     file = tmp_path / "aliases.tsv"
     file.write_bytes(b"title\talias\na\tA\nb\tB\n\tC\na\t\na\tx\ty\na\t\xff\n")
-    with open_source(tmp_path / "c.txt", aliases=AliasFile(file)) as source:
+    with TitleSource(tmp_path / "c.txt", aliases=AliasFile(file)) as source:
         records, rejects = read_all(source)
         source.reject_unknown_aliases(known(["a"]), rejects)
     assert records[0].aliases == ("A",)
@@ -130,7 +130,7 @@ def test_unusable_files(tmp_path: Path, data: str, message: str) -> None:
     (tmp_path / "c.txt").write_text("a\n")
     (tmp_path / "aliases.tsv").write_text(data)
     with pytest.raises(SourceError, match=message):
-        open_source(tmp_path / "c.txt", aliases=AliasFile(tmp_path / "aliases.tsv"))
+        TitleSource(tmp_path / "c.txt", aliases=AliasFile(tmp_path / "aliases.tsv"))
 
 
 def test_standard_input_is_no_file_of_aliases() -> None:
@@ -144,7 +144,7 @@ def test_html_entities_are_resolved_in_both_files_or_in_neither(tmp_path: Path) 
     file.write_text("title\talias\nAT&amp;T\tMa Bell &#38; Co\n")
     for unescape, alias in ((True, "Ma Bell & Co"), (False, "Ma Bell &#38; Co")):
         aliases = AliasFile(file, unescape_html=unescape)
-        with open_source(tmp_path / "c.txt", aliases=aliases, unescape_html=unescape) as source:
+        with TitleSource(tmp_path / "c.txt", aliases=aliases, unescape_html=unescape) as source:
             records, rejects = read_all(source)
             source.reject_unknown_aliases(known([records[0].title]), rejects)
         assert records[0].aliases == (alias,)

@@ -28,7 +28,7 @@ from genret.retrieval.sources.columns import (
     resolve,
 )
 from genret.retrieval.sources.records import Record, Rejects
-from genret.retrieval.sources.title_source import open_source
+from genret.retrieval.sources.title_source import TitleSource
 from tests.catalogue_files import lenient, read_all
 
 
@@ -62,7 +62,7 @@ def write(folder: Path, text: str, name: str = "c.tsv") -> Path:
 def test_columns_are_found_by_their_names(
     tmp_path: Path, text: str, mapping: ColumnMapping, names: tuple[str, ...], record: tuple[Any, ...]
 ) -> None:
-    with open_source(write(tmp_path, text), mapping) as source:
+    with TitleSource(write(tmp_path, text), mapping) as source:
         assert source.columns.names == names
         assert read_all(source)[0] == [Record(0, 2, *record)]
 
@@ -85,27 +85,27 @@ def test_unknown_columns_are_an_error_that_lists_those_there_are(
     tmp_path: Path, mapping: ColumnMapping, message: str
 ) -> None:
     with pytest.raises(SourceError, match=message):
-        open_source(write(tmp_path, "title\tKIND\tyear\na\tb\tc\n"), mapping)
+        TitleSource(write(tmp_path, "title\tKIND\tyear\na\tb\tc\n"), mapping)
 
 
 def test_a_column_named_like_one_of_the_index_must_be_left_out(tmp_path: Path) -> None:
     file = write(tmp_path, "label\tTitle\na\tb\n")
     with pytest.raises(SourceError, match="'Title' cannot be metadata: an index uses that name"):
-        open_source(file, ColumnMapping(title="label"))
-    with open_source(file, ColumnMapping(title="label", metadata=())) as source:
+        TitleSource(file, ColumnMapping(title="label"))
+    with TitleSource(file, ColumnMapping(title="label", metadata=())) as source:
         assert read_all(source)[0][0].title == "a"
 
 
 def test_all_files_have_ids_or_none(tmp_path: Path) -> None:
     files = [write(tmp_path, "entity_id\ttitle\n1\ta\n"), write(tmp_path, "b\n", "b.txt")]
     with pytest.raises(SourceError, match=r"b\.txt: there is no column of ids, but .*c\.tsv has one"):
-        open_source(files)
+        TitleSource(files)
 
 
 def test_a_named_column_may_be_missing_from_some_files(tmp_path: Path) -> None:
     files = [write(tmp_path, "title\tyear\na\t1\n"), write(tmp_path, "b\n", "b.txt")]
     mapping = ColumnMapping(metadata=("year",), types={"year": ColumnType.FLOAT})
-    with open_source(files, mapping) as source:
+    with TitleSource(files, mapping) as source:
         assert source.columns.declared == (ColumnType.FLOAT,)
         assert [record.metadata for record in read_all(source)[0]] == [("1.0",), (None,)]
 
@@ -113,7 +113,7 @@ def test_a_named_column_may_be_missing_from_some_files(tmp_path: Path) -> None:
 def test_a_cell_that_does_not_fit_a_declared_type_is_a_bad_row(tmp_path: Path) -> None:
     file = write(tmp_path, "title\tYear\tok\na\t007\tTRUE\nb\t19x\t\nc\t\t0\n")
     types = {"year": ColumnType.INT, "ok": ColumnType.BOOL}
-    with open_source(file, ColumnMapping(types=types)) as source:
+    with TitleSource(file, ColumnMapping(types=types)) as source:
         assert source.columns.declared == (ColumnType.INT, ColumnType.BOOL)
         records, rejects = read_all(source)
     assert [record.metadata for record in records] == [("7", "true"), (None, "false")]
@@ -142,26 +142,21 @@ def test_a_mapping_that_contradicts_itself(arguments: dict[str, object], message
         ColumnMapping(**arguments)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("files", "message"), [([], "at least one file"), (["-", "-"], "standard input is named more than once")]
-)
-def test_lists_of_files_that_cannot_be_read(files: list[str], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        open_source(files)
-
-
-def test_an_unknown_format(tmp_path: Path) -> None:
-    with pytest.raises(
-        InputError, match="format: expected one of auto, csv, tsv, jsonl, parquet, lines, got 'xml'"
-    ):
-        open_source(write(tmp_path, "a\n"), source_format="xml")  # type: ignore[arg-type]
+def test_files_and_formats_that_there_cannot_be(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="at least one file"):
+        TitleSource([])
+    with pytest.raises(InputError, match="standard input is named more than once"):
+        TitleSource(["-", "-"])
+    known = "auto, csv, tsv, jsonl, parquet, lines"
+    with pytest.raises(InputError, match=f"format: expected one of {known}, got 'xml'"):
+        TitleSource(write(tmp_path, "a\n"), source_format="xml")  # type: ignore[arg-type]
 
 
 def test_comma_separated_files_may_be_taken_for_lines(tmp_path: Path) -> None:
     file = write(tmp_path, "id,title\n1,a\n", "c.csv")
-    with open_source(file) as source:
+    with TitleSource(file) as source:
         assert [record.title for record in read_all(source)[0]] == ["a"]
-    with open_source(file, source_format="lines") as source:
+    with TitleSource(file, source_format="lines") as source:
         assert [record.title for record in read_all(source)[0]] == ["id,title", "1,a"]
 
 
@@ -181,7 +176,7 @@ def test_aliases_are_split_the_same_way_whether_a_block_needs_changes_or_not(
     rows = "a\t\n" + "".join(f"{title}\t{cell}\n" for title, cell in kept)
     odd = "\u200b\t\n"  # sends its neighbours the slow way
     for data, last in ((rows, len(kept) + 1), (rows + odd, len(kept) + 1)):
-        with open_source(
+        with TitleSource(
             write(tmp_path, f"title\taliases\n{data}"), ColumnMapping(alias_separator=separator)
         ) as source:
             records, rejects = read_all(source)
@@ -308,7 +303,7 @@ NUMBER = "population: expected a finite number, at least 0, got "
 def read(file: Path, mapping: ColumnMapping = WEIGHTS) -> tuple[list[str | None], list[tuple[int, str]]]:
     """Return the cells of the weights, and line and detail of every bad row."""
     rejects = Rejects("x", 100)
-    with open_source(file, mapping) as source:
+    with TitleSource(file, mapping) as source:
         place = source.columns.weight
         cells = [record.metadata[place] for batch in source.batches(100, rejects) for record in batch.records]
     return cells, [(row.line, row.detail) for row in rejects.rows]
@@ -353,7 +348,7 @@ def test_cells_of_parquet(tmp_path: Path) -> None:
     assert cells == ["0.5", None, "2.0"]
     assert bad == [(3, NUMBER + "'nan'"), (4, NUMBER + "'inf'"), (5, NUMBER + "'-1.0'")]
     rejects = Rejects("x", 0)
-    with open_source(file) as source:  # in other columns NaN is an empty cell
+    with TitleSource(file) as source:  # in other columns NaN is an empty cell
         (batch,) = source.batches(10, rejects)
     assert [record.metadata[1] for record in batch.records] == ["0.5", None, None, "inf", "-1.0", "2.0"]
 
@@ -385,7 +380,7 @@ def test_a_declared_type_that_is_no_number_is_refused(tmp_path: Path, kind: Colu
     mapping = ColumnMapping(weight="Population", types={"POPULATION": kind})
     message = f"population: weights are int or float, the declared type is {kind}"
     with pytest.raises(InputError, match=message):
-        open_source(tsv(tmp_path, ["1"]), mapping)
+        TitleSource(tsv(tmp_path, ["1"]), mapping)
 
 
 @pytest.mark.parametrize(
@@ -407,7 +402,7 @@ def test_the_column_is_metadata_in_any_case(
         file = tmp_path / f"titles.{suffix}"
         file.write_text(text)
         mapping = ColumnMapping(metadata=metadata, weight="population")
-        with open_source(file, mapping) as source:
+        with TitleSource(file, mapping) as source:
             assert source.columns.names == names
             assert names[source.columns.weight or 0] == "population"
         assert read(file, mapping) == (["3"], [])
@@ -420,7 +415,7 @@ def test_case_matters_only_where_several_differ_by_it(tmp_path: Path) -> None:
     file.write_text("title\tpopulation\tPopulation\na\t1\t2\n")
     assert read(file, ColumnMapping(weight="Population")) == (["2"], [])
     with pytest.raises(SourceError, match="several columns are called 'POPULATION'"):
-        open_source(file, ColumnMapping(weight="POPULATION"))
+        TitleSource(file, ColumnMapping(weight="POPULATION"))
 
 
 def test_a_column_that_no_file_has_is_an_error_unless_it_may_miss(tmp_path: Path) -> None:
@@ -428,9 +423,9 @@ def test_a_column_that_no_file_has_is_an_error_unless_it_may_miss(tmp_path: Path
     message = r"titles.tsv: no column is called 'size'; the columns are 'title', 'population'"
     for metadata in (None, (), ("population",)):
         with pytest.raises(SourceError, match=message):
-            open_source(file, ColumnMapping(metadata=metadata, weight="size"))
+            TitleSource(file, ColumnMapping(metadata=metadata, weight="size"))
         may_miss = ColumnMapping(metadata=metadata, weight="size", weight_may_miss=True)
-        with open_source(file, may_miss) as source:
+        with TitleSource(file, may_miss) as source:
             assert source.columns.weight is None
             assert "size" not in source.columns.names
 

@@ -19,7 +19,7 @@ from genret.retrieval.normalize import normalize
 from genret.retrieval.sources import row_readers, source_files
 from genret.retrieval.sources.columns import ColumnMapping
 from genret.retrieval.sources.records import Record, Rejects
-from genret.retrieval.sources.title_source import TitleSource, open_source
+from genret.retrieval.sources.title_source import TitleSource
 from tests.catalogue_files import lenient, read_all, read_batches, read_file
 
 cell = st.text(alphabet="aé\u0301東 \t,;|\"'\n\r", max_size=8)
@@ -46,7 +46,7 @@ def table(lines: list[tuple[str, ...]], **dialect: object) -> str:
 
 
 def found(file: Path, size: int = 5, **options: object) -> tuple[list[Record], list[tuple[int, str]]]:
-    with open_source(file, **options) as source:  # type: ignore[arg-type]
+    with TitleSource(file, **options) as source:  # type: ignore[arg-type]
         records, rejects = read_all(source, size)
     return records, [(row.line, str(row.reason)) for row in rejects.rows]
 
@@ -84,10 +84,10 @@ def test_what_csv_writes_comes_back_with_the_line_where_it_begins(
 
 def check_positions(file: Path) -> None:
     """Reading goes on behind every batch, as if it had not stopped."""
-    with open_source(file) as source:
+    with TitleSource(file) as source:
         batches, rejects = read_batches(source, 3)
     for number, batch in enumerate(batches):
-        with open_source(file) as source:
+        with TitleSource(file) as source:
             source.skip_to(batch.position)
             following, later = read_batches(source, 3)
         assert following == batches[number + 1 :]
@@ -287,7 +287,7 @@ def test_a_file_of_another_encoding_says_how_to_convert_it(tmp_path: Path) -> No
     file = tmp_path / "c.csv"
     file.write_bytes("title,kind\nMünchen,city\n".encode("cp1252"))
     rejects = Rejects("c.csv", 0)
-    with open_source(file) as source:
+    with TitleSource(file) as source:
         list(source.batches(1000, rejects))
     with pytest.raises(
         SourceError, match=r"\nsave it as UTF-8 .* iconv -f WINDOWS-1252 -t UTF-8 FILE > NEW$"
@@ -305,6 +305,6 @@ def read_in_part(source: TitleSource, count: int) -> int:
 
 def test_a_file_is_read_block_by_block(tmp_path: Path) -> None:
     file = written(tmp_path, "title,kind\n" + "".join(f'"title {i}",k\n' for i in range(100_000)))
-    with open_source(file) as source:
+    with TitleSource(file) as source:
         assert read_in_part(source, 3) == 3000
         assert source.bytes_read < 1 << 20 < file.stat().st_size

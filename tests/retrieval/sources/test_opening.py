@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from genret.retrieval.errors import InputError, SourceError
 from genret.retrieval.sources import source_files
 from genret.retrieval.sources.source_files import ByteStream, digest_files
-from genret.retrieval.sources.title_source import open_source
+from genret.retrieval.sources.title_source import TitleSource
 from tests.catalogue_files import (
     COMPRESSIONS,
     Entity,
@@ -87,7 +87,7 @@ def test_a_cut_off_file_is_an_error_that_names_it(tmp_path: Path, name: str, cut
     # The rest of a compressed file has to be long enough to be recognised as one.
     least = 0 if name.endswith("parquet") else 4
     file.write_bytes(data[: max(least, int(len(data) * cut))])
-    with pytest.raises(SourceError) as caught, open_source(file) as source:
+    with pytest.raises(SourceError) as caught, TitleSource(file) as source:
         read_all(source, 1000, 0)
     assert str(file) in str(caught.value)
     assert "Traceback" not in str(caught.value)
@@ -105,7 +105,7 @@ def test_a_flipped_bit_is_an_error_or_bad_rows_never_a_crash(
     file.write_bytes(bytes(data))
     message = str(file)
     try:
-        with open_source(file) as source:
+        with TitleSource(file) as source:
             read_all(source, 1000, 5000)
     except SourceError as error:
         message = str(error)
@@ -117,7 +117,7 @@ def test_the_error_says_where_the_stream_is_damaged(tmp_path: Path) -> None:
     data = gzip.compress(b"title\n" + b"".join(os.urandom(6).hex().encode() + b"\n" for _ in range(50_000)))
     file.write_bytes(data[:-20_000])
     where = rf"cut off near byte {len(data) - 20_000} of the file, after \d+ bytes"
-    with open_source(file) as source, pytest.raises(SourceError, match=where):
+    with TitleSource(file) as source, pytest.raises(SourceError, match=where):
         read_all(source)
 
 
@@ -140,7 +140,7 @@ def test_other_formats_are_refused_by_name(tmp_path: Path, data: bytes, message:
     file = tmp_path / "c"
     file.write_bytes(data)
     with pytest.raises(SourceError, match=message) as caught:
-        open_source(file)
+        TitleSource(file)
     assert str(file) in str(caught.value)
 
 
@@ -150,7 +150,7 @@ def test_a_pipe_is_read_once(tmp_path: Path) -> None:
     data = gzip.compress(b"title\n" + b"some title\n" * 100_000)
     thread = threading.Thread(target=pipe.write_bytes, args=(data,))
     thread.start()
-    with open_source(pipe) as source:
+    with TitleSource(pipe) as source:
         assert source.num_bytes is None
         assert len(read_all(source, 10_000)[0]) == 100_000
         entry = source.entries()[0]
@@ -163,7 +163,7 @@ def test_a_pipe_is_read_once(tmp_path: Path) -> None:
 def test_a_file_that_changes_meanwhile_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "c.txt"
     file.write_bytes(b"A\n")
-    with open_source(file) as source:
+    with TitleSource(file) as source:
         read_all(source)
         assert source.entries()[0].bytes == 2
         file.write_bytes(b"A\nB\n")
@@ -180,9 +180,9 @@ def test_digests_of_regular_files_only(tmp_path: Path) -> None:
 
 def test_names_that_cannot_be_are_errors_about_the_file(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="b: cannot be read: File name too long"):
-        open_source(tmp_path / ("b" * 300))
+        TitleSource(tmp_path / ("b" * 300))
     with pytest.raises(InputError, match="the name of the file is not valid UTF-8"):
-        open_source(os.fsdecode(bytes(tmp_path) + b"/\xff.txt"))
+        TitleSource(os.fsdecode(bytes(tmp_path) + b"/\xff.txt"))
 
 
 def test_a_byte_order_mark_in_two_pieces_is_dropped(tmp_path: Path) -> None:

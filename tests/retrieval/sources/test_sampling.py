@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from genret.retrieval.sources.memory_rows import MemoryRows
 from genret.retrieval.sources.records import Rejects
-from genret.retrieval.sources.title_source import RowSample, open_source
+from genret.retrieval.sources.title_source import RowSample, TitleSource
 from tests.catalogue_files import COMPRESSIONS, FORMATS, Entity, lenient, write_catalogue
 
 # Quoted fields of CSV span lines and hold what looks like fields.
@@ -50,7 +50,7 @@ def test_stretches_hold_whole_records_of_all_files(
 
     def records(sample: RowSample | None) -> tuple[dict[str | None, object], float | None]:
         rejects = Rejects("", 0)
-        with open_source(paths, sample=sample) as source:
+        with TitleSource(paths, sample=sample) as source:
             found = [record for batch in source.batches(64, rejects) for record in batch.records]
             assert not rejects.rows
             assert len({record.entity_id for record in found}) == len(found) == source.records_read
@@ -79,7 +79,7 @@ def test_stretches_hold_whole_records_of_all_files(
 def test_stretches_of_a_long_file_lie_all_over_it(tmp_path: Path) -> None:
     file = tmp_path / "titles.tsv"
     file.write_text("title\n" + "".join(f"title {i:06d}\n" for i in range(400_000)))
-    with open_source(file, sample=RowSample(2000, 100_000)) as source:
+    with TitleSource(file, sample=RowSample(2000, 100_000)) as source:
         batches = source.batches(500, Rejects("", 0))
         numbers = [int(record.title[6:]) for batch in batches for record in batch.records]
         assert source.estimated_records == pytest.approx(400_000, rel=1e-3)
@@ -90,6 +90,6 @@ def test_stretches_of_a_long_file_lie_all_over_it(tmp_path: Path) -> None:
 
 def test_pipes_and_lists_are_read_whole(tmp_path: Path) -> None:
     rows = MemoryRows([{"title": f"t{i}"} for i in range(100)])
-    with open_source([rows], sample=RowSample(1, 0)) as source:
+    with TitleSource([rows], sample=RowSample(1, 0)) as source:
         assert sum(len(batch.records) for batch in source.batches(64, Rejects("", 0))) == 100
         assert source.estimated_records is None

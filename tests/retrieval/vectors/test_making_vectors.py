@@ -59,7 +59,7 @@ def carried(folder: Path, old: Index, lines: list[str]) -> Index:
     """The next version of an index, whose vectors are taken over."""
 
     def carry(new: Index, out: Path) -> tuple[VectorsEntry, Any]:
-        return carry_over_vectors(old, new, ancestry(old, new), out, VectorOptions(), memory_bytes=MEMORY)
+        return carry_over_vectors(old, new, ancestry(old, new), out, "cpu", memory_bytes=MEMORY)
 
     return published(folder, lines, carry)
 

@@ -284,9 +284,7 @@ def test_an_update_of_an_old_version_chooses_the_effort_anew(
     monkeypatch.setattr(carrying, "_KNOWN_ITEMS_SINCE", old.manifest.format_version + is_old)
     monkeypatch.setattr(carrying, "choose_effort", lambda entry, *_: replace(entry, effort=77))
     (tmp_path / "out").mkdir()
-    entry, _ = carry_over_vectors(
-        old, old, ancestry(old, old), tmp_path / "out", VectorOptions(), memory_bytes=MEMORY
-    )
+    entry, _ = carry_over_vectors(old, old, ancestry(old, old), tmp_path / "out", "cpu", memory_bytes=MEMORY)
     assert (entry.effort == 77) == is_old
 
 
@@ -303,9 +301,7 @@ def test_lexical_vectors_are_read_and_not_opened(tmp_path: Path) -> None:
         with pytest.raises(IndexFormatError, match=message):
             asked(index)
     with pytest.raises(IndexFormatError, match=message):
-        carry_over_vectors(
-            index, index, ancestry(index, index), tmp_path, VectorOptions(), memory_bytes=MEMORY
-        )
+        carry_over_vectors(index, index, ancestry(index, index), tmp_path, "cpu", memory_bytes=MEMORY)
 
 
 def test_small_updates_come_to_more_cells_as_a_large_one_does(tmp_path: Path) -> None:
