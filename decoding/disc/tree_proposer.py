@@ -361,7 +361,7 @@ def record_draws(
         taken = zip(verdict.draws.tokens, way, strict=False)  # a walk that ends at once leaves no tokens
         _record(batch, verdict, [torch.stack(pair).cpu().numpy() for pair in taken], levels, traces)
     for trace in traces.values():
-        trace.draws.sort(key=lambda draw: (draw.sample, draw.number))
+        trace.draws.sort(key=lambda draw: (draw.sample, draw.draw))
 
 
 def _record(
@@ -402,10 +402,10 @@ def _record(
         is_judged = finished[index] and not verdict.is_second
         draw = TraceDraw(
             sample=samples[index],
-            number=numbers[index] + (batch.params[query].num_draws if verdict.is_second else 0),
+            draw=numbers[index] + (batch.params[query].num_draws if verdict.is_second else 0),
             node=place,
             valid_mass=math.exp(weights[index]),
-            acceptance=math.exp(weights[index] - bounds[index]) if is_judged else 0.0,
+            acceptance_probability=math.exp(weights[index] - bounds[index]) if is_judged else 0.0,
             accepted=accepted[index],
             chosen=index in chosen,
         )
