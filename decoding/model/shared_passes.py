@@ -111,25 +111,12 @@ def run_passes(passes: Sequence[ModelPass]) -> list[Tensor]:
     """Run passes of one model in one forward. Returns the logits of each, (Q, B, V), in the model's type."""
     first = passes[0]
     if len(passes) == 1:
-        return [_forward(first.model, first.tokens, first.positions, first.tree, first.cache)]
+        return [first.model.forward(first.tokens, first.positions, first.tree, first.cache)]
     fused = FusedPass(passes)
     tokens, positions = (
         torch.cat([part.flatten() for part in parts])[None]
         for parts in ((one.tokens for one in passes), (one.positions for one in passes))
     )
-    logits = _forward(first.model, tokens, positions, fused, _FusedWrites(fused))
+    logits = first.model.forward(tokens, positions, fused, _FusedWrites(fused))
     rows = torch.split(logits[0], [one.num_rows for one in passes])
     return [part.view(*one.tokens.shape, -1) for part, one in zip(rows, passes, strict=True)]
-
-
-def _forward(model: TreeModel, tokens: Tensor, positions: Tensor, tree: object, cache: Cache) -> Tensor:
-    output = model.inner(
-        input_ids=tokens,
-        position_ids=positions,
-        attention_mask=model.no_mask,
-        use_cache=True,
-        tree=tree,
-        **{model.cache_argument: cache},
-    )
-    logits: Tensor = output.logits
-    return logits
