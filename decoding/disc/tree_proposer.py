@@ -207,8 +207,8 @@ class ExploredTree:
         self.levels: list[ExploredDepth] = []
         self._deepest_news = -1  # deepest level with nodes added since the last refresh
 
-    def add(self, depth: int, level: ExploredDepth) -> int:
-        """Add nodes computed at a depth, and link their parents' edges to them; return the first's number."""
+    def add(self, depth: int, level: ExploredDepth) -> None:
+        """Add nodes computed at a depth, and link their parents' edges to them."""
         if depth == len(self.levels):
             first = 0
             self.levels.append(level)
@@ -219,7 +219,6 @@ class ExploredTree:
             added = torch.nonzero(level.parent_edge >= 0).squeeze(1)
             self.levels[depth - 1].child[level.parent_edge[added]] = added + first
         self._deepest_news = max(self._deepest_news, depth)
-        return first
 
     def chooser(self, depth: int) -> EdgeChooser:
         """Return the chooser among the edges of a level, by probability times their child's envelope."""
