@@ -265,12 +265,8 @@ def test_draws_that_run_out_of_room_weigh_nothing(room: int) -> None:
         if written[draw.node] in rows:
             assert draw.valid_mass > 0.0
         else:
-            assert (draw.valid_mass, draw.acceptance_probability, draw.accepted, draw.chosen) == (
-                0.0,
-                0.0,
-                False,
-                False,
-            )
+            assert draw.valid_mass == draw.acceptance_probability == 0.0
+            assert [draw.accepted, draw.chosen] == [False, False]
             assert len(written[draw.node]) == room
     assert sum(draw.chosen for draw in trace.draws) == len(result.samples)
 
