@@ -66,6 +66,7 @@ class TreeModel:
             attention_mask=self.no_mask,
             use_cache=True,
             tree=tree,
+            shared_bias=self.shared_bias,
             **{self.cache_argument: cache},
             **options,
         )
@@ -155,7 +156,7 @@ class TreeSession(ABC):
         positions = growth.positions.expand(parents.shape)
         if overflows and limit is not None:
             positions = positions.clamp(max=limit - 1)  # padding of queries that have ended
-        tree = BranchPass(growth, self.cache, self.model.shared_bias, self._packed(parents, depth))
+        tree = BranchPass(growth, self.cache, self._packed(parents, depth))
         logits = at_least_float32(self._forward(token_ids, positions, tree))
         self._steps_since_collection += 1
         self._note_branches(parents.shape[1], depth)
@@ -234,9 +235,7 @@ class TreeSession(ABC):
 
     def run_chains(self, token_ids: Tensor, step: BranchStep) -> Tensor:
         """Write the next tokens of chains, (Q, L), for which there is room; returns logits, (Q, L, V)."""
-        logits = self._forward(
-            token_ids, step.positions, BranchPass(step, self.cache, self.model.shared_bias)
-        )
+        logits = self._forward(token_ids, step.positions, BranchPass(step, self.cache))
         self._note_branches(1, step.largest_position + 1 - self._tree.prompts.longest)
         return logits
 
@@ -297,7 +296,7 @@ class CausalSession(TreeSession):
         tokens, positions = torch.tensor(padded, device=device), layout.positions().clamp(min=0)
         # All verified decoder-only models take this argument; others compute the logits of every position.
         last_only = {"logits_to_keep": 1} if accepts(self.model.inner, "logits_to_keep") else {}
-        tree = PromptPass.of(lengths, device, self.model.shared_bias, self.cache.prefix)
+        tree = PromptPass.of(lengths, device, self.cache.prefix)
         pieces = pieces_of(tokens)
         for first, end in pieces:
             wait_for_turn(len(prompts) * (end - first))
@@ -411,7 +410,7 @@ class EncoderDecoderSession(TreeSession):
         start = torch.tensor(decoder_prompt, device=device).expand(len(prompts), -1)
         positions = torch.arange(len(decoder_prompt), device=device).expand(len(prompts), -1)
         # These models compute the logits of every position; here that is one or two.
-        tree = PromptPass.of(self._tree.prompts.own_lengths, device, self.model.shared_bias)
+        tree = PromptPass.of(self._tree.prompts.own_lengths, device)
         logits = self._run_decoder(start, positions, tree, self._past)
         # The cross-attention cache is full. Later passes only need the shape of the encoding, so a view of
         # one zero stands in for it.
@@ -442,6 +441,7 @@ class EncoderDecoderSession(TreeSession):
             decoder_attention_mask=self.model.no_mask,
             use_cache=True,
             tree=tree,
+            shared_bias=self.model.shared_bias,
             **{self.model.cache_argument: past},
             **({"decoder_position_ids": positions} if self._takes_positions else {}),
         )

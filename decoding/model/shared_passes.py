@@ -64,14 +64,10 @@ def wait_for_turn(num_rows: int) -> None:
 
 
 class FusedPass:
-    """Several passes of one model as the rows of one sequence (an argument of the attention function).
-
-    `shared_bias` is the model's, and so that of all passes.
-    """
+    """Several passes of one model as the rows of one sequence (an argument of the attention function)."""
 
     def __init__(self, passes: Sequence[ModelPass]) -> None:
         self.passes = passes
-        self.shared_bias = passes[0].tree.shared_bias
 
     def split(self, states: Tensor) -> list[Tensor]:
         """Return the states of every pass in its own shape: (Q, H, B, D) of (1, H, P, D)."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers.cache_utils import Cache
 
 from genret.decoding.errors import PromptTooLongError
@@ -37,8 +37,6 @@ class WholeTreePass:
     prompts: PromptLayout  # Layout of the prompts
     cache: TreeCache  # Keys and values of prefix and prompts; only read
     kept: KeptPath  # Keys and values of the path above the nodes
-    # Module with the relative bias table of the layers that have none themselves.
-    shared_bias: nn.Module | None
 
 
 def attend_whole_trees(
@@ -99,10 +97,8 @@ class WholeTreeWriter:
         rows_per_block = _ROWS_ON_CPU if device.type == "cpu" else _ROWS_ON_DEVICE
         piece = cut(self._trees, spans, self._kept.length, self._prompts, rows_per_block)
         self._leave_path(spans[-1], piece.rows[-1][1])
-        session, prompts = self._session, self._prompts
-        logits = session.run_whole_trees(
-            WholeTreePass(piece, prompts, session.cache, self._kept, session.model.shared_bias)
-        )
+        session = self._session
+        logits = session.run_whole_trees(WholeTreePass(piece, self._prompts, session.cache, self._kept))
         self._kept.finish()
         return logits[0]
 
