@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's text, or its type if it says nothing."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
 class DecodingError(Exception):
     """Base of every error raised on purpose by `decoding`."""
 

@@ -47,8 +47,6 @@ class LateFlag:
     def __init__(
         self, size: int, device: torch.device, lag: int = 2, new_event: Callable[[], Event] | None = None
     ) -> None:
-        if lag < 0:
-            raise ValueError(f"lag must be 0 or more, got {lag}")
         on_cuda = device.type == "cuda"
         if new_event is None and on_cuda:
             new_event = torch.cuda.Event

@@ -81,32 +81,17 @@ class SequencePrefix:
 
 
 class SequenceModel:
-    """A `LanguageModel` over an engine of whole sequences. Decoder-only; keeps no keys and values."""
+    """A `LanguageModel` over an engine of whole sequences. Decoder-only; keeps no keys and values.
+
+    `max_positions` are those of prompt and title together: what the engine asks for beyond them is taken off.
+    """
 
     is_encoder_decoder = False
 
     def __init__(self, engine: SequenceEngine) -> None:
         self.engine = engine
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of logits, V."""
-        return self.engine.vocab_size
-
-    @property
-    def device(self) -> torch.device:
-        """Device of logits and token ids."""
-        return self.engine.device
-
-    @property
-    def max_positions(self) -> int:
-        """Most tokens of prompt and title together: what the engine asks for beyond them is taken off."""
-        return self.engine.max_positions
-
-    @property
-    def max_prompt_tokens(self) -> int:
-        """Most prompt tokens accepted when no title follows."""
-        return self.engine.max_positions
+        self.vocab_size, self.device = engine.vocab_size, engine.device
+        self.max_positions = self.max_prompt_tokens = engine.max_positions
 
     def prefill(
         self, prompts: Sequence[Sequence[int]], prefix: PromptPrefix | None = None

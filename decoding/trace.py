@@ -36,15 +36,17 @@ class TraceNode:
 
 @dataclass(frozen=True, slots=True)
 class TraceDraw:
-    """A draw of DISC."""
+    """One draw of DISC: a row, and whether it was accepted."""
 
-    sample: int  # Number of the result it is for
-    number: int  # Its number among the draws for that result, those of the second phase behind the first's
-    node: int  # Position in the trace at which it ended
-    valid_mass: float  # Product of the valid masses met: its weight. 0 if it could not go on
-    acceptance: float  # Probability with which it is accepted; 0 in the second phase, where no draw is
+    sample: int  # Number of the sample it is for, from 0
+    draw: int  # Number within the sample, from 0; draws of the second phase follow those of the first
+    node: int  # Position of the place where its row ends, or where it could not go on
+    # Product of the valid masses on its way: the probability that the model writes only valid tokens there. 0
+    # where it could not go on.
+    valid_mass: float
+    acceptance_probability: float  # Of being accepted; 0 in the second phase, which accepts nothing
     accepted: bool  # Whether it was
-    chosen: bool  # Whether it became the result
+    chosen: bool  # Whether it became the sample: the first accepted, or taken by weight when none was
 
 
 @dataclass(slots=True)
@@ -53,7 +55,7 @@ class Trace:
 
     # The root first, parents before children.
     nodes: list[TraceNode] = field(default_factory=lambda: [TraceNode(-1, 0, 0, 0.0, "pruned")])
-    draws: list[TraceDraw] = field(default_factory=list)  # Draws of DISC, by result and number
+    draws: list[TraceDraw] = field(default_factory=list)  # Draws of DISC, by sample and draw
     is_full: bool = False  # Whether something was left out for lack of space
     _places: dict[tuple[int, int], int] = field(default_factory=dict)
 

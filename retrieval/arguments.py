@@ -160,12 +160,12 @@ class RequestOption:
 
 def option(default: Any, help: str, range: tuple[float, float] = INT64, **more: Any) -> Any:
     """Return a field of a dataclass that is an option of a request; arguments as of `RequestOption`."""
-    return field(default=default, metadata={"option": RequestOption(default, help, range, **more)})
+    return declared(RequestOption(default, help, range, **more))
 
 
-def prompt_name() -> Any:
-    """Return the field of a request that names the prompt template."""
-    return field(default=None, metadata={"option": PROMPT})
+def declared(option: RequestOption) -> Any:
+    """Return a field of a dataclass for an option that several requests have."""
+    return field(default=option.default, metadata={"option": option})
 
 
 PROMPT = RequestOption(
@@ -175,6 +175,13 @@ PROMPT = RequestOption(
     wire="prompt_template",
     name="prompt",
 )
+FILTER = RequestOption(
+    None, "Only entities for which this is true: kind = 'film' and year >= 1990", unset="all entities"
+)
+ALLOW_IDS = RequestOption(
+    None, "Only the entities of these ids.", unset="all entities", wire="allow_entity_ids.ids"
+)
+DENY_IDS = RequestOption((), "No entity of these ids.", unset="none", wire="deny_entity_ids")
 
 
 @cache

@@ -32,6 +32,7 @@ from typing import Any
 from filelock import FileLock
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from genret.decoding.errors import first_line
 from genret.decoding.model.checkpoint_files import ADAPTER_FILE
 from genret.retrieval.durable import publish, sync, temporary_name
 from genret.retrieval.errors import MissingExtraError, ModelError
@@ -131,11 +132,6 @@ def local_folder(
         raise ModelError(
             f"{str(weights)!r} is not an existing path and could not be fetched from the hub: {reason}"
         ) from error
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of an error's text, or its type if it says nothing."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def base_of(adapter: Path) -> str | Path:

@@ -6,7 +6,17 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TypedDict
 
-from genret.retrieval.arguments import Restriction, check_text, checked_options, option, prompt_name
+from genret.retrieval.arguments import (
+    ALLOW_IDS,
+    DENY_IDS,
+    FILTER,
+    PROMPT,
+    Restriction,
+    check_text,
+    checked_options,
+    declared,
+    option,
+)
 from genret.retrieval.errors import InputError
 from genret.retrieval.filters.predicate import parse
 from genret.retrieval.score_types import ScoreRequest, ScoreResult
@@ -54,14 +64,10 @@ class CompleteRequest:
         "weight: the greatest weight first; model: the first 50 of these, the likeliest by the model first.",
         choices=ORDERS,
     )
-    prompt: str | None = prompt_name()
-    filter: str | None = option(
-        None, "Only entities for which this is true: kind = 'film' and year >= 1990", unset="all entities"
-    )
-    allow_ids: tuple[str, ...] | None = option(
-        None, "Only the entities of these ids.", unset="all entities", wire="allow_entity_ids.ids"
-    )
-    deny_ids: tuple[str, ...] = option((), "No entity of these ids.", unset="none", wire="deny_entity_ids")
+    prompt: str | None = declared(PROMPT)
+    filter: str | None = declared(FILTER)
+    allow_ids: tuple[str, ...] | None = declared(ALLOW_IDS)
+    deny_ids: tuple[str, ...] = declared(DENY_IDS)
     restriction: Restriction = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

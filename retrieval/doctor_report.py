@@ -9,12 +9,12 @@ import math
 import shlex
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from textwrap import fill
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
@@ -24,7 +24,7 @@ from genret.decoding.conformance.examination import Examination, LayerResult, Mo
 from genret.decoding.model.architectures import writable_tokens
 from genret.decoding.model.hf_model import HFLanguageModel
 from genret.decoding.model.model_loading import SMALL_MODEL_PARAMETERS, automatic_dtype
-from genret.decoding.model.self_check import Difference, Tolerance
+from genret.decoding.model.self_check import Difference
 from genret.decoding.params import BeamParams
 from genret.decoding.trie.title_trie import TitleTrie
 from genret.retrieval.checkpoints import SETTINGS_FILE, settings_folder
@@ -70,7 +70,7 @@ def _facts(place: str, facts: ModelFacts, found: Examination | None) -> str:
         lines += [
             (
                 "compared",
-                f"{trees} of 4 queries, {plan.depth} levels of {options.beams} branches, "
+                f"{trees} of 4 queries, {options.depth} levels of {options.beams} branches, "
                 f"prompts up to {plan.prompt_tokens} tokens, seed {options.seed}",
             ),
             ("with", f"every path alone in a plain forward pass ({facts.own_attention} attention, no cache)"),
@@ -109,7 +109,7 @@ def _layers(found: Examination) -> str:
         ("decoder layers read by the head", "count", "largest diff", "relative", "worst layer", "in")
     ]
     for kind, layers in by_kind.items():
-        worst = _worst(found.tolerance, layers, lambda layer: layer.difference)
+        worst = found.tolerance.worst({layer: layer.difference for layer in layers})
         rows.append(
             (
                 kind,
@@ -121,14 +121,6 @@ def _layers(found: Examination) -> str:
             )
         )
     return _table(rows, left={0, 5})
-
-
-_T = TypeVar("_T")
-
-
-def _worst(tolerance: Tolerance, results: Iterable[_T], of: Callable[[_T], Difference]) -> _T:
-    """Return the result with the largest difference; a NaN is larger than anything."""
-    return max(results, key=lambda one: (math.isnan(of(one).largest), tolerance.measure(of(one))))
 
 
 def _usage(usage: Usage) -> str:
@@ -188,7 +180,7 @@ def _measured(found: Examination) -> str:
 
 
 def _where(found: Examination) -> str:
-    worst = _worst(found.tolerance, found.scenarios.items(), lambda named: named[1])[0]
+    worst = found.tolerance.worst(found.scenarios)
     first = found.first_different
     if not found.layers:
         return f"Worst: {worst}."

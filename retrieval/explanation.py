@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from genret.decoding.trace import TraceDraw
+
 MAX_NODES = 4_096
 MAX_EXPLAINED_DRAWS = 4_096
 
@@ -42,40 +44,17 @@ class ExplanationNode:
 
 
 @dataclass(frozen=True, slots=True)
-class ExplanationDraw:
-    """One draw of `disc`: a title, and whether it was accepted.
-
-    Attributes:
-        sample: Number of its sample, from 0.
-        draw: Number within the sample, from 0; draws of the second phase follow those of the first.
-        node: Position in the nodes of the place where its title ends, or where it could not go on.
-        valid_mass: Product of the valid masses on its way: the probability that the model writes only valid
-            tokens there. 0 where it could not go on.
-        acceptance_probability: Probability of being accepted; 0 in the second phase, which accepts nothing.
-        accepted: Whether it was.
-        chosen: Whether it became the sample: the first one accepted, or taken by weight when none was.
-    """
-
-    sample: int
-    draw: int
-    node: int
-    valid_mass: float
-    acceptance_probability: float
-    accepted: bool
-    chosen: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Explanation:
     """The explanation of an answer.
 
     Attributes:
         nodes: The token tree: the end of the prompt first, parents before children, at most `MAX_NODES`.
-        draws: Draws of `disc`, by sample and then by draw, at most `MAX_EXPLAINED_DRAWS`.
+        draws: Draws of `disc`, by sample and then by draw, at most `MAX_EXPLAINED_DRAWS`; their nodes are
+            positions in `nodes`.
         truncated: Whether nodes or draws were left out. Continuations that ranked far behind the beam are
             never recorded, and do not count.
     """
 
     nodes: tuple[ExplanationNode, ...] = ()
-    draws: tuple[ExplanationDraw, ...] = ()
+    draws: tuple[TraceDraw, ...] = ()
     truncated: bool = False

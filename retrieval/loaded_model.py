@@ -275,13 +275,10 @@ class _MeteredSession:
 
     def __init__(self, session: DecodeSession, queries: tuple[int, ...], readings: list[_Reading]) -> None:
         self._session = session
+        self.root_logits = session.root_logits
         self._readings = readings
         self._mine = _Reading(queries, session.usage)
         readings.append(self._mine)
-
-    @property
-    def root_logits(self) -> Tensor:
-        return self._session.root_logits
 
     @property
     def usage(self) -> KvUsage:

@@ -169,7 +169,7 @@ class Retriever:
         answering = BatchAnswerer(
             index, model, self.trie, limits, explainer, EntityScorer(index), self.ranker
         )
-        self._runner = BatchRunner(answering, self.filters, self.prefixes, model.vocab_size)
+        self._runner = BatchRunner(answering, self.filters, self.prefixes)
         owners = FormOwners(index, None, self.config.title_weight)
         self._titles = TitleScorer(index, model, tokenizer, limits, self.prefixes, owners)
         if answerer is None:

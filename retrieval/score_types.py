@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from genret.retrieval.arguments import check_filled, checked_options, prompt_name, sequence
+from genret.retrieval.arguments import PROMPT, check_filled, checked_options, declared, sequence
 from genret.retrieval.errors import InputError
 from genret.retrieval.tables import Shown, Tabular, wire_name
 from genret.retrieval.types import KvShare, Timings
@@ -28,7 +28,7 @@ class ScoreRequest:
 
     query: str
     titles: tuple[str, ...]
-    prompt: str | None = prompt_name()
+    prompt: str | None = declared(PROMPT)
 
     def __post_init__(self) -> None:
         check_filled("query", self.query)

@@ -23,14 +23,18 @@ from genret.decoding.params import (
     default_beam_size,
 )
 from genret.retrieval.arguments import (
+    ALLOW_IDS,
+    DENY_IDS,
+    FILTER,
+    PROMPT,
     Restriction,
     check_filled,
     check_known,
     check_text,
     checked_options,
+    declared,
     option,
     options_of,
-    prompt_name,
 )
 from genret.retrieval.errors import InputError
 from genret.retrieval.explanation import Explanation
@@ -159,17 +163,10 @@ class RetrieveRequest:
         unset="sum; max with a --length-penalty",
         wire="aggregation",
     )
-    prompt: str | None = prompt_name()
-    filter: str | None = option(
-        None, "Only entities for which this is true: kind = 'film' and year >= 1990", unset="all entities"
-    )
-    allow_ids: tuple[str, ...] | None = option(
-        None,
-        "Only the entities of these ids.",
-        unset="all entities",
-        wire="allow_entity_ids.ids",
-    )
-    deny_ids: tuple[str, ...] = option((), "No entity of these ids.", unset="none", wire="deny_entity_ids")
+    prompt: str | None = declared(PROMPT)
+    filter: str | None = declared(FILTER)
+    allow_ids: tuple[str, ...] | None = declared(ALLOW_IDS)
+    deny_ids: tuple[str, ...] = declared(DENY_IDS)
     explain: bool = option(
         False,
         "Show the tokens the model walked through as well; disc: and its draws. Excludes adaptive draws.",

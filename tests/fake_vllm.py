@@ -40,6 +40,19 @@ class BatchUpdate:
     moved: Sequence[tuple[int, int, MoveDirectionality]] = ()
 
 
+# Arguments of requests for the indexes "titles" and "same".
+EXTRA: list[dict[str, Any] | None] = [
+    {"genret": "titles"},
+    {"genret": "titles", "genret_mode": "disc"},
+    {"genret": "titles", "genret_mode": "sink", "genret_filter": "kind = 'work'"},
+    {"genret": "same", "genret_mode": "disc", "genret_filter": "kind != 'work'"},
+    {"genret": "titles", "genret_mode": "disc", "genret_allow": ["Q4", "Q5", "Q8"], "genret_deny": ["Q4"]},
+    {"genret": "titles", "genret_mode": "sink"},
+    None,
+    {"genret": "nowhere"},
+]
+
+
 def install(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """Put the modules in place and return `vllm_processors`, imported with them."""
     v1 = ModuleType("vllm.v1.sample.logits_processor")

@@ -118,34 +118,16 @@ _ENTRY_BYTES = 400
 _Key = tuple[ref[TokenGrammar], int, int]
 
 
-class AffordableMasks(BoundedCache[_Key, PackedMask]):
-    """Masks of the tokens that a budget still allows, by grammar, state and tokens left. Thread-safe.
-
-    Budgets run out alike: answers that are too long are closed with the fewest tokens, so answers of a batch
-    and of later requests ask for the same masks. Those used longest ago are dropped.
-    """
-
-    def __init__(self, max_bytes: int) -> None:
-        # The reference of a deleted grammar equals no other; its masks are dropped like any others.
-        super().__init__(max_bytes, lambda key, mask: mask.nbytes + _ENTRY_BYTES)
-
-    def mask(self, grammar: TokenGrammar, state: int, left: int) -> PackedMask:
-        """Return the allowed tokens after which fewer than `left` tokens can finish; read-only.
-
-        `left` counts the tokens that may be written from `state` on, this one included.
-        """
-        return self.get_or_make(
-            (ref(grammar), state, left),
-            lambda: grammar.vocabulary.packed(grammar.fitting_tokens(state, left)),  # looks at every token
-        )
-
+# Masks of the tokens that a budget still allows, by grammar, state and tokens left. Budgets run out alike:
+# answers that are too long are closed with the fewest tokens, so answers of a batch and of later requests ask
+# for the same masks. The reference of a deleted grammar equals no other; its masks are dropped like any
+# others. A mask has a bit for every token: room for thousands of masks of 10^4 tokens, hundreds of 10^5.
+_AFFORDABLE: BoundedCache[_Key, PackedMask] = BoundedCache(
+    8 << 20, lambda key, mask: mask.nbytes + _ENTRY_BYTES
+)
 
 # Tokens, each with the state behind it.
 Steps = list[tuple[int, int]]
-
-# A mask has a bit for every token: room for thousands of masks of 10^4 tokens, hundreds of 10^5.
-_AFFORDABLE = AffordableMasks(max_bytes=8 << 20)
-
 
 # Longest period of a repetition that is looked for, tokens.
 _LONGEST_PERIOD = 64
@@ -278,10 +260,14 @@ class Answer:
         return () if word & (word - 1) else (int(words[0]) * 32 + word.bit_length() - 1,)
 
     def within_budget(self, state: int, step: int) -> PackedMask:
-        """Return the tokens allowed after `step` tokens from which the answer can be closed in time. Checks
-        each once.
+        """Return the tokens allowed after `step` tokens from which the answer can be closed in time, checked
+        once; read-only.
         """
-        return _AFFORDABLE.mask(self.grammar, state, self._budget - step)
+        grammar, left = self.grammar, self._budget - step
+        return _AFFORDABLE.get_or_make(
+            (ref(grammar), state, left),
+            lambda: grammar.vocabulary.packed(grammar.fitting_tokens(state, left)),  # looks at every token
+        )
 
     def without_echo(self, written: Sequence[int], state: int) -> PackedMask | None:
         """Return the allowed tokens that do not go on with what repeats itself, None where nothing does.

@@ -283,9 +283,7 @@ def _candidates(
         yield choice.token, choice.logprob
     yield from zip(choice.spare_tokens, choice.spare_logprobs, strict=True)
     mask = answer.within_budget(answer.state, point.step)
-    last = replace(
-        answer.point(point.query, point.row, answer.state, point.step, _STREAM_WITHIN_BUDGET, mask),
-    )
+    last = answer.point(point.query, point.row, answer.state, point.step, _STREAM_WITHIN_BUDGET, mask)
     (again,) = decide(logits, [()] * len(logits), [last]).choices
     yield again.token, again.logprob
 

@@ -8,6 +8,7 @@ no others. A cut depends on the text on both sides, so neither the first nor the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from itertools import accumulate
 from weakref import WeakKeyDictionary
 
@@ -40,7 +41,7 @@ class Speller:
         self._vocabulary = vocabulary
         self._spans: WeakKeyDictionary[TokenGrammar, dict[tuple[int, tuple[int, ...]], _Spelled]]
         self._spans = WeakKeyDictionary()
-        self._pairs: dict[tuple[int, int], bool] = {}
+        self._is_pair = lru_cache(REMEMBERED)(self._cuts_apart)
 
     def span(self, grammar: TokenGrammar, state: int, written: Sequence[int]) -> tuple[int, ...]:
         """Return the certain tokens of the bytes forced behind `written`; often fewer than spell them all, or
@@ -146,16 +147,10 @@ class Speller:
                 return False
         return True
 
-    def _is_pair(self, token: int, following: int) -> bool:
-        key = token, following
-        known = self._pairs.get(key)
-        if known is None:
-            text = b"".join(self._vocabulary.bytes_of(part) or b"" for part in key)
-            known = list(self._encode(text) or ()) == list(key)
-            if len(self._pairs) >= REMEMBERED:
-                self._pairs.clear()
-            self._pairs[key] = known
-        return known
+    def _cuts_apart(self, *pair: int) -> bool:
+        """Whether the tokenizer writes the bytes of two tokens as these two."""
+        text = b"".join(self._vocabulary.bytes_of(token) or b"" for token in pair)
+        return tuple(self._encode(text) or ()) == pair
 
     def _node(self, text: bytes) -> TokenNode | None:
         node: TokenNode | None = self._vocabulary.root

@@ -112,7 +112,7 @@ def _draw(
     trees = []
     for number in range(options.trees):
         lengths, prefix = prompt_lengths(plan, number, generator)
-        trees.append(random_tree(lengths, prefix, plan.depth, options.beams, allowed, generator))
+        trees.append(random_tree(lengths, prefix, options.depth, options.beams, allowed, generator))
     return trees
 
 
@@ -177,9 +177,8 @@ def _by_layer(
     results = []
     for number, kind in enumerate(kinds):
         by_scenario = {name: layers[number] for name, layers in read.items()}
-        worst = max(by_scenario, key=lambda name: tolerance.measure(by_scenario[name]))
         together = sum(by_scenario.values(), Difference())
-        results.append(LayerResult(number, kind.name, together, worst))
+        results.append(LayerResult(number, kind.name, together, tolerance.worst(by_scenario)))
     return tuple(results)
 
 
@@ -268,7 +267,7 @@ def _examination_json(found: Examination) -> dict[str, Any]:
     return {
         "seed": found.options.seed,
         "trees": found.options.trees,
-        "depth": found.plan.depth,
+        "depth": found.options.depth,
         "beams": found.options.beams,
         "prompt_tokens": found.plan.prompt_tokens,
         "uncovered": list(found.plan.uncovered),
@@ -338,7 +337,6 @@ class Plan:
     """Sizes of one examination."""
 
     prompt_tokens: int  # Length of the longest prompt
-    depth: int  # Tokens written below every prompt
     uncovered: tuple[str, ...]  # Descriptions of what no comparison reaches
 
 
@@ -380,7 +378,7 @@ def make_plan(
         for window in distinct
         if window >= wanted
     ]
-    return Plan(wanted, options.depth, tuple(uncovered))
+    return Plan(wanted, tuple(uncovered))
 
 
 def prompt_lengths(plan: Plan, number: int, generator: torch.Generator) -> tuple[list[int], int]:

@@ -207,8 +207,8 @@ class ExploredTree:
         self.levels: list[ExploredDepth] = []
         self._deepest_news = -1  # deepest level with nodes added since the last refresh
 
-    def add(self, depth: int, level: ExploredDepth) -> int:
-        """Add nodes computed at a depth, and link their parents' edges to them; return the first's number."""
+    def add(self, depth: int, level: ExploredDepth) -> None:
+        """Add nodes computed at a depth, and link their parents' edges to them."""
         if depth == len(self.levels):
             first = 0
             self.levels.append(level)
@@ -219,7 +219,6 @@ class ExploredTree:
             added = torch.nonzero(level.parent_edge >= 0).squeeze(1)
             self.levels[depth - 1].child[level.parent_edge[added]] = added + first
         self._deepest_news = max(self._deepest_news, depth)
-        return first
 
     def chooser(self, depth: int) -> EdgeChooser:
         """Return the chooser among the edges of a level, by probability times their child's envelope."""
@@ -361,7 +360,7 @@ def record_draws(
         taken = zip(verdict.draws.tokens, way, strict=False)  # a walk that ends at once leaves no tokens
         _record(batch, verdict, [torch.stack(pair).cpu().numpy() for pair in taken], levels, traces)
     for trace in traces.values():
-        trace.draws.sort(key=lambda draw: (draw.sample, draw.number))
+        trace.draws.sort(key=lambda draw: (draw.sample, draw.draw))
 
 
 def _record(
@@ -402,10 +401,10 @@ def _record(
         is_judged = finished[index] and not verdict.is_second
         draw = TraceDraw(
             sample=samples[index],
-            number=numbers[index] + (batch.params[query].num_draws if verdict.is_second else 0),
+            draw=numbers[index] + (batch.params[query].num_draws if verdict.is_second else 0),
             node=place,
             valid_mass=math.exp(weights[index]),
-            acceptance=math.exp(weights[index] - bounds[index]) if is_judged else 0.0,
+            acceptance_probability=math.exp(weights[index] - bounds[index]) if is_judged else 0.0,
             accepted=accepted[index],
             chosen=index in chosen,
         )

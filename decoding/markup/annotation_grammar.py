@@ -45,38 +45,30 @@ class AnnotationGrammar:
         VocabularyError: The vocabulary cannot write the text, or the brackets of links.
         UnicodeEncodeError: The text has surrogates.
         ValueError: The text is empty.
+
+    Attributes:
+        vocab_size: Logits of the model, V.
+        copy: The spelled text without links.
     """
 
     start = 0
+    finished = 1  # the state behind the end token
 
     def __init__(self, text: str, titles: LinkTitles, rules: MentionRules) -> None:
         if not text:
             raise ValueError("text: must have at least one character")
         self.vocabulary: Vocabulary = titles.searcher.vocabulary
+        self.vocab_size = self.vocabulary.vocab_size
         spelled = spelled_text(text.encode()) + (_MARKS if len(titles) else b"")
         self.vocabulary.require(spelled, is_json=False)
         self._automaton = AnnotationAutomaton(text, titles, rules)
-        self._copying = fewest_tokens_from(self._automaton.text, self.vocabulary.root)
+        self.copy: bytes = self._automaton.text
+        self._copying = fewest_tokens_from(self.copy, self.vocabulary.root)
         # The maximum over all later places: a cut within a character may cost a token more.
         self._most_copying = [*itertools.accumulate(reversed(self._copying), max)][::-1]
         self._masks: dict[int, NDArray[np.uint32]] = {}
         self._moves: dict[tuple[int, int], int] = {}
         self._detours: dict[int, int] = {}
-
-    @property
-    def vocab_size(self) -> int:
-        """Logits of the model, V."""
-        return self.vocabulary.vocab_size
-
-    @property
-    def finished(self) -> int:
-        """The state behind the end token."""
-        return 1
-
-    @property
-    def copy(self) -> bytes:
-        """The spelled text without links."""
-        return self._automaton.text
 
     def copied(self, state: int) -> int | None:
         """Bytes of `copy` that are written, None inside of a link."""

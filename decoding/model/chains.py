@@ -32,17 +32,13 @@ class TreeChains:
 
     def __init__(self, session: TreeSession) -> None:
         self._session = session
+        self.root_logits = session.root_logits  # Next-token logits after each prompt. Shape: (Q, V), float32
         queries = len(session.prompts.lengths)
         self._lengths: _Ints = np.zeros(queries, dtype=np.int64)  # of every chain
         # Depth of the token in every slot, 0 for dead ones, here and on the device, where tokens that were
         # taken back die with the next pass. Shapes: (Q, n).
         self._depths: _Ints = np.zeros((queries, 0), dtype=np.int64)
         self._on_device = self._shipped(self._depths)
-
-    @property
-    def root_logits(self) -> Tensor:
-        """Next-token logits after each prompt. Shape: (Q, V), float32."""
-        return self._session.root_logits
 
     @property
     def lengths(self) -> tuple[int, ...]:

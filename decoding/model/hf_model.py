@@ -51,6 +51,7 @@ class HFLanguageModel:
             (`decoding.conformance`).
 
     Attributes:
+        pretrained: The transformers model itself; its own `generate` and forward passes work as before.
         vocab_size: Number of logits, V.
         is_encoder_decoder: Whether an encoder reads the prompts, so that titles alone take the decoder's
             positions.
@@ -76,7 +77,7 @@ class HFLanguageModel:
             raise ValueError("decoder_prompt must not be empty and is for encoder-decoders only")
         refuse_float16_on_cpu(model.dtype, model.device)
         model.eval()  # type: ignore[no-untyped-call]
-        self._model = model
+        self.pretrained = model
         self.decoder_prompt: tuple[int, ...] = ()
         if self.is_encoder_decoder:
             self.decoder_prompt = tuple(decoder_prompt or architectures.decoder_prompt(model))
@@ -126,20 +127,15 @@ class HFLanguageModel:
         return cls(loaded, collection=collection)
 
     @property
-    def pretrained(self) -> PreTrainedModel:
-        """The transformers model itself; its own `generate` and forward passes work as before."""
-        return self._model
-
-    @property
     def device(self) -> torch.device:
         """Device of the weights."""
-        device: torch.device = self._model.device
+        device: torch.device = self.pretrained.device
         return device
 
     @property
     def dtype(self) -> torch.dtype:
         """Type of the weights."""
-        dtype: torch.dtype = self._model.dtype
+        dtype: torch.dtype = self.pretrained.dtype
         return dtype
 
     @property
@@ -152,7 +148,7 @@ class HFLanguageModel:
     def max_prompt_tokens(self) -> int | None:
         """Most prompt tokens accepted when no title follows."""
         if self.is_encoder_decoder:
-            return architectures.encoder_position_limit(self._model)
+            return architectures.encoder_position_limit(self.pretrained)
         return self._tree.position_limit
 
     def prefill(self, prompts: Sequence[Sequence[int]], prefix: PromptPrefix | None = None) -> TreeSession:
@@ -168,13 +164,13 @@ class HFLanguageModel:
         if self.is_encoder_decoder:
             if prefix is not None:
                 raise ValueError(
-                    f"model type {self._model.config.model_type!r} is an encoder-decoder, which shares no "
-                    "prefix: its encoder reads prompts in both directions"
+                    f"model type {self.pretrained.config.model_type!r} is an encoder-decoder, which shares "
+                    "no prefix: its encoder reads prompts in both directions"
                 )
             return EncoderDecoderSession(self._tree, prompts, self.decoder_prompt)
         if prefix is None:
             return CausalSession(self._tree, prompts)
-        made_here = checked_prefix(prefix, self._model)
+        made_here = checked_prefix(prefix, self.pretrained)
         check_continuations(made_here.token_ids, prompts)
         return CausalSession(self._tree, prompts, made_here)
 
@@ -193,19 +189,19 @@ class HFLanguageModel:
         check_prefix(token_ids, self._num_input_tokens, self.max_prompt_tokens)
         self._check_evaluating()
         with undivided():
-            return TreePrefix(self._model, token_ids, CausalSession(self._tree, [token_ids]).cache)
+            return TreePrefix(self.pretrained, token_ids, CausalSession(self._tree, [token_ids]).cache)
 
     def _replace_attention(self) -> None:
         register_tree_attention()
-        self._model.set_attn_implementation(TREE_ATTENTION)
-        if architectures.text_config(self._model.config)._attn_implementation != TREE_ATTENTION:
+        self.pretrained.set_attn_implementation(TREE_ATTENTION)
+        if architectures.text_config(self.pretrained.config)._attn_implementation != TREE_ATTENTION:
             raise UnsupportedModelError(
-                f"model type {self._model.config.model_type!r} does not let its attention be replaced"
+                f"model type {self.pretrained.config.model_type!r} does not let its attention be replaced"
             )
-        embedding = architectures.slot_numbered_positions(self._model)
+        embedding = architectures.slot_numbered_positions(self.pretrained)
         if embedding is not None:
             use_true_positions(embedding)
 
     def _check_evaluating(self) -> None:
-        if self._model.training:
+        if self.pretrained.training:
             raise RuntimeError("the model is in training mode again; call its eval() before decoding")

@@ -56,6 +56,23 @@ class TreeModel:
         """Any mask with four axes: it keeps transformers from building one out of slot numbers."""
         return torch.ones(1, 1, 1, 1, dtype=torch.bool, device=self.inner.device)
 
+    def forward(
+        self, tokens: Tensor, positions: Tensor, tree: object, cache: Cache | PromptPieces, **options: Any
+    ) -> Tensor:
+        """Run a decoder-only model over tokens, (Q, B); returns its logits, (Q, B, V), in its type."""
+        output = self.inner(
+            input_ids=tokens,
+            position_ids=positions,
+            attention_mask=self.no_mask,
+            use_cache=True,
+            tree=tree,
+            shared_bias=self.shared_bias,
+            **{self.cache_argument: cache},
+            **options,
+        )
+        logits: Tensor = output.logits
+        return logits
+
 
 class TreeSession(ABC):
     """The token trees of one batch of prompts (`decoding.language_model.DecodeSession`).
@@ -75,7 +92,6 @@ class TreeSession(ABC):
         self._num_collections = 0
         self._token_bytes = 0  # Keys and values of one token in all layers
         self._per_branch_bytes = 0  # Most bytes that one cache per branch would have held
-        self._no_mask = model.no_mask
 
     @property
     def usage(self) -> KvUsage:
@@ -140,7 +156,7 @@ class TreeSession(ABC):
         positions = growth.positions.expand(parents.shape)
         if overflows and limit is not None:
             positions = positions.clamp(max=limit - 1)  # padding of queries that have ended
-        tree = BranchPass(growth, self.cache, self.model.shared_bias, self._packed(parents, depth))
+        tree = BranchPass(growth, self.cache, self._packed(parents, depth))
         logits = at_least_float32(self._forward(token_ids, positions, tree))
         self._steps_since_collection += 1
         self._note_branches(parents.shape[1], depth)
@@ -219,24 +235,19 @@ class TreeSession(ABC):
 
     def run_chains(self, token_ids: Tensor, step: BranchStep) -> Tensor:
         """Write the next tokens of chains, (Q, L), for which there is room; returns logits, (Q, L, V)."""
-        logits = self._forward(
-            token_ids, step.positions, BranchPass(step, self.cache, self.model.shared_bias)
-        )
+        logits = self._forward(token_ids, step.positions, BranchPass(step, self.cache))
         self._note_branches(1, step.largest_position + 1 - self._tree.prompts.longest)
         return logits
 
     def tree_writer(self, trees: RowTrees) -> WholeTreeWriter:
         """Return a writer of whole trees below the prompts; see `DecodeSession.tree_writer`."""
-        model = self.model
         longest = int(trees.depths.max(initial=0))
         self._note_branches(max(trees.widths, default=0), longest)
-        return WholeTreeWriter(
-            trees, self.prompts, self.cache, self._run_whole_trees, model.shared_bias, model.position_limit
-        )
+        return WholeTreeWriter(trees, self)
 
     @torch.no_grad()
-    def _run_whole_trees(self, tree: WholeTreePass) -> Tensor:
-        """Logits of one pass over nodes of whole trees, in the model's type. Shape: (1, P, V)."""
+    def run_whole_trees(self, tree: WholeTreePass) -> Tensor:
+        """Return logits of one pass over nodes of whole trees, in the model's type. Shape: (1, P, V)."""
         self.cache.note_beside(tree.piece.tokens.shape[1], tree.kept.length)
         return self._forward_whole_trees(tree)
 
@@ -285,22 +296,15 @@ class CausalSession(TreeSession):
         tokens, positions = torch.tensor(padded, device=device), layout.positions().clamp(min=0)
         # All verified decoder-only models take this argument; others compute the logits of every position.
         last_only = {"logits_to_keep": 1} if accepts(self.model.inner, "logits_to_keep") else {}
-        tree = PromptPass.of(lengths, device, self.model.shared_bias, self.cache.prefix)
+        tree = PromptPass.of(lengths, device, self.cache.prefix)
         pieces = pieces_of(tokens)
         for first, end in pieces:
             wait_for_turn(len(prompts) * (end - first))
-            output = self.model.inner(
-                input_ids=tokens[:, first:end],
-                position_ids=positions[:, first:end],
-                attention_mask=self._no_mask,
-                use_cache=True,
-                tree=tree.piece(first, cache)
-                if len(pieces) > 1 and isinstance(cache, PromptPieces)
-                else tree,
-                **{self.model.cache_argument: cache},
-                **last_only,
+            part = tree.piece(first, cache) if len(pieces) > 1 and isinstance(cache, PromptPieces) else tree
+            logits = self.model.forward(
+                tokens[:, first:end], positions[:, first:end], part, cache, **last_only
             )
-        return at_least_float32(output.logits[:, -1])
+        return at_least_float32(logits[:, -1])
 
     def _packed(self, parents: Tensor, depth: int) -> PackedFrontier | None:
         # Counting the live branches waits for a GPU. At depth 1 parents are ignored.
@@ -406,7 +410,7 @@ class EncoderDecoderSession(TreeSession):
         start = torch.tensor(decoder_prompt, device=device).expand(len(prompts), -1)
         positions = torch.arange(len(decoder_prompt), device=device).expand(len(prompts), -1)
         # These models compute the logits of every position; here that is one or two.
-        tree = PromptPass.of(self._tree.prompts.own_lengths, device, self.model.shared_bias)
+        tree = PromptPass.of(self._tree.prompts.own_lengths, device)
         logits = self._run_decoder(start, positions, tree, self._past)
         # The cross-attention cache is full. Later passes only need the shape of the encoding, so a view of
         # one zero stands in for it.
@@ -434,9 +438,10 @@ class EncoderDecoderSession(TreeSession):
             encoder_outputs=BaseModelOutput(last_hidden_state=self._encoded),
             attention_mask=self._encoder_mask,
             decoder_input_ids=token_ids,
-            decoder_attention_mask=self._no_mask,
+            decoder_attention_mask=self.model.no_mask,
             use_cache=True,
             tree=tree,
+            shared_bias=self.model.shared_bias,
             **{self.model.cache_argument: past},
             **({"decoder_position_ids": positions} if self._takes_positions else {}),
         )

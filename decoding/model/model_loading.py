@@ -28,7 +28,7 @@ from transformers import (
 from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
 from transformers.utils import logging as transformers_logging
 
-from genret.decoding.errors import ModelLoadError
+from genret.decoding.errors import ModelLoadError, first_line
 from genret.decoding.model.architectures import check_supported
 from genret.decoding.model.checkpoint_files import (
     ADAPTER_FILE,
@@ -85,7 +85,7 @@ def load_config(path_or_hub_id: str | Path, trust_remote_code: bool) -> PreTrain
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
     except _LOADING_FAILURES as error:
-        raise ModelLoadError(f"no model configuration at {name!r}: {_first_line(error)}") from error
+        raise ModelLoadError(f"no model configuration at {name!r}: {first_line(error)}") from error
     return config
 
 
@@ -139,7 +139,7 @@ def load_weights(
     except _LOADING_FAILURES as error:
         how = f", quantised by {quantised!r}," if quantised else ""
         raise ModelLoadError(
-            f"cannot load {config.model_type!r} weights{how} from {name!r}: {_first_line(error)}"
+            f"cannot load {config.model_type!r} weights{how} from {name!r}: {first_line(error)}"
         ) from error
     model, report = loaded
     if getattr(model, "_hf_peft_config_loaded", False):  # a hub id; folders were checked before
@@ -160,7 +160,7 @@ def load_weights(
     try:
         return model.to(target)  # type: ignore[no-any-return]
     except RuntimeError as error:
-        raise ModelLoadError(f"cannot move {name!r} to {target}: {_first_line(error)}") from error
+        raise ModelLoadError(f"cannot move {name!r} to {target}: {first_line(error)}") from error
 
 
 @contextmanager
@@ -182,7 +182,7 @@ def resolve_device(device: str | torch.device) -> torch.device:
     try:
         resolved = torch.device(device)
     except RuntimeError as error:
-        raise ModelLoadError(f"unknown device {device!r}: {_first_line(error)}") from error
+        raise ModelLoadError(f"unknown device {device!r}: {first_line(error)}") from error
     if resolved.type == "cuda" and not torch.cuda.is_available():
         raise ModelLoadError(f"device {device!r} was asked for, but no CUDA device is available")
     return resolved
@@ -268,10 +268,6 @@ def _refuse_incomplete(name: str, report: dict[str, Any], unused: tuple[str, ...
         if keys:
             shown = ", ".join(keys[:3]) + (", ..." if len(keys) > 3 else "")
             raise ModelLoadError(f"{name!r} is incomplete: {len(keys)} {what.replace('_', ' ')} ({shown})")
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 WEIGHTS_FILE = "adapter_model.safetensors"

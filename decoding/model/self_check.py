@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,6 +25,8 @@ from transformers import PreTrainedModel
 from genret.decoding.errors import UnsupportedModelError
 from genret.decoding.language_model import LanguageModel
 from genret.decoding.model.architectures import other_engine, writable_tokens
+
+_K = TypeVar("_K")
 
 _PROMPT_LENGTHS = (11, 6)
 _DEPTH = 3
@@ -181,6 +183,13 @@ class Tolerance:
     def holds(self, difference: Difference) -> bool:
         """Whether rounding explains a difference. NaN is never explained."""
         return self.measure(difference) < self.bound(difference)
+
+    def worst(self, differences: Mapping[_K, Difference]) -> _K:
+        """Return the key of the largest difference; a NaN is larger than anything."""
+        return max(
+            differences,
+            key=lambda key: (math.isnan(differences[key].largest), self.measure(differences[key])),
+        )
 
 
 class Float64Throughout(TorchFunctionMode):

@@ -64,14 +64,10 @@ def wait_for_turn(num_rows: int) -> None:
 
 
 class FusedPass:
-    """Several passes of one model as the rows of one sequence (an argument of the attention function).
-
-    `shared_bias` is the model's, and so that of all passes.
-    """
+    """Several passes of one model as the rows of one sequence (an argument of the attention function)."""
 
     def __init__(self, passes: Sequence[ModelPass]) -> None:
         self.passes = passes
-        self.shared_bias = passes[0].tree.shared_bias
 
     def split(self, states: Tensor) -> list[Tensor]:
         """Return the states of every pass in its own shape: (Q, H, B, D) of (1, H, P, D)."""
@@ -111,25 +107,12 @@ def run_passes(passes: Sequence[ModelPass]) -> list[Tensor]:
     """Run passes of one model in one forward. Returns the logits of each, (Q, B, V), in the model's type."""
     first = passes[0]
     if len(passes) == 1:
-        return [_forward(first.model, first.tokens, first.positions, first.tree, first.cache)]
+        return [first.model.forward(first.tokens, first.positions, first.tree, first.cache)]
     fused = FusedPass(passes)
     tokens, positions = (
         torch.cat([part.flatten() for part in parts])[None]
         for parts in ((one.tokens for one in passes), (one.positions for one in passes))
     )
-    logits = _forward(first.model, tokens, positions, fused, _FusedWrites(fused))
+    logits = first.model.forward(tokens, positions, fused, _FusedWrites(fused))
     rows = torch.split(logits[0], [one.num_rows for one in passes])
     return [part.view(*one.tokens.shape, -1) for part, one in zip(rows, passes, strict=True)]
-
-
-def _forward(model: TreeModel, tokens: Tensor, positions: Tensor, tree: object, cache: Cache) -> Tensor:
-    output = model.inner(
-        input_ids=tokens,
-        position_ids=positions,
-        attention_mask=model.no_mask,
-        use_cache=True,
-        tree=tree,
-        **{model.cache_argument: cache},
-    )
-    logits: Tensor = output.logits
-    return logits

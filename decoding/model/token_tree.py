@@ -128,10 +128,10 @@ class TokenTree:
         kept = survivors(paths, wanted[:, :-1], self.num_slots)
         if kept is None:
             return None
-        self._tail_depths = self._tail_depths.gather(1, kept.old_slots)
-        moved = kept.new_slots.gather(1, paths.flatten(1))
-        self._paths[self.depth] = moved.view(paths.shape)
-        return kept.old_slots
+        old_slots, new_slots = kept
+        self._tail_depths = self._tail_depths.gather(1, old_slots)
+        self._paths[self.depth] = new_slots.gather(1, paths.flatten(1)).view(paths.shape)
+        return old_slots
 
     def select(self, queries: Sequence[int], chosen: Tensor, branches: bool) -> TokenTree:
         """Return the trees of some queries (`chosen` on the device), with or without the written branches."""
@@ -296,24 +296,14 @@ class CollectionPolicy:
 DEFAULT_COLLECTION = CollectionPolicy()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LiveSlots:
-    """The slots that a collection keeps, in their old order.
-
-    The result is as wide as the query with most live slots needs. Shorter rows end in fillers: repetitions of
-    a slot that no path refers to, so that no branch ever attends to them.
-    """
-
-    old_slots: Tensor  # Old slot of every new one. Shape: (Q, width), int64
-    # New slot of every old one; meaningless for dead ones, but in range wherever anything is live. Shape: (Q,
-    # n), int64.
-    new_slots: Tensor
-
-
-def survivors(paths: Tensor, wanted: Tensor, num_slots: int) -> LiveSlots | None:
+def survivors(paths: Tensor, wanted: Tensor, num_slots: int) -> tuple[Tensor, Tensor] | None:
     """Find the slots on the paths, (Q, B, depth), of the wanted branches, (Q, B). Waits for the device, once.
 
-    Returns None if nothing can be freed, because some query needs all of its `num_slots` >= 1 slots.
+    Returns the old slot of every slot that is kept, in the old order, and the new slot of every old one;
+    shapes (Q, width) and (Q, n), int64. The width is what the query with most live slots needs: shorter rows
+    end in repetitions of a slot that no path refers to, so that no branch ever attends to them. New slots of
+    dead ones are meaningless, but in range wherever anything is live. None if nothing can be freed, because
+    some query needs all of its `num_slots` >= 1 slots.
     """
     queries = paths.shape[0]
     # One more column takes the paths of unwanted branches.
@@ -328,4 +318,4 @@ def survivors(paths: Tensor, wanted: Tensor, num_slots: int) -> LiveSlots | None
     # One more column takes the dead. Cells that are not written stay slot 0, the filler.
     old_slots = torch.zeros(queries, width + 1, dtype=torch.int64, device=paths.device)
     old_slots.scatter_(1, torch.where(live, ranks - 1, width), slots)
-    return LiveSlots(old_slots[:, :width], (ranks - 1).clamp_(min=0))
+    return old_slots[:, :width], (ranks - 1).clamp_(min=0)

@@ -61,6 +61,7 @@ def tree_attention(
     position_bias: Tensor | None = None,
     s_aux: Tensor | None = None,
     tree: PromptPass | BranchPass | WholeTreePass | FusedPass | None = None,
+    shared_bias: nn.Module | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Attend as transformers' attention interface requires.
@@ -79,6 +80,7 @@ def tree_attention(
         position_bias: Bias computed by the model from slots; only its presence matters in the tree.
         s_aux: Attention sinks of this layer, by transformers' name. Shape: (H,).
         tree: The pass, or None outside the tree.
+        shared_bias: In the tree, module with the relative bias table of the layers that have none themselves.
         **kwargs: Further arguments of the model.
 
     Returns:
@@ -105,7 +107,7 @@ def tree_attention(
         scaling=scaling,
         window=sliding_window,
         softcap=softcap,
-        bias_owner=_bias_owner(module, position_bias, tree.shared_bias),
+        bias_owner=_bias_owner(module, position_bias, shared_bias),
         sinks=s_aux,
     )
     layer = module.layer_idx
@@ -213,8 +215,6 @@ class BranchPass:
 
     step: BranchStep  # The slots that the new tokens may attend to
     cache: TreeCache  # Keys and values of prefix, prompts and tail
-    # Module with the relative bias table of the layers that have none themselves.
-    shared_bias: nn.Module | None
     packed: PackedFrontier | None = None  # The live branches, if only they are computed
 
     def columns(self, first: int, end: int) -> BranchPass:
@@ -252,8 +252,6 @@ class PromptPass:
     """The pass that writes left-padded prompts. Each length is attended on its own, without padding."""
 
     groups: tuple[PromptGroup, ...]  # The queries by their prompt length behind the prefix
-    # Module with the relative bias table of the layers that have none themselves.
-    shared_bias: nn.Module | None
     # Keys and values of the shared prefix, by model layer; empty without one.
     prefix: tuple[KeysAndValues, ...] = ()
     # Masks of this pass by length, window and tokens before, shared between layers.
@@ -264,19 +262,15 @@ class PromptPass:
 
     @classmethod
     def of(
-        cls,
-        lengths: Sequence[int],
-        device: torch.device,
-        shared_bias: nn.Module | None,
-        prefix: tuple[KeysAndValues, ...] = (),
+        cls, lengths: Sequence[int], device: torch.device, prefix: tuple[KeysAndValues, ...] = ()
     ) -> PromptPass:
         """Group the queries by length. `lengths` are counted behind the prefix."""
         distinct = sorted(set(lengths))
         if len(distinct) == 1:
-            return cls((PromptGroup(distinct[0], None),), shared_bias, prefix)
+            return cls((PromptGroup(distinct[0], None),), prefix)
         rows = {n: [row for row, length in enumerate(lengths) if length == n] for n in distinct}
         groups = tuple(PromptGroup(n, torch.tensor(rows[n], device=device)) for n in distinct)
-        return cls(groups, shared_bias, prefix)
+        return cls(groups, prefix)
 
     def piece(self, first: int, pieces: PromptPieces) -> PromptPass:
         """Return the pass that writes columns from `first` on, behind those that `pieces` holds."""

@@ -9,13 +9,13 @@ exact for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers.cache_utils import Cache
 
 from genret.decoding.errors import PromptTooLongError
@@ -24,6 +24,9 @@ from genret.decoding.model.token_tree import PromptLayout
 from genret.decoding.model.tree_cache import TreeCache
 from genret.decoding.row_trees import NodeSpan, RowTrees, take_nodes
 from genret.decoding.side_by_side import max_rows
+
+if TYPE_CHECKING:
+    from genret.decoding.model.hf_session import TreeSession
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,8 +37,6 @@ class WholeTreePass:
     prompts: PromptLayout  # Layout of the prompts
     cache: TreeCache  # Keys and values of prefix and prompts; only read
     kept: KeptPath  # Keys and values of the path above the nodes
-    # Module with the relative bias table of the layers that have none themselves.
-    shared_bias: nn.Module | None
 
 
 def attend_whole_trees(
@@ -67,34 +68,21 @@ def attend_whole_trees(
 _ROWS_ON_CPU = 128
 _ROWS_ON_DEVICE = 512
 
-# Runs a pass through the model and returns logits of shape (1, P, V).
-RunPass = Callable[[WholeTreePass], Tensor]
-
 
 class WholeTreeWriter:
-    """Writes token trees below prompts (`decoding.language_model.TreeWriter`); only reads the prompts' cache.
+    """Writes token trees below prompts (`decoding.language_model.TreeWriter`); only reads a session's cache.
 
     Raises:
-        PromptTooLongError: a tree needs more positions than `limit`, if given.
+        PromptTooLongError: a tree needs more positions than the model has.
         ValueError: not one tree per prompt.
     """
 
-    def __init__(
-        self,
-        trees: RowTrees,
-        prompts: PromptLayout,
-        cache: TreeCache,
-        run: RunPass,
-        shared_bias: nn.Module | None,
-        limit: int | None,
-    ) -> None:
+    def __init__(self, trees: RowTrees, session: TreeSession) -> None:
         self._trees = trees
-        self._prompts = prompts
-        self._cache = cache
-        self._run = run
-        self._shared_bias = shared_bias
-        self._kept = KeptPath(cache)
-        self._check_fit(limit)
+        self._session = session
+        self._prompts = session.prompts
+        self._kept = KeptPath(session.cache)
+        self._check_fit(session.model.position_limit)
 
     def write(self, spans: Sequence[NodeSpan]) -> Tensor:
         """Write nodes in one pass; see `TreeWriter.write`. Waits for the device to copy the tokens there."""
@@ -109,7 +97,8 @@ class WholeTreeWriter:
         rows_per_block = _ROWS_ON_CPU if device.type == "cpu" else _ROWS_ON_DEVICE
         piece = cut(self._trees, spans, self._kept.length, self._prompts, rows_per_block)
         self._leave_path(spans[-1], piece.rows[-1][1])
-        logits = self._run(WholeTreePass(piece, self._prompts, self._cache, self._kept, self._shared_bias))
+        session = self._session
+        logits = session.run_whole_trees(WholeTreePass(piece, self._prompts, session.cache, self._kept))
         self._kept.finish()
         return logits[0]
 

@@ -126,18 +126,10 @@ class FilteredTrie(WalkedTrie):
         lanes = [numbers[row_filter] for row_filter in filters]
         self.kernels = trie.kernels.under([None if f is None else f.prefix for f in filter_of_lane])
         self._lane_of_query = torch.tensor(lanes, dtype=torch.int64, device=trie.device)
+        self.num_queries = len(lanes)
         self.device = trie.device
         self.vocab_size = trie.vocab_size
-
-    @property
-    def num_queries(self) -> int:
-        """Number of queries, one per filter."""
-        return len(self._lane_of_query)
-
-    @property
-    def max_depth(self) -> int:
-        """Length in tokens of the trie's longest row, allowed or not."""
-        return self._trie.max_depth
+        self.max_depth = trie.max_depth
 
     def start(self, queries: Tensor) -> Tensor:
         """Return the root under the filter of each query. Shapes: (n,), int64."""

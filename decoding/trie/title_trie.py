@@ -138,11 +138,6 @@ class TitleTrie(WalkedTrie):
         small = np.min_scalar_type(max(vocab_size - 1, 0))
         return cls(derive_trie(flat.astype(small), offsets), vocab_size, device, kernels)
 
-    @property
-    def kernels_name(self) -> str:
-        """Name of the backend that walks the trie: "numba" or "torch"."""
-        return self.kernels.name
-
     def start(self, queries: Tensor) -> Tensor:
         """Return the root for every query. Shape: (n,), int64."""
         root = self.num_rows << POSITION_BITS

@@ -15,7 +15,7 @@ from genret.decoding.grammar.compile_options import (
     Whitespace,
 )
 from genret.decoding.params import MAX_BEAM_SIZE, MAX_DRAWS, MAX_K
-from genret.retrieval.arguments import check_filled, check_text, checked_options, option, prompt_name
+from genret.retrieval.arguments import PROMPT, check_filled, check_text, checked_options, declared, option
 from genret.retrieval.errors import InputError
 from genret.retrieval.tables import Shown, Tabular, wire_name
 from genret.retrieval.types import Entity, KvShare, Timings
@@ -89,7 +89,7 @@ class AnswerRequest:
     )
     forced_spans: bool = option(True, "greedy, sample: write what must come without asking the model.")
     end_repetition: bool = option(True, "greedy: end a text, number or list that only repeats itself.")
-    prompt: str | None = prompt_name()
+    prompt: str | None = declared(PROMPT)
 
     def __post_init__(self) -> None:
         check_filled("query", self.query)

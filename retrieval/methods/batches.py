@@ -38,7 +38,6 @@ from genret.retrieval.methods.decoded_methods import (
 from genret.retrieval.methods.explainer import Explainer
 from genret.retrieval.methods.scored_methods import (
     EntityScorer,
-    FeatureTable,
     Proposed,
     Scored,
     Stopwatch,
@@ -80,19 +79,18 @@ class _Kind:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchRunner:
-    """Answers jobs over one index with one model of `vocab_size` logits, in batches of one kind."""
+    """Answers jobs over one index with one model, in batches of one kind."""
 
     answerer: BatchAnswerer
     filters: FilterStore
     prefixes: PrefixStore
-    vocab_size: int
 
     def run(self, jobs: Sequence[RetrieveJob]) -> list[Reply]:
         """Answer jobs with any mixture of options: per job its result, or its own error."""
-        kinds = [_Kind.of(job.request) for job in jobs]
+        kinds, vocab_size = [_Kind.of(job.request) for job in jobs], self.answerer.model.vocab_size
         for prefix, places in self.prefixes.grouped(jobs, kinds):
             members = [jobs[i] for i in places]
-            most = max(1, _MAX_LOGITS_BYTES // (kinds[places[0]].width * self.vocab_size * 4))
+            most = max(1, _MAX_LOGITS_BYTES // (kinds[places[0]].width * vocab_size * 4))
             restrictions, rest = [job.request.restriction for job in members], iter(members)
             for filters in self.filters.batches(restrictions, most, [job.cancel for job in members]):
                 self._answer(list(islice(rest, len(filters))), filters, prefix)
@@ -156,7 +154,6 @@ class RetrieveJob(Asked):
     num_shared: int = 0  # number of leading tokens that every prompt of its template has
     # The entities it scores whatever is decoded; None where it scores nothing
     proposed: Proposed | None = None
-    table: FeatureTable | None = None  # the features of these and of those decoded
     decoded: Decoded | None = None
     scored: Scored | None = None
     reply: Reply | None = None
@@ -198,7 +195,7 @@ class BatchAnswerer:
                     self.answer([alone], prefix)
                     job.reply = alone.reply
         for job in batch:  # of many jobs only the replies stay in memory
-            job.allowed = job.trace = job.proposed = job.table = job.decoded = job.scored = None
+            job.allowed = job.trace = job.proposed = job.decoded = job.scored = None
 
     def _run(self, batch: Sequence[RetrieveJob], prefix: PromptPrefix | None) -> None:
         clock = Stopwatch()
@@ -239,7 +236,7 @@ class BatchAnswerer:
 
     def _propose(self, batch: Sequence[RetrieveJob]) -> None:
         """Find the entities that are scored whatever is decoded; the evidence is asked once for all."""
-        wanting = [job for job in batch if job.request.proposals]
+        wanting, evidence = [job for job in batch if job.request.proposals], self.ranker.evidence
         asked: Sequence[EvidenceQuery | GenretError | None] = [None] * len(wanting)
         if wanting and self.ranker.can_propose:
             asked = self.ranker.ask([job.request.evidence_text for job in wanting])
@@ -247,12 +244,12 @@ class BatchAnswerer:
             request, query = job.request, found if isinstance(found, EvidenceQuery) else None
             few = request.shortlist_size or DEFAULT_SHORTLIST_SIZE
             if count_entities(self.index, job.allowed) <= few:
-                job.proposed = Proposed(all_entities(self.index, job.allowed), query)
+                job.proposed = Proposed(all_entities(self.index, job.allowed), evidence, query)
             elif query is not None:
                 job.reply = reason_to_stop(job.cancel)
                 if job.reply is None:
                     proposals = self.ranker.propose(query, request.proposals, mask_of(job.allowed))
-                    job.proposed = Proposed(tuple(proposals.best.tolist()), query, proposals)
+                    job.proposed = Proposed(tuple(proposals.best.tolist()), evidence, query, proposals)
             elif request.decoding is None:
                 job.reply = found if isinstance(found, GenretError) else self._refusal()
 
@@ -301,13 +298,7 @@ class BatchAnswerer:
         """Return the entities to score, once a request is decoded."""
         if job.proposed is None:
             return ()
-        table, ranking = self._table_of(job, job.proposed), self.ranker.ranking
-        return entities_to_score(job.request, job.proposed, job.decoded, table, ranking)
-
-    def _table_of(self, job: RetrieveJob, proposed: Proposed) -> FeatureTable:
-        if job.table is None:
-            job.table = FeatureTable(self.ranker, proposed)
-        return job.table
+        return entities_to_score(job.request, job.proposed, job.decoded, self.ranker.ranking)
 
     def _answer_of(self, job: RetrieveJob) -> RetrievalResult:
         request = job.request
@@ -317,14 +308,7 @@ class BatchAnswerer:
             missing = self.ranker.missing(None) if request.proposals else ()
             return or_abstain(request, replace(job.decoded.answer, missing_evidence=missing))
         return scored_answer(
-            self.index,
-            request,
-            job.allowed,
-            job.proposed,
-            job.decoded,
-            job.scored,
-            self._table_of(job, job.proposed),
-            self.ranker,
+            self.index, request, job.allowed, job.proposed, job.decoded, job.scored, self.ranker
         )
 
 

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 
 from genret.decoding.trace import ROOT, Trace
-from genret.retrieval.explanation import (
-    MAX_EXPLAINED_DRAWS,
-    MAX_NODES,
-    Explanation,
-    ExplanationDraw,
-    ExplanationNode,
-)
+from genret.retrieval.explanation import MAX_EXPLAINED_DRAWS, MAX_NODES, Explanation, ExplanationNode
 from genret.retrieval.filters.entity_filter import EntityFilter, mask_of
 from genret.retrieval.index.owners import FormOwners
 from genret.retrieval.index.reader import Index
@@ -34,15 +29,7 @@ class Explainer:
         kept = sorted(_kept(trace, [*sorted(ranks, key=ranks.__getitem__), *_ends(trace, drawn)]))
         place_of = {place: number for number, place in enumerate(kept)}
         draws = tuple(
-            ExplanationDraw(
-                sample=draw.sample,
-                draw=draw.number,
-                node=place_of[draw.node],
-                valid_mass=draw.valid_mass,
-                acceptance_probability=draw.acceptance,
-                accepted=draw.accepted,
-                chosen=draw.chosen,
-            )
+            replace(draw, node=place_of[draw.node])
             for draw in (trace.draws[number] for number in sorted(drawn))
             if draw.node in place_of
         )

@@ -23,7 +23,7 @@ from genret.decoding.errors import DecodingCancelledError, InvalidLogitsError
 from genret.decoding.language_model import DecodeSession, LanguageModel, PromptPrefix
 from genret.decoding.row_scores import RowScores, score_rows
 from genret.retrieval.errors import GenretError, InputError, ModelError
-from genret.retrieval.evidence.evidence import FEATURE_NUMBER, LEAST_LOGPROB, VECTORS, EvidenceQuery
+from genret.retrieval.evidence.evidence import FEATURE_NUMBER, LEAST_LOGPROB, VECTORS, Evidence, EvidenceQuery
 from genret.retrieval.filters.entity_filter import EntityFilter, mask_of
 from genret.retrieval.index.owners import EntityRows, FormOwners, best_first
 from genret.retrieval.index.reader import Index
@@ -58,58 +58,47 @@ from genret.retrieval.types import (
 _SIMILARITY = FEATURE_NUMBER["vectors.similarity"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Proposed:
-    """The entities that a query is to score, before its decoder has found any.
+    """The entities that a query is to score, before its decoder has found any; tells the features of all.
 
-    `asked` is the query as the evidence sees it, if there is any; without `proposals` all entities allowed
-    are scored.
+    Args:
+        entities: The entities; without `proposals` all that are allowed.
+        evidence: Computes the features of what was not proposed, when they are asked for.
+        asked: The query as the evidence sees it, if there is any.
+        proposals: What the evidence proposed, with its features.
     """
 
-    entities: tuple[int, ...]
-    asked: EvidenceQuery | None = None
-    proposals: Proposals | None = None
-
-    @property
-    def is_everything(self) -> bool:
-        """Whether these are all entities allowed, so that no others can be found."""
-        return self.proposals is None
-
-
-class FeatureTable:
-    """The features of a query's entities, computed when they are asked for."""
-
-    def __init__(self, ranker: Ranker, proposed: Proposed) -> None:
-        self._ranker = ranker
-        self._proposed = proposed
+    def __init__(
+        self,
+        entities: tuple[int, ...],
+        evidence: Evidence,
+        asked: EvidenceQuery | None,
+        proposals: Proposals | None = None,
+    ) -> None:
+        self.entities, self.asked = entities, asked
+        self.is_everything = proposals is None  # whether no other entities can be found
+        self._evidence = evidence
         self._rows: dict[int, npt.NDArray[np.float32]] = {}
-        if proposed.proposals is not None:
-            pairs = zip(proposed.proposals.entities.tolist(), proposed.proposals.features, strict=True)
-            self._rows = dict(pairs)
+        if proposals is not None:
+            self._rows.update(zip(proposals.entities.tolist(), proposals.features, strict=True))
 
     @property
     def has_similarities(self) -> bool:
         """Whether the query was compared with vectors."""
-        asked = self._proposed.asked
-        return asked is not None and VECTORS in self._ranker.evidence.kinds and asked.vector is not None
+        return self.asked is not None and VECTORS in self._evidence.kinds and self.asked.vector is not None
 
-    def of(self, entities: list[int]) -> npt.NDArray[np.float32]:
+    def features(self, entities: list[int]) -> npt.NDArray[np.float32]:
         """Return the features of some entities. Shape: (len(entities), number of features)."""
-        asked = self._proposed.asked
         missing = [entity for entity in entities if entity not in self._rows]
-        if missing and asked is not None:
-            features = self._ranker.evidence.features(asked, np.array(missing, np.int64))
+        if missing and self.asked is not None:
+            features = self._evidence.features(self.asked, np.array(missing, np.int64))
             self._rows.update(zip(missing, features, strict=True))
         width = len(FEATURE_NUMBER)
         return np.array([self._rows[entity] for entity in entities], np.float32).reshape(len(entities), width)
 
 
 def entities_to_score(
-    request: RetrieveRequest,
-    proposed: Proposed,
-    decoded: Decoded | None,
-    table: FeatureTable,
-    ranking: Ranking,
+    request: RetrieveRequest, proposed: Proposed, decoded: Decoded | None, ranking: Ranking
 ) -> tuple[int, ...]:
     """Return the entities worth scoring: those proposed, then the best of those decoded.
 
@@ -123,7 +112,7 @@ def entities_to_score(
     if not request.is_ranked or len(every) <= most:
         return tuple(every)
     worst = min(decoded.logprobs.values(), default=LEAST_LOGPROB)
-    features = table.of(every)
+    features = proposed.features(every)
     # Without a prior the feature is 0, which is never the lower one.
     guesses = np.minimum(worst, -features[:, MODEL_PRIOR].astype(np.float64))
     known = [decoded.logprobs.get(entity, guess) for entity, guess in zip(every, guesses, strict=True)]
@@ -138,7 +127,6 @@ def scored_answer(
     proposed: Proposed,
     decoded: Decoded | None,
     scored: Scored,
-    table: FeatureTable,
     ranker: Ranker,
 ) -> RetrievalResult:
     """Return the answer to a request for `shortlist` or `auto` whose entities were scored.
@@ -152,13 +140,15 @@ def scored_answer(
     ranked, place = None, {number: i for i, number in enumerate(scores)}
     if is_ranked:
         logprobs = [scored.tallies[number].logprob for number in scores]
-        ranked = ranker.ranking.rank(table.of(list(scores)), logprobs)
+        ranked = ranker.ranking.rank(proposed.features(list(scores)), logprobs)
         scores = dict(zip(scores, ranked.scores.tolist(), strict=True))
-    elif weight and table.has_similarities:
-        similarities = table.of(list(scores))[:, _SIMILARITY].tolist()
+    elif weight and proposed.has_similarities:
+        similarities = proposed.features(list(scores))[:, _SIMILARITY].tolist()
         scores = {n: score + weight * s for (n, score), s in zip(scores.items(), similarities, strict=True)}
     order = best_first(index, scores, request.k)
-    similarity = table.of(order)[:, _SIMILARITY].tolist() if table.has_similarities and order else None
+    similarity = None
+    if proposed.has_similarities and order:
+        similarity = proposed.features(order)[:, _SIMILARITY].tolist()
     candidates = []
     for i, number in enumerate(order):
         tally = scored.tallies[number]

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
-from genret.retrieval.checkpoints import first_line, folder_fingerprint, local_folder
+from genret.decoding.errors import first_line
+from genret.retrieval.checkpoints import folder_fingerprint, local_folder
 from genret.retrieval.errors import ModelError
 from genret.retrieval.index.small_files import digest_bytes
 from genret.retrieval.vectors.embedder import FloatMatrix, refuse_non_finite

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from genret.retrieval.explanation import Explanation, ExplanationDraw, ExplanationNode
+    from genret.decoding.trace import TraceDraw
+    from genret.retrieval.explanation import Explanation, ExplanationNode
     from genret.retrieval.types import Candidate, RetrievalResult
     from genret.service.client.reply import Reply
     from genret.service.errors import CallError
@@ -389,12 +390,12 @@ def _written(explanation: Explanation, place: int) -> str:
     return "".join(reversed(texts))
 
 
-def _is_judged(draw: ExplanationDraw) -> bool:
+def _is_judged(draw: TraceDraw) -> bool:
     """Whether the draw could have been accepted: not in the second phase, nor when it cannot go on."""
     return draw.acceptance_probability > 0.0
 
 
-def _outcome(draw: ExplanationDraw) -> str:
+def _outcome(draw: TraceDraw) -> str:
     if draw.accepted:
         return "accepted, the sample" if draw.chosen else "accepted, not needed"
     if draw.chosen:

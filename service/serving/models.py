@@ -80,7 +80,7 @@ class ServedModel:
             spec.path,
             served.description.model,
             served.description.device,
-            retriever.trie.kernels_name,
+            retriever.trie.kernels.name,
         )
         ranking = served.description.ranking
         if retriever.ranker.can_propose and ranking and not (ranking.fitted_with_model or ranking.problem):

@@ -34,26 +34,26 @@ from genret.decoding.trie.title_trie import TitleTrie
 trie = TitleTrie.from_rows([(1, 2, 0), (1, 0)], 5)
 children = trie.children(trie.start(torch.arange(2)))
 assert children.token.tolist() == [1, 1], children
-print(trie.kernels_name)
+print(trie.kernels.name)
 """
 
 
 def test_the_loops_are_chosen_on_the_cpu_where_numba_is_installed(monkeypatch):
     monkeypatch.setattr(choice, "_numba_is_installed", lambda: False)
-    assert TitleTrie.from_rows(CHOICE_ROWS, 5).kernels_name == "torch"
+    assert TitleTrie.from_rows(CHOICE_ROWS, 5).kernels.name == "torch"
     with pytest.raises(KernelsError, match=r"numba is not installed; install generative-retrieval\[numba\]"):
         TitleTrie.from_rows(CHOICE_ROWS, 5, kernels="numba")
 
 
 @needs_numba
 def test_the_loops_are_the_default_and_can_be_declined():
-    assert TitleTrie.from_rows(CHOICE_ROWS, 5).kernels_name == "numba"
-    assert TitleTrie.from_rows(CHOICE_ROWS, 5, kernels="torch").kernels_name == "torch"
+    assert TitleTrie.from_rows(CHOICE_ROWS, 5).kernels.name == "numba"
+    assert TitleTrie.from_rows(CHOICE_ROWS, 5, kernels="torch").kernels.name == "torch"
 
 
 @needs_numba
 def test_the_loops_are_for_the_cpu_alone():
-    assert TitleTrie.from_rows(CHOICE_ROWS, 5, "meta").kernels_name == "torch"
+    assert TitleTrie.from_rows(CHOICE_ROWS, 5, "meta").kernels.name == "torch"
     with pytest.raises(KernelsError, match="numba runs on the CPU only, and the trie is on meta"):
         TitleTrie.from_rows(CHOICE_ROWS, 5, "meta", "numba")
 

@@ -183,8 +183,3 @@ def test_what_is_put_is_copied():
     flag.put(value)
     value.fill_(False)
     assert flag.last() == (True, False)
-
-
-def test_a_negative_lag_is_refused():
-    with pytest.raises(ValueError, match="lag must be 0 or more, got -1"):
-        LateFlag(1, CPU, lag=-1)

@@ -39,7 +39,7 @@ every_backend = pytest.mark.parametrize(("device", "kernels"), BACKENDS)
 def test_children_verify_advance_and_final_equal_brute_force(device, kernels, catalogue, data):
     rows, vocab_size = catalogue
     trie = TitleTrie.from_rows(rows, vocab_size, device, kernels)
-    assert trie.kernels_name == kernels
+    assert trie.kernels.name == kernels
     four = st.lists(st.integers(0, vocab_size - 1), min_size=4, max_size=4)
     states = check_all_states(
         trie, sorted(rows), [rows], lambda count: data.draw(st.lists(four, min_size=count, max_size=count))

@@ -226,16 +226,6 @@ def test_draws_agree_with_what_the_result_says(
     named = {candidate.entity_id for candidate in result.candidates}
     assert all(named & mine for mine in owners)
     assert named <= set().union(*owners)
-    for draw in explanation.draws:
-        assert draw.valid_mass > 0.0
-        if draw.draw < request.num_draws:
-            assert draw.acceptance_probability == draw.valid_mass
-        else:
-            assert (draw.acceptance_probability, draw.accepted) == (0.0, False)
-            assert not any(d.accepted for d in explanation.draws if d.sample == draw.sample)
-        if draw.chosen and draw.accepted:
-            earlier = [d for d in explanation.draws if d.sample == draw.sample and d.draw < draw.draw]
-            assert not any(d.accepted for d in earlier)
     if result.mass:
         first = [draw.valid_mass for draw in explanation.draws if draw.draw < request.num_draws]
         assert math.fsum(first) / len(first) == pytest.approx(result.mass)
@@ -247,15 +237,6 @@ def test_the_library_and_links_explain_too(retriever: Retriever) -> None:
     (linked,) = retriever.link(Mention("Paris"), explain=True)
     assert linked.explanation is not None
     assert retriever.retrieve("one")[0].explanation is None
-
-
-def test_exact_beams_close_what_is_proven_to_be_no_better(retriever: Retriever) -> None:
-    request = RetrieveRequest("two", k=2, method="beam", beam_size=1, exact=True)
-    result, explanation = explained(retriever, request)
-    assert result.certified
-    states = {node.state for node in explanation.nodes}
-    assert "closed" in states
-    assert "pruned" not in states
 
 
 def test_broken_logits_of_one_query_leave_the_explanations_of_others_whole(retriever: Retriever) -> None:

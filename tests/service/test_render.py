@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from genret.retrieval.explanation import Explanation, ExplanationDraw, ExplanationNode
+from genret.decoding.trace import TraceDraw
+from genret.retrieval.explanation import Explanation, ExplanationNode
 from genret.retrieval.score_types import ScoreResult, TitleScore
 from genret.retrieval.types import Candidate, KvShare, RetrievalResult, Timings
 from genret.service.client.reply import IndexRef, Reply, ScoreReply
@@ -298,9 +299,9 @@ NODES = (
 )
 
 
-def draw(number: int, sample: int = 0, **fields: float | bool) -> ExplanationDraw:
+def draw(number: int, sample: int = 0, **fields: float | bool) -> TraceDraw:
     told = {"valid_mass": 0.25, "acceptance_probability": 0.25, "accepted": False, "chosen": False, **fields}
-    return ExplanationDraw(sample=sample, draw=number, node=3, **told)
+    return TraceDraw(sample=sample, draw=number, node=3, **told)
 
 
 def shown(explanation: Explanation, width: int = 100) -> list[str]:

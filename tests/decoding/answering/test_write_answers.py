@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 import genret.decoding.answering.token_choice as choice_points
 from benchmarks.harness.schema_classes import CLASSES, SchemaClass
 from genret.decoding.answering import AnswerParams, AnswerText, Speller, write_answers
-from genret.decoding.answering.answer import AffordableMasks, echo_period
+from genret.decoding.answering.answer import Answer, echo_period
 from genret.decoding.answering.token_choice import MAX_LISTED, ChoicePoint, decide, suggest
 from genret.decoding.cancellation import CancelToken
 from genret.decoding.errors import DecodingCancelledError, InvalidLogitsError, PromptTooLongError
@@ -268,31 +268,25 @@ def fitting(grammar: TextGrammar, state: int, left: int) -> list[int]:
     ]
 
 
-@pytest.mark.parametrize("max_bytes", [0, 1000, 3000, 1 << 20])
-def test_masks_are_the_grammars_whatever_is_kept(max_bytes: int) -> None:
+def test_masks_of_a_budget_are_the_grammars_and_made_once() -> None:
     grammars = [Counting(longest) for longest in (2, 3, 4)]
-    masks = AffordableMasks(max_bytes)
     rng = random.Random(0)
     for _ in range(1500):
         grammar = rng.choice(grammars)
         state, left = rng.choice([0, 2, 3, 4]), rng.randrange(1, 5)
-        mask = masks.mask(grammar, state, left)
+        mask = Answer(grammar, AnswerParams(), left).within_budget(state, 0)
         assert tokens_in(mask) == fitting(grammar, state, left)
         assert mask.dtype == np.uint32
         assert mask.shape == grammar.mask(state).shape
         assert not mask.flags.writeable
-        assert masks.size <= max_bytes
-    looks = sum(grammar.looks for grammar in grammars)
     # Three grammars, four states and four numbers of tokens.
-    assert looks == (1500 if max_bytes == 0 else 48 if max_bytes == 1 << 20 else looks)
-    assert looks >= 48
+    assert sum(grammar.looks for grammar in grammars) == 48
 
 
 def test_grammars_are_not_kept_and_not_mistaken_for_others() -> None:
-    masks = AffordableMasks(1 << 20)
     for longest in [2, 3, 4] * 10:
         grammar = Counting(longest)
-        assert tokens_in(masks.mask(grammar, 0, 2)) == fitting(grammar, 0, 2)
+        assert tokens_in(Answer(grammar, AnswerParams(), 2).within_budget(0, 0)) == fitting(grammar, 0, 2)
         assert grammar.looks == 1
         del grammar
         gc.collect()

@@ -413,6 +413,8 @@ def test_nan_is_never_explained_by_rounding() -> None:
         assert math.isnan(difference.largest)
         for dtype in (torch.float64, torch.float32, torch.bfloat16):
             assert not Tolerance.strict(dtype).holds(difference)
+            others = {"fine": fine, "broken": difference, "far": Difference(1, 9.0, 9.0, 1.0)}
+            assert Tolerance.strict(dtype).worst(others) == "broken"
 
 
 @pytest.mark.parametrize(

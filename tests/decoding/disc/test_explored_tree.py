@@ -168,7 +168,7 @@ def run(
 def assert_draws_are_true(by_hand: ByHand, params: DiscParams, trace: Trace, result: DiscResult) -> None:
     written = prefixes_of(trace)
     assert len(trace.draws) == result.num_draws
-    keys = [(draw.sample, draw.number) for draw in trace.draws]
+    keys = [(draw.sample, draw.draw) for draw in trace.draws]
     assert keys == sorted(set(keys))
     counted = Counter(draw.sample for draw in trace.draws)
     assert set(counted.values()) <= {params.num_draws, 2 * params.num_draws}
@@ -180,8 +180,8 @@ def assert_draws_are_true(by_hand: ByHand, params: DiscParams, trace: Trace, res
             for depth in range(len(row))
         )
         assert draw.valid_mass == pytest.approx(weight, rel=1e-4)
-        is_first = draw.number < params.num_draws
-        assert draw.acceptance == (draw.valid_mass if is_first else 0.0)
+        is_first = draw.draw < params.num_draws
+        assert draw.acceptance_probability == (draw.valid_mass if is_first else 0.0)
         assert is_first or not draw.accepted
     for number, sample in enumerate(result.samples):
         mine = [draw for draw in trace.draws if draw.sample == number]
@@ -190,13 +190,13 @@ def assert_draws_are_true(by_hand: ByHand, params: DiscParams, trace: Trace, res
         assert chosen.accepted == sample.accepted
         assert chosen.valid_mass == math.exp(sample.log_weight)
         if sample.accepted:
-            assert chosen.number + 1 == sample.num_draws
-            assert not any(draw.accepted for draw in mine if draw.number < chosen.number)
+            assert chosen.draw + 1 == sample.num_draws
+            assert not any(draw.accepted for draw in mine if draw.draw < chosen.draw)
             assert len(mine) == params.num_draws
         elif params.num_draws > 1:
-            assert chosen.number >= params.num_draws
+            assert chosen.draw >= params.num_draws
             assert not any(draw.accepted for draw in mine)
-    first = [draw.valid_mass for draw in trace.draws if draw.number < params.num_draws]
+    first = [draw.valid_mass for draw in trace.draws if draw.draw < params.num_draws]
     assert math.fsum(first) / len(first) == pytest.approx(result.mass)
 
 
@@ -265,7 +265,8 @@ def test_draws_that_run_out_of_room_weigh_nothing(room: int) -> None:
         if written[draw.node] in rows:
             assert draw.valid_mass > 0.0
         else:
-            assert (draw.valid_mass, draw.acceptance, draw.accepted, draw.chosen) == (0.0, 0.0, False, False)
+            assert draw.valid_mass == draw.acceptance_probability == 0.0
+            assert [draw.accepted, draw.chosen] == [False, False]
             assert len(written[draw.node]) == room
     assert sum(draw.chosen for draw in trace.draws) == len(result.samples)
 

@@ -78,17 +78,6 @@ class Batch:
         return back
 
 
-EXTRA: list[dict[str, Any] | None] = [
-    {"genret": "titles"},
-    {"genret": "titles", "genret_mode": "disc"},
-    {"genret": "titles", "genret_mode": "sink", "genret_filter": "kind = 'work'"},
-    {"genret": "same", "genret_mode": "disc", "genret_allow": ["Q4", "Q5", "Q8"], "genret_deny": ["Q4"]},
-    {"thinking_budget": 3},
-    None,
-    {"genret": "nowhere"},
-]
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_it_writes_the_logits_of_the_processor_for_vllm(
     monkeypatch: pytest.MonkeyPatch,
@@ -101,7 +90,7 @@ def test_it_writes_the_logits_of_the_processor_for_vllm(
     """Random walks of all modes, filters included; requests leave the batch for a step and come back."""
     rng = random.Random(seed)
     opened = Index.open(index)
-    extra = [rng.choice(EXTRA) for _ in range(8)]
+    extra = [rng.choice([*fake_vllm.EXTRA, {"thinking_budget": 3}]) for _ in range(8)]
     prompts = [[rng.randrange(5, opened.vocab_size) for _ in range(rng.randint(1, 6))] for _ in extra]
     batch = Batch(module, extra, prompts)
     of_vllm = fake_vllm.install(monkeypatch)

@@ -32,18 +32,6 @@ def setup_of(index: Path, checkpoint: Path, **more: Any) -> Any:
     return fake_vllm.config(genret, checkpoint, vocab_size)
 
 
-EXTRA: list[dict[str, Any] | None] = [
-    {"genret": "titles"},
-    {"genret": "titles", "genret_mode": "disc"},
-    {"genret": "titles", "genret_mode": "sink", "genret_filter": "kind = 'work'"},
-    {"genret": "same", "genret_mode": "disc", "genret_filter": "kind != 'work'"},
-    {"genret": "titles", "genret_mode": "disc", "genret_allow": ["Q4", "Q5", "Q8"], "genret_deny": ["Q4"]},
-    {"genret": "titles", "genret_mode": "sink"},
-    None,
-    {"genret": "nowhere"},
-]
-
-
 @pytest.mark.parametrize("seed", range(12))
 def test_both_processors_write_the_same_logits(
     processors: ModuleType, index: Path, checkpoint: Path, seed: int
@@ -53,7 +41,7 @@ def test_both_processors_write_the_same_logits(
     setup = setup_of(index, checkpoint)
     vocab = setup.model_config.get_vocab_size()
     opened = Index.open(index)
-    extra = [rng.choice(EXTRA) for _ in range(9)]
+    extra = [rng.choice(fake_vllm.EXTRA) for _ in range(9)]
     prompts = [[rng.randrange(5, vocab) for _ in range(rng.randint(1, 6))] for _ in extra]
     v1 = fake_vllm.V1Batch(processors.TitleProcessor(setup, torch.device("cpu"), False))
     v2 = fake_vllm.V2Batch(processors, setup, len(extra), vocab)

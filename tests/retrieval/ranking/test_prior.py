@@ -21,7 +21,7 @@ from genret.retrieval.index.layout import PRIOR_FILE
 from genret.retrieval.index.priors import Prior, priors_to_bytes, read_priors
 from genret.retrieval.index.reader import Index
 from genret.retrieval.methods.decoded_methods import Decoded
-from genret.retrieval.methods.scored_methods import EntityScorer, FeatureTable, Proposed, entities_to_score
+from genret.retrieval.methods.scored_methods import EntityScorer, Proposed, entities_to_score
 from genret.retrieval.progress import StepProgress
 from genret.retrieval.ranking import prior as prior_module
 from genret.retrieval.ranking.made_queries import Labelled
@@ -192,13 +192,12 @@ def test_what_no_beam_found_is_taken_for_its_prior_at_most(index: Index, has_pri
     decoded = Decoded(RetrievalResult("who", "beam", ()), tuple(found), -6.0, found)
     numbers = np.arange(12)
     proposals = Proposals(asked, numbers, evidence.features(asked, numbers), 12)
-    proposed = Proposed(tuple(numbers.tolist()), asked, proposals)
+    proposed = Proposed(tuple(numbers.tolist()), evidence, asked, proposals)
     ranking, _ = Rankings().of("unweighed")
     weights = np.zeros(len(ranking.weights))
     weights[[MODEL_LOGPROB, MODEL_PRIOR]] = 1.0, 0.9
-    table = FeatureTable(Ranker(evidence, ranking, ranking), proposed)
     request = RetrieveRequest("who", k=1, shortlist_size=4)
-    chosen = entities_to_score(request, proposed, decoded, table, replace(ranking, weights=weights))
+    chosen = entities_to_score(request, proposed, decoded, replace(ranking, weights=weights))
     scores = {
         entity: found.get(entity, min(-6.0, float(prior)) if has_prior else -6.0)
         - (0.9 * float(prior) if has_prior else 0)
