@@ -214,7 +214,7 @@ def probabilities(logs: Sequence[float]) -> list[float]:
     return [math.exp(value - total) for value in logs]
 
 
-class Question(NamedTuple):
+class QuestionKey(NamedTuple):
     """A question; the same one with the same options has the same answer."""
 
     query: str
@@ -223,13 +223,13 @@ class Question(NamedTuple):
     near: frozenset[str]  # of the entities of that name those that the text around the mention speaks for
 
 
-AnswerCache = BoundedCache[Question, LinkAnswer]
+AnswerCache = BoundedCache[QuestionKey, LinkAnswer]
 
 
 class OpenQuestion(NamedTuple):
     """The question about one mention, and about those of the window that are put in the same words."""
 
-    key: Question  # identity of the question
+    key: QuestionKey  # identity of the question
     mention: Mention  # the first of the mentions
     request: RetrieveRequest
     named: IdList | None  # ids of the entities that the mention may stand for; None: all
@@ -244,7 +244,7 @@ class Window:
         self._cache = cache
         self._mentions: list[PlacedMention] = []
         self._rows: list[dict[str, Any] | None] = []
-        self.questions: dict[Question, OpenQuestion] = {}
+        self.questions: dict[QuestionKey, OpenQuestion] = {}
 
     def __len__(self) -> int:
         return len(self._mentions)

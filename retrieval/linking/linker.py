@@ -27,7 +27,7 @@ from genret.retrieval.linking.link_answers import (
     MentionContexts,
     OpenQuestion,
     PlacedMention,
-    Question,
+    QuestionKey,
     RowMaker,
     Window,
     answer_of,
@@ -212,7 +212,7 @@ class MentionRows:
             left = document.text[max(span.start - NEARBY_CHARS, 0) : span.start]
             near = names.near(name, left, document.text[span.end : span.end + NEARBY_CHARS])
         proposed_by = mention.mention if self._options.asks_evidence else ""
-        key = Question(self._contexts.query(mention), name, proposed_by, near)
+        key = QuestionKey(self._contexts.query(mention), name, proposed_by, near)
         if (asked := window.questions.get(key)) is not None:
             asked.places.append(place)
             return
@@ -226,7 +226,7 @@ class MentionRows:
             window.fill(place, failure(error, self._options.method))
 
     def _question(
-        self, key: Question, mention: Mention, names: NamedEntities | None, place: int
+        self, key: QuestionKey, mention: Mention, names: NamedEntities | None, place: int
     ) -> OpenQuestion:
         request, named = self._contexts.request(mention), None
         if names is not None:
