@@ -79,7 +79,7 @@ def ambiguous(retriever: Retriever, file: Path, known: set[str]) -> Iterator[Ask
     """
     options = LinkOptions(k=1000, candidates="named")
     finder = open_finder(retriever.index, options.find, cache_dir=retriever.index.path.parent / "names")
-    names = NamedEntities(retriever.index, finder, options, retriever.config)
+    names = NamedEntities(retriever, finder.entity_ids, options)
     documents = read_documents(file)
     gold = [{(s.start, s.end): s.title for s in document.spans if s.title in known} for document in documents]
     texts = []

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from importlib.util import find_spec
 
 _MOST_CHARS = 100  # of a name: what is longer is like none
 
@@ -95,6 +96,12 @@ class MissingExtraError(GenretError):
         )
         self.package = package
         self.extra = extra
+
+
+def require_package(package: str, extra: str) -> None:
+    """Raise MissingExtraError unless an optional package is installed; it is not imported for that."""
+    if find_spec(package) is None:
+        raise MissingExtraError(package, extra)
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:

@@ -15,14 +15,19 @@ _Handler = Callable[[int, FrameType | None], object] | signal.Handlers
 
 
 @contextmanager
-def handled(handler: _Handler, *numbers: signal.Signals) -> Iterator[None]:
-    """Give signals a handler in the block. Does nothing outside the main thread, which alone may set one."""
-    held = []
-    if threading.current_thread() is threading.main_thread():
-        # A handler that was not set from Python is None and could not be set again.
-        held = [number for number in numbers if signal.getsignal(number) is not None]
-    before = {number: signal.signal(number, handler) for number in held}
+def handled(handler: _Handler | None, *numbers: signal.Signals) -> Iterator[None]:
+    """Give signals a handler in the block; None: put theirs back behind it, whatever the block sets.
+
+    Does nothing outside the main thread, which alone may set one.
+    """
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    before = {number: signal.getsignal(number) for number in numbers if in_main_thread}
+    # A handler that was not set from Python is None and could not be set again.
+    before = {number: found for number, found in before.items() if found is not None}
     try:
+        if handler is not None:
+            for number in before:
+                signal.signal(number, handler)
         yield
     finally:
         for number, handler_before in before.items():

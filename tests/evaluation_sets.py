@@ -17,7 +17,6 @@ from genret.retrieval.evaluation.labelled_sets import (
     RankedEntity,
 )
 from genret.retrieval.evaluation.methods.evaluated_method import EvaluatedMethod, MethodMaker
-from genret.retrieval.evaluation.metrics import PRIMARY_METRICS
 from genret.retrieval.retriever import Retriever
 from genret.retrieval.types import Mention
 
@@ -36,7 +35,7 @@ class DictResolver:
 
 
 def labelled_set(queries: Sequence[LabelledQuery], kind: str = "queries", name: str = "it") -> LabelledSet:
-    return LabelledSet(name, kind, tuple(queries), 0, "0" * 32, PRIMARY_METRICS[kind])
+    return LabelledSet(name, kind, tuple(queries), 0, "0" * 32)
 
 
 def ranked(*entity_ids: str, scores: Sequence[float] | None = None) -> tuple[RankedEntity, ...]:
@@ -102,7 +101,7 @@ def answered(rankings: Sequence[RankedAnswers]) -> list[tuple[str, ...]]:
 
 def query_set(name: str = "asked") -> LabelledSet:
     queries = tuple(LabelledQuery(i, text, gold={gold: 1}) for i, text, gold in QUERIES)
-    return LabelledSet(name, "queries", queries, 0, "d1", "nDCG@10")
+    return LabelledSet(name, "queries", queries, 0, "d1")
 
 
 def mention_set(name: str = "marked") -> LabelledSet:
@@ -110,7 +109,7 @@ def mention_set(name: str = "marked") -> LabelledSet:
         LabelledQuery(i, text, Mention(text, left, right), gold={gold: 1}, document=document)
         for i, left, text, right, gold, document in MENTIONS
     )
-    return LabelledSet(name, "mentions", queries, 0, "d2", "F1(InKB)")
+    return LabelledSet(name, "mentions", queries, 0, "d2")
 
 
 def write_queries(file: Path) -> Path:

@@ -30,7 +30,7 @@ from genret.retrieval.linking.link_answers import (
 )
 from genret.retrieval.linking.link_options import LinkJob, LinkOptions, WorkerOptions
 from genret.retrieval.linking.run import OutputOptions, RunnerOptions, link_corpus
-from genret.retrieval.linking.run_progress import LinkCounts, LinkDisplay
+from genret.retrieval.linking.run_progress import LinkCounts, LinkDisplay, LinkListener
 from genret.retrieval.linking.shard_worker import ShardRecord, ShardWorker
 from genret.retrieval.types import Mention
 
@@ -49,19 +49,15 @@ class WordLinker:
         self._stays = STAY_VARIABLE in os.environ
 
     def link(
-        self,
-        documents: Iterable[Document | BadDocument],
-        counts: LinkCounts,
-        complain: Callable[[str], None],
-        report: Callable[[LinkCounts], None],
+        self, documents: Iterable[Document | BadDocument], listener: LinkListener
     ) -> Iterator[list[dict[str, Any]]]:
-        maker = RowMaker(LinkOptions(), self._index_digest, counts, complain)
+        maker = RowMaker(LinkOptions(), self._index_digest, listener)
         for document in documents:
-            if is_counted(document, counts, complain):
+            if is_counted(document, listener):
                 time.sleep(600 if self._stays and "STAY" in document.text else self._delay)
                 words = re.finditer(r"\S+", document.text)
                 yield list(filter(None, (maker.make(*self._linked(document, word)) for word in words)))
-                report(counts)
+                listener.report(listener.counts)
 
     def _linked(self, document: Document, match: re.Match[str]) -> tuple[PlacedMention, LinkAnswer]:
         word = match[0]

@@ -6,14 +6,15 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
 from genret.retrieval.errors import EvidenceMissingError, GenretError, InputError, ModelError
+from genret.retrieval.linking import linker
 from genret.retrieval.linking.documents.text_document import BadDocument, Document, Span
 from genret.retrieval.linking.link_options import LinkOptions, WorkerOptions
-from genret.retrieval.linking.linker import open_linker
-from genret.retrieval.linking.run_progress import LinkCounts
+from genret.retrieval.linking.run_progress import LinkCounts, LinkListener
 from genret.retrieval.prompts import CheckpointConfig, PromptTemplate
 from genret.retrieval.types import Candidate, Entity, RetrievalResult, RetrieveRequest
 
@@ -175,9 +176,14 @@ class LinkRun:
         self.complaints: list[str] = []
         self.reports: list[dict[str, int]] = []
         self.blocks: list[list[dict[str, Any]]] = []
+        self._listener = LinkListener(self.counts, self.complaints.append, self._report)
         worker = WorkerOptions("-", batch_size=batch_size, cache_entries=cache_entries)
-        self.linker = open_linker(self.retriever, LinkOptions(**options), worker, finder or Names({}))  # type: ignore[arg-type]
-        for rows in self.linker.link(documents, self.counts, self.complaints.append, self._report):
+        with mock.patch.object(linker, "open_finder", return_value=finder or Names({})):
+            self.linker = linker.open_linker(self.retriever, LinkOptions(**options), worker)  # type: ignore[arg-type]
+            self.link(*documents)
+
+    def link(self, *documents: Document | BadDocument) -> None:
+        for rows in self.linker.link(documents, self._listener):
             self.blocks.append(rows)
 
     @property

@@ -13,7 +13,8 @@ import click
 
 from genret.retrieval.command_options import GroupedCommand, model_options, prompt_option
 from genret.retrieval.command_options import described_option as _option
-from genret.retrieval.interruption import INTERRUPTED, sigterm_as_interrupt
+from genret.retrieval.evaluation.methods.evaluated_method import METHOD_FORMS
+from genret.retrieval.interruption import INTERRUPTED
 
 if TYPE_CHECKING:
     from genret.retrieval.evaluation.evaluation import Evaluated, EvaluationPlan
@@ -36,9 +37,7 @@ DEFAULT_METHODS = "unconstrained trie disc:1 disc:2 disc:3 disc:4 beam:10 bm25-s
 )
 @_option(
     "--method methods",
-    "A method, may be given several times: unconstrained[:BEAMS], trie, greedy, "
-    "disc:K[xBEAMS][/SAMPLES][+adaptive][+top:M], beam[:BEAMS], exact, evidence[:N], vectors[:N], "
-    "shortlist[:N][+weight:W], auto[:N][+weight:W][+disc], bm25-shortlist[:N], bm25, run:FILE.",
+    f"A method, may be given several times: {', '.join(METHOD_FORMS)}.",
     multiple=True,
     metavar="METHOD",
     show_default=f"{DEFAULT_METHODS}; with evidence in the index also evidence shortlist auto, and with "
@@ -112,7 +111,7 @@ def evaluate_command(
     to a baseline, answers that do not exist, and times. Exit code 1: also if a constrained method
     answered what is not in the index.
     """
-    from genret.retrieval.errors import GenretError, InputError
+    from genret.retrieval.errors import InputError
     from genret.retrieval.evaluation.datasets.labels import SetSpec
     from genret.retrieval.evaluation.evaluation import EvaluationPlan, about_machine, evaluate
     from genret.retrieval.retriever import Retriever
@@ -130,12 +129,9 @@ def evaluate_command(
         plan.check()
         loading = {"device": device, "dtype": dtype, "threads": threads, "prompt": prompt}
         command = _command(index_path, model, sets, plan, loading)
-        with (
-            sigterm_as_interrupt(),
-            Retriever.open(
-                index_path, model, device=device, dtype=dtype, num_threads=threads, prompt=prompt
-            ) as retriever,
-        ):
+        with Retriever.open(
+            index_path, model, device=device, dtype=dtype, num_threads=threads, prompt=prompt
+        ) as retriever:
             about = [("device", str(retriever.model.device)), *about_machine(threads)]
             evaluated = evaluate(plan, retriever, about, command)
     except KeyboardInterrupt:
@@ -143,8 +139,6 @@ def evaluate_command(
         sys.exit(INTERRUPTED)
     except InputError as error:
         raise click.UsageError(f"--{error.field.replace('_', '-')}: {error.message}") from error
-    except GenretError as error:
-        raise click.ClickException(str(error)) from error
     if as_json or output == "json":
         click.echo(json.dumps({**evaluated.results, "out": str(out)}, ensure_ascii=False, allow_nan=False))
     else:

@@ -15,7 +15,8 @@ import xxhash
 
 from genret.decoding.model.hf_model import HFLanguageModel
 from genret.retrieval.checkpoints import folder_fingerprint
-from genret.retrieval.errors import InputError, SourceError
+from genret.retrieval.durable import staged_file
+from genret.retrieval.errors import InputError, SourceError, require_package
 from genret.retrieval.evaluation.datasets.index_entities import IndexResolver, read_redirects
 from genret.retrieval.evaluation.datasets.labels import SetSpec
 from genret.retrieval.evaluation.datasets.readers import read_set
@@ -31,9 +32,9 @@ from genret.retrieval.evaluation.reporting.comparison import (
     make_overview,
 )
 from genret.retrieval.evaluation.reporting.evaluation_report import Facts, make_document, to_json
-from genret.retrieval.evaluation.reporting.quality_plots import Point, check_matplotlib, draw
+from genret.retrieval.evaluation.reporting.quality_plots import Point, draw
 from genret.retrieval.evaluation.reporting.report_pages import PLOTS_FOLDER, Drawing, to_html, to_markdown
-from genret.retrieval.evaluation.run_files import IDENTITY_FILE, Identity, RunStore, write_text
+from genret.retrieval.evaluation.run_files import IDENTITY_FILE, Identity, RunStore
 from genret.retrieval.retriever import Retriever
 from genret.retrieval.sources.source_files import digest_file
 from genret.retrieval.tables import Shown
@@ -81,7 +82,7 @@ class EvaluationPlan:
             except InputError as error:
                 raise InputError("metric", error.message) from error
         if self.has_plots:
-            check_matplotlib()
+            require_package("matplotlib", "plots")
         _check_folder(self.out, self.resume)
 
     @property
@@ -156,14 +157,17 @@ def evaluate(
 def _write(plan: EvaluationPlan, facts: Facts, settings: Settings, evaluated: Evaluated) -> None:
     comparisons, overview = evaluated.comparisons, evaluated.overview
     drawings: list[Drawing] = []
+    files: dict[str, str] = {}
     for name, caption, metric, points in _plots(comparisons, overview) if plan.has_plots else ():
         drawings.append(Drawing(name, draw(points, metric), caption))
-        write_text(plan.out / PLOTS_FOLDER / f"{name}.svg", draw(points, metric, _PAPER) + "\n")
+        files[f"{PLOTS_FOLDER}/{name}.svg"] = draw(points, metric, _PAPER) + "\n"
     document = make_document(facts, settings, comparisons, overview, drawings)
     results = json.dumps(evaluated.results, indent=2, ensure_ascii=False, allow_nan=False)
-    write_text(plan.out / "results.json", results + "\n")
-    write_text(plan.out / "report.md", to_markdown(document))
-    write_text(plan.out / "report.html", to_html(document))
+    files |= {"results.json": f"{results}\n", "report.md": to_markdown(document)}
+    files["report.html"] = to_html(document)
+    for name, text in files.items():
+        with staged_file(plan.out / name) as stream:
+            stream.write(text)
 
 
 def _plots(
@@ -238,11 +242,9 @@ def _check_names(sets: Sequence[SetSpec]) -> None:
 
 
 def _check_method(text: str) -> None:
-    from genret.retrieval.evaluation.methods.model_free_methods import check_bm25s
-
     spec = MethodSpec.parse(text)
     if spec.family in ("bm25", "bm25-shortlist"):
-        check_bm25s()
+        require_package("bm25s", "eval")
     if spec.file is not None and not Path(spec.file).is_file():
         raise InputError("method", f"{text!r}: there is no file {spec.file}")
 

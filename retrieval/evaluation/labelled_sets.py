@@ -41,7 +41,6 @@ class LabelledSet:
     queries: tuple[LabelledQuery, ...]  # queries in the order of the files
     num_missing: int  # number of relevant answers that the index lacks
     digest: str  # digest of the files it was read from
-    primary: str  # leading metric, e.g. "nDCG@10", "Rprec(KILT)", "F1(InKB)"
     num_unjudged: int = 0  # number of queries that were left out, as nothing is judged for them
 
 

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from genret.retrieval.errors import InputError, MissingExtraError
+from genret.retrieval.errors import InputError, require_package
 from genret.retrieval.evaluation.labelled_sets import (
     JudgedRanking,
     LabelledQuery,
@@ -127,13 +127,13 @@ RATES: Mapping[str, Callable[[RankedAnswers], float]] = {
 }
 
 
-PRIMARY_METRICS: Mapping[str, str] = {"queries": "nDCG@10", "kilt": "Rprec(KILT)", "mentions": "F1(InKB)"}
 _RANKED = ("Success@1", "Success@10", "RR@10", "R@10")
-_RATES = ("NO_MATCH", "invalid", "duplicates", "errors")
+REPORTED_RATES = ("NO_MATCH", "invalid", "duplicates", "errors")  # in columns of their own
+# By the kind of a set; the first one leads.
 DEFAULT_METRICS: Mapping[str, tuple[str, ...]] = {
-    "queries": ("nDCG@10", *_RANKED, *_RATES),
-    "kilt": ("Rprec(KILT)", "R@5(KILT)", "Success@5(KILT)", *_RANKED, *_RATES),
-    "mentions": (*MICRO_METRICS, "accuracy", *_RANKED, *_RATES),
+    "queries": ("nDCG@10", *_RANKED, *REPORTED_RATES),
+    "kilt": ("Rprec(KILT)", "R@5(KILT)", "Success@5(KILT)", *_RANKED, *REPORTED_RATES),
+    "mentions": (*MICRO_METRICS, "accuracy", *_RANKED, *REPORTED_RATES),
 }
 # A metric at k of KILT, from the number of evidence sets complete in the first k places, all sets, and k.
 _AT_K: Mapping[str, Callable[[int, int, int], float]] = {
@@ -268,8 +268,7 @@ def ranking_values(judged: Sequence[JudgedRanking], names: Sequence[str]) -> dic
 
 
 def _library() -> ModuleType:
-    try:
-        import ir_measures
-    except ImportError as error:
-        raise MissingExtraError("ir_measures", "eval") from error
+    require_package("ir_measures", "eval")
+    import ir_measures
+
     return ir_measures

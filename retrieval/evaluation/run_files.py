@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
-from genret.retrieval.durable import staged_file
+from genret.retrieval.durable import replace_file, staged_file
 from genret.retrieval.errors import SourceError
 from genret.retrieval.evaluation.datasets.file_lines import (
     json_objects,
@@ -221,9 +221,8 @@ class RunStore:
                 raise SourceError(f"{folder}: holds an evaluation of something else: {difference}")
             identity = Identity(**{**asdict(identity), "sets": {**before.sets, **identity.sets}})
         folder.mkdir(parents=True, exist_ok=True)
-        write_text(
-            file, json.dumps({"format": _FORMAT, **asdict(identity)}, indent=2, ensure_ascii=False) + "\n"
-        )
+        text = json.dumps({"format": _FORMAT, **asdict(identity)}, indent=2, ensure_ascii=False)
+        replace_file(file, f"{text}\n".encode())
 
     def load(self, labelled: LabelledSet, method: str, seed: int | None) -> MethodRun | None:
         """Return a run that is done, or None; SourceError if its files are malformed."""
@@ -254,7 +253,7 @@ class RunStore:
         write_rankings(file(".jsonl"), labelled, run)
         done = {"method": run.method, "set": run.set_name, "seed": run.seed, "seconds": run.seconds}
         done["is_constrained"] = run.is_constrained
-        write_text(file(".json"), json.dumps(done, ensure_ascii=False) + "\n")
+        replace_file(file(".json"), f"{json.dumps(done, ensure_ascii=False)}\n".encode())
 
     def _file(self, set_name: str, method: str, seed: int | None, ending: str) -> Path:
         name = re.sub(r"[^\w.+-]+", "-", method)
@@ -263,12 +262,6 @@ class RunStore:
             name = f"{name[:80]}-{xxhash.xxh3_64_hexdigest(method.encode())[:8]}"
         seeded = "" if seed is None else f".seed{seed}"
         return self.folder / RUNS_FOLDER / set_name / f"{name}{seeded}{ending}"
-
-
-def write_text(file: Path, text: str) -> None:
-    """Write a file that appears under its name only when it is complete."""
-    with staged_file(file) as stream:
-        stream.write(text)
 
 
 def _read_identity(file: Path) -> Identity:

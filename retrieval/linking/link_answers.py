@@ -19,14 +19,12 @@ from genret.retrieval.arguments import IdList, check_filled
 from genret.retrieval.errors import InputError
 from genret.retrieval.linking.documents.text_document import BadDocument, Document, DocumentPlace, Span
 from genret.retrieval.linking.link_options import LinkOptions
-from genret.retrieval.linking.run_progress import LinkCounts
+from genret.retrieval.linking.run_progress import LinkListener
 from genret.retrieval.prompts import CheckpointConfig
 from genret.retrieval.tables import Shown
 from genret.retrieval.types import Candidate, Mention, RetrievalResult, RetrieveRequest, with_options
 
 Documents = Iterable[Document | BadDocument]
-Complain = Callable[[str], None]
-Report = Callable[[LinkCounts], None]
 # A candidate, what it is ordered by, and its probability.
 Weighed = tuple[Candidate, float, float]
 Weigher = Callable[[Sequence[Candidate]], list[Weighed]]
@@ -55,15 +53,13 @@ class PlacedMention(NamedTuple):
         return f"{self.source}, line {self.row}: document {self.doc_id!r}, {at}: {reason}"
 
 
-def is_counted(
-    document: Document | BadDocument, counts: LinkCounts, complain: Complain
-) -> TypeGuard[Document]:
+def is_counted(document: Document | BadDocument, listener: LinkListener) -> TypeGuard[Document]:
     """Count a document once, with the part that it begins with; complain of a bad one: False."""
     if isinstance(document, BadDocument):
-        counts.num_bad_documents += 1
-        complain(str(document))
+        listener.counts.num_bad_documents += 1
+        listener.complain(str(document))
         return False
-    counts.num_documents += document.offset == 0 and document.begin == 0
+    listener.counts.num_documents += document.offset == 0 and document.begin == 0
     return True
 
 
@@ -218,21 +214,25 @@ def probabilities(logs: Sequence[float]) -> list[float]:
     return [math.exp(value - total) for value in logs]
 
 
-# The query; the name of the candidates, "" for all; the query to the evidence, "" for none; and of the
-# entities of that name those that the text around the mention speaks for.
-Question = tuple[str, str, str, frozenset[str]]
-# The same question with the same options has the same answer.
-AnswerCache = BoundedCache[Question, LinkAnswer]
+class QuestionKey(NamedTuple):
+    """A question; the same one with the same options has the same answer."""
+
+    query: str
+    name: str  # name that the candidates have; "": all are candidates
+    proposed_by: str  # query to the evidence; "": none is asked
+    near: frozenset[str]  # of the entities of that name those that the text around the mention speaks for
+
+
+AnswerCache = BoundedCache[QuestionKey, LinkAnswer]
 
 
 class OpenQuestion(NamedTuple):
     """The question about one mention, and about those of the window that are put in the same words."""
 
-    key: Question  # identity of the question
+    key: QuestionKey  # identity of the question
     mention: Mention  # the first of the mentions
     request: RetrieveRequest
     named: IdList | None  # ids of the entities that the mention may stand for; None: all
-    near: frozenset[str]  # those of them that the text around the mention speaks for
     places: list[int]  # places of the mentions in the window
 
 
@@ -244,7 +244,7 @@ class Window:
         self._cache = cache
         self._mentions: list[PlacedMention] = []
         self._rows: list[dict[str, Any] | None] = []
-        self.questions: dict[Question, OpenQuestion] = {}
+        self.questions: dict[QuestionKey, OpenQuestion] = {}
 
     def __len__(self) -> int:
         return len(self._mentions)
@@ -278,14 +278,13 @@ class RowMaker:
 
     options: LinkOptions
     index_digest: str
-    counts: LinkCounts  # added to on the way
-    complain: Callable[[str], None]  # gets one line for every mention that failed
+    listener: LinkListener
 
     def make(
         self, mention: PlacedMention, answer: LinkAnswer, is_cached: bool = False
     ) -> dict[str, Any] | None:
         """Return the row of a mention, counted; None where it is not to be written."""
-        counts = self.counts
+        counts = self.listener.counts
         counts.num_mentions += 1
         counts.num_linked += answer.best is not None
         counts.num_nil += answer.best is None
@@ -293,7 +292,7 @@ class RowMaker:
         counts.num_unproven += self.options.exact and answer.certified is False
         if answer.error is not None:
             counts.num_failed += 1
-            self.complain(mention.complaint(answer.error))
+            self.listener.complain(mention.complaint(answer.error))
         if answer.best is None and not self.options.keep_nil:
             return None
         counts.num_rows += 1

@@ -10,25 +10,24 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
-from functools import partial
+from functools import cached_property, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from genret.decoding.params import MAX_K
 from genret.retrieval.arguments import check_text
 from genret.retrieval.errors import GenretError, InputError
 from genret.retrieval.linking.documents.text_document import BadDocument, Document, Span
-from genret.retrieval.linking.finding.finder import LateFinder, SpanFinder
+from genret.retrieval.linking.finding.finder import MentionFinder, open_finder
 from genret.retrieval.linking.link_answers import (
     AnswerCache,
-    Complain,
     Documents,
     LinkAnswer,
     LinkCandidate,
     MentionContexts,
     OpenQuestion,
     PlacedMention,
-    Question,
-    Report,
+    QuestionKey,
     RowMaker,
     Window,
     answer_of,
@@ -37,7 +36,7 @@ from genret.retrieval.linking.link_answers import (
 )
 from genret.retrieval.linking.link_options import GenerateOptions, LinkOptions, WorkerOptions
 from genret.retrieval.linking.named_entities import NEARBY_CHARS, NamedEntities
-from genret.retrieval.linking.run_progress import LinkCounts
+from genret.retrieval.linking.run_progress import LinkCounts, LinkListener
 from genret.retrieval.types import DEFAULT_SHORTLIST_SIZE, Mention, RetrieveRequest
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ RowBlocks = Iterator[list[dict[str, Any]]]
 
 
 def open_linker(
-    retriever: Retriever, options: LinkOptions, worker: WorkerOptions, finder: SpanFinder
+    retriever: Retriever, options: LinkOptions, worker: WorkerOptions
 ) -> MentionRows | GeneratedRows:
     """Return what links the mentions of documents with one retriever. Used by one thread at a time.
 
@@ -60,7 +59,7 @@ def open_linker(
     """
     if options.mentions == "generated":
         return GeneratedRows(retriever, options, worker)
-    return MentionRows(retriever, options, worker, finder)
+    return MentionRows(retriever, options, worker)
 
 
 _LOG = logging.getLogger(__name__)
@@ -101,10 +100,8 @@ def link_documents(
     """
     chosen = options or LinkOptions()
     worker = WorkerOptions(str(retriever.index.path), batch_size=batch_size, cache_entries=cache_entries)
-    finder = LateFinder(retriever.index, chosen.find)
-    linked = open_linker(retriever, chosen, worker, finder).link(
-        _checked(documents), counts or LinkCounts(), complain
-    )
+    linker = open_linker(retriever, chosen, worker)
+    linked = linker.link(_checked(documents), LinkListener(counts or LinkCounts(), complain))
     return (row for rows in linked for row in rows)
 
 
@@ -145,52 +142,51 @@ class MentionRows:
     as the cache keeps the answer. A context that is too long for the model is cut evenly around its mention.
     """
 
-    def __init__(
-        self, retriever: Retriever, options: LinkOptions, worker: WorkerOptions, finder: SpanFinder
-    ) -> None:
+    def __init__(self, retriever: Retriever, options: LinkOptions, worker: WorkerOptions) -> None:
         if options.filter is not None:
             retriever.check_filter(options.filter)  # else every mention would fail of it
         _check_evidence(retriever, options)
         self._retriever = retriever
         self._options = options
+        self._cache_dir = None if worker.cache_dir is None else Path(worker.cache_dir)
         self._batch_size = worker.batch_size
         self._cache = AnswerCache(worker.cache_entries)
         self._contexts = MentionContexts(retriever.config, options)
-        self._finder = finder
         self._named: NamedEntities | None = None
         if options.candidates != "all":
-            self._named = NamedEntities(retriever.index, finder, options, retriever.config)
+            self._named = NamedEntities(retriever, self._entity_ids, options)
 
-    def link(
-        self,
-        documents: Documents,
-        counts: LinkCounts,
-        complain: Complain,
-        report: Report = lambda counts: None,
-    ) -> RowBlocks:
+    @cached_property
+    def _finder(self) -> MentionFinder:
+        """Opened at the first search: documents that mark their mentions need no table of names."""
+        return open_finder(self._retriever.index, self._options.find, self._cache_dir)
+
+    def _entity_ids(self, mention: str) -> tuple[str, ...]:
+        return self._finder.entity_ids(mention)
+
+    def link(self, documents: Documents, listener: LinkListener) -> RowBlocks:
         """Yield rows of `part_files.SCHEMA`, in the order of the documents and their spans.
 
-        At most a window of mentions is held. `counts` are added to on the way; `complain` gets one line per
-        bad document and per mention that failed, and `report` is called after every batch.
+        At most a window of mentions is held.
         """
         most = self._batch_size * _WINDOW_BATCHES
-        maker = RowMaker(self._options, self._retriever.index.digest, counts, complain)
+        maker = RowMaker(self._options, self._retriever.index.digest, listener)
         window = Window(maker, self._cache)
-        for mention, document, span in self._mentions(documents, counts, complain, report):
+        for mention, document, span in self._mentions(documents, listener):
             self._take_in(mention, window.add(mention), window, document, span)
             if len(window.questions) >= most or len(window) >= most * _MENTIONS_PER_QUESTION:
-                yield from self._rows_of(window, counts, report)
+                yield from self._rows_of(window, listener)
                 window = Window(maker, self._cache)
-        yield from self._rows_of(window, counts, report)
+        yield from self._rows_of(window, listener)
 
     def _mentions(
-        self, documents: Documents, counts: LinkCounts, complain: Complain, report: Report
+        self, documents: Documents, listener: LinkListener
     ) -> Iterator[tuple[PlacedMention, Document, Span]]:
         """Yield mentions in the order of the documents and of the spans in each."""
         for number, document in enumerate(documents, 1):
             if number % _REPORT_DOCUMENTS == 0:
-                report(counts)
-            if is_counted(document, counts, complain):
+                listener.report(listener.counts)
+            if is_counted(document, listener):
                 origin, spans = self._spans(document)
                 for span in spans:
                     context = self._contexts.around(document.text, span.start, span.end)
@@ -216,7 +212,7 @@ class MentionRows:
             left = document.text[max(span.start - NEARBY_CHARS, 0) : span.start]
             near = names.near(name, left, document.text[span.end : span.end + NEARBY_CHARS])
         proposed_by = mention.mention if self._options.asks_evidence else ""
-        key = (self._contexts.query(mention), name, proposed_by, near)
+        key = QuestionKey(self._contexts.query(mention), name, proposed_by, near)
         if (asked := window.questions.get(key)) is not None:
             asked.places.append(place)
             return
@@ -230,7 +226,7 @@ class MentionRows:
             window.fill(place, failure(error, self._options.method))
 
     def _question(
-        self, key: Question, mention: Mention, names: NamedEntities | None, place: int
+        self, key: QuestionKey, mention: Mention, names: NamedEntities | None, place: int
     ) -> OpenQuestion:
         request, named = self._contexts.request(mention), None
         if names is not None:
@@ -240,21 +236,21 @@ class MentionRows:
             if request.is_ranked:
                 # To evidence, which sees the mention alone, those named so are alike: `NamedEntities` orders.
                 request = replace(request, vector_weight=0.0)
-        return OpenQuestion(key, mention, request, named, key[-1], [place])
+        return OpenQuestion(key, mention, request, named, [place])
 
-    def _rows_of(self, window: Window, counts: LinkCounts, report: Report) -> RowBlocks:
+    def _rows_of(self, window: Window, listener: LinkListener) -> RowBlocks:
         """Answer what is open in a window, and yield its rows."""
         left = list(window.questions.values())
         if self._named is not None:
             known = [question for question in left if self._named.is_settled(question.named)]
             window.settle(known, self._named.answers(known))
             left = [question for question in left if not self._named.is_settled(question.named)]
-            report(counts)
+            listener.report(listener.counts)
         left.sort(key=lambda question: len(question.request.query))
         for at in range(0, len(left), self._batch_size):
             batch = left[at : at + self._batch_size]
             window.settle(batch, self._answers(batch))
-            report(counts)
+            listener.report(listener.counts)
         if rows := window.rows():
             yield rows
 
@@ -318,22 +314,16 @@ class GeneratedRows:
         self._generator = MentionGenerator(retriever, asked)
         self._index_digest = retriever.index.digest
 
-    def link(
-        self,
-        documents: Documents,
-        counts: LinkCounts,
-        complain: Complain,
-        report: Report = lambda counts: None,
-    ) -> RowBlocks:
+    def link(self, documents: Documents, listener: LinkListener) -> RowBlocks:
         """Yield the rows of every document that has any; see `MentionRows.link`."""
-        maker = RowMaker(self._options, self._index_digest, counts, complain)
+        maker = RowMaker(self._options, self._index_digest, listener)
         for document, generated in self._generator.annotate_documents(documents):
-            if not is_counted(document, counts, complain):
+            if not is_counted(document, listener):
                 continue
             made = (maker.make(mention, answer) for mention, answer in self._answers(document, generated))
             if rows := [row for row in made if row is not None]:
                 yield rows
-            report(counts)
+            listener.report(listener.counts)
 
     def _answers(
         self, document: Document, generated: Generated

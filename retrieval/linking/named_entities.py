@@ -13,18 +13,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from genret.decoding.params import MAX_K
 from genret.retrieval.arguments import IdList, checked_ids
 from genret.retrieval.index.owners import log_or_nothing, shares_by_role, weights_of
-from genret.retrieval.index.reader import Index
 from genret.retrieval.linking.finding.find_options import ENGLISH_STOP_WORDS
-from genret.retrieval.linking.finding.finder import SpanFinder
 from genret.retrieval.linking.finding.folding import fold_name, fold_piece, is_boundary
 from genret.retrieval.linking.link_answers import (
     LinkAnswer,
@@ -34,8 +32,10 @@ from genret.retrieval.linking.link_answers import (
     probabilities,
 )
 from genret.retrieval.linking.link_options import LinkOptions
-from genret.retrieval.prompts import CheckpointConfig
 from genret.retrieval.types import Candidate, Entity
+
+if TYPE_CHECKING:
+    from genret.retrieval.retriever import Retriever
 
 # How much text on either side of a mention is looked at for words of titles.
 NEARBY_CHARS = 600
@@ -62,10 +62,10 @@ class NamedEntities:
     """
 
     def __init__(
-        self, index: Index, finder: SpanFinder, options: LinkOptions, config: CheckpointConfig
+        self, retriever: Retriever, entity_ids: Callable[[str], tuple[str, ...]], options: LinkOptions
     ) -> None:
-        self._index = index
-        self._finder = finder
+        self._index, config = retriever.index, retriever.config
+        self._entity_ids = entity_ids
         self._nobody = LinkAnswer("no_name", method=options.method)
         needed = (options.min_logprob, options.min_mass, options.filter)
         self._may_skip_model = all(value is None for value in needed)
@@ -75,7 +75,7 @@ class NamedEntities:
 
     def ids(self, mention: str) -> IdList:
         """Return the ids of the entities that a mention may stand for."""
-        return checked_ids("allow_ids", self._finder.entity_ids(mention))
+        return checked_ids("allow_ids", self._entity_ids(mention))
 
     def near(self, mention: str, left: str, right: str) -> frozenset[str]:
         """Return the ids of the entities with another word of their title near a mention.
@@ -98,7 +98,7 @@ class NamedEntities:
         mention, context = math.log(self._evidence.mention), math.log(self._evidence.context)
         scores = [
             float(np.logaddexp(candidate.logprob, mention + log_or_nothing(share)))
-            + (context if candidate.entity_id in question.near else 0.0)
+            + (context if candidate.entity_id in question.key.near else 0.0)
             for share, candidate in zip(shares, candidates, strict=True)
         ]
         weighed = zip(candidates, scores, probabilities(scores), strict=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -14,13 +14,13 @@ from genret.retrieval.durable import appearing
 from genret.retrieval.errors import InputError, SourceError
 from genret.retrieval.index.small_files import digest_file
 from genret.retrieval.interruption import uninterrupted
-from genret.retrieval.linking.documents.corpus import CorpusOptions, check_least
-from genret.retrieval.linking.link_options import LinkOptions, WorkerOptions
+from genret.retrieval.linking.documents.corpus import CorpusOptions, Shard, check_least
+from genret.retrieval.linking.link_options import LinkJob, LinkOptions, WorkerOptions
 from genret.retrieval.linking.output.folder import LinkingRunError, OutputFolder, OutputTarget, ShardRecord
 from genret.retrieval.linking.output.part_files import check_parts, merge_parts
 from genret.retrieval.linking.run_plan import RunPlan, check_target, plan_run
 from genret.retrieval.linking.run_progress import LinkCounts, LinkDisplay, Progress, counted
-from genret.retrieval.linking.runners.runner import InProcessRunner, LocalRunner, OpenWorker, Runner
+from genret.retrieval.linking.runners.runner import Messages, OpenWorker, link_here, link_in_processes
 from genret.retrieval.linking.shard_worker import ShardWorker, part_metadata, too_many_bad
 from genret.retrieval.tables import Shown
 
@@ -71,7 +71,7 @@ def link_corpus(
         from genret.retrieval.linking.runners.ray_cluster import import_ray
 
         import_ray()  # refused before any work is done where Ray is missing
-    with _locked(target) as folder:
+    with OutputFolder(target.folder).locked() as folder:
         limits = output.max_bad_rows, output.overwrite
         plan = plan_run(target, corpus, options or LinkOptions(), worker, *limits, display.planning)
         counts = plan.done_counts()
@@ -106,18 +106,6 @@ def plan_corpus_run(
     check_target(target, corpus.inputs, output.overwrite)
     limits = output.max_bad_rows, output.overwrite
     return plan_run(target, corpus, options or LinkOptions(), worker, *limits)
-
-
-@contextmanager
-def _locked(target: OutputTarget) -> Iterator[OutputFolder]:
-    folder = OutputFolder(target.folder)
-    try:
-        folder.lock()
-        yield folder
-    finally:
-        with uninterrupted():
-            folder.remove_if_unused()
-            folder.release()
 
 
 @contextmanager
@@ -170,7 +158,7 @@ def _link(
         return progress.recorded
     if runner.name == "local":  # the same files have been verified to see which index it is
         job = replace(job, worker=replace(job.worker, verify_digests=False))
-    messages = choose_runner(runner, len(missing), job.worker.device, report).run(job, missing)
+    messages = run_shards(runner, job, missing, report)
     try:
         for message in messages:
             if isinstance(message, LinkCounts):
@@ -257,18 +245,19 @@ class RunnerOptions:
             raise InputError("ray_address", "needs the runner ray")
 
 
-def choose_runner(
-    options: RunnerOptions, num_shards: int, device: str, report: Callable[[LinkCounts], None]
-) -> Runner:
-    """Return the runner for so many shards on a device; `report` gets the progress of this process."""
+def run_shards(
+    options: RunnerOptions, job: LinkJob, shards: Sequence[Shard], report: Callable[[LinkCounts], None]
+) -> Messages:
+    """Link shards where the options say; `report` gets the progress of this process."""
+    open_worker = options.open_worker
     if options.name == "ray":
         from genret.retrieval.linking.runners.ray_runner import RayRunner
 
-        return RayRunner(options.num_workers, options.address, open_worker=options.open_worker)
-    num_workers = min(options.num_workers or _usual_workers(device), num_shards)
+        return RayRunner(options.num_workers, options.address, open_worker=open_worker).run(job, shards)
+    num_workers = min(options.num_workers or _usual_workers(job.worker.device), len(shards))
     if num_workers == 1:
-        return InProcessRunner(report, options.open_worker)
-    return LocalRunner(num_workers, options.open_worker)
+        return link_here(job, shards, open_worker, report)
+    return link_in_processes(job, shards, open_worker, num_workers)
 
 
 def _usual_workers(device: str) -> int:

@@ -135,8 +135,9 @@ def plan_run(
     """
     with Index.open(worker.index, verify_digests=worker.verify_digests) as opened:
         index = {"version": opened.version, "digest": opened.digest}
+        model = default_model_of(opened) if worker.model is None else worker.model
     shards = plan_corpus(corpus, report)
-    identity = run_identity(shards, corpus, options, worker, index, target.output_format)
+    identity = run_identity(shards, corpus, options, index, model, worker, target.output_format)
     folder = OutputFolder(target.folder)
     job = LinkJob(
         corpus=corpus,
@@ -207,8 +208,9 @@ def run_identity(
     plan: CorpusPlan,
     corpus: CorpusOptions,
     options: LinkOptions,
-    worker: WorkerOptions,
     index: Mapping[str, str],
+    model: str | Path,
+    worker: WorkerOptions,
     output_format: str,
 ) -> dict[str, Any]:
     """Return the identity of a run as JSON, its key under "key".
@@ -230,7 +232,7 @@ def run_identity(
         "corpus": reading,
         "options": linking,
         "index": dict(index),
-        "model": model_fingerprint(_model_of(worker)),
+        "model": model_fingerprint(model),
         "dtype": worker.dtype,
         "output_format": output_format,
     }
@@ -238,14 +240,6 @@ def run_identity(
         identity["engine"] = "vllm"
     canonical = json.dumps(identity, sort_keys=True, ensure_ascii=True)
     return {**identity, "key": digest_bytes(canonical.encode("ascii"))}
-
-
-def _model_of(worker: WorkerOptions) -> str | Path:
-    """Return the model that a worker opens, as `Retriever.open` finds it."""
-    if worker.model is not None:
-        return worker.model
-    with Index.open(worker.index, verify_digests=False) as index:
-        return default_model_of(index)
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from genret.retrieval.progress import ProgressDisplay, duration
 
@@ -39,6 +39,14 @@ class LinkCounts:
         if not all(type(number) is int for number in found.values()):
             raise ValueError(f"expected integers, got {found}")
         return cls(**found)
+
+
+class LinkListener(NamedTuple):
+    """What follows the linking of documents."""
+
+    counts: LinkCounts  # added to on the way
+    complain: Callable[[str], None]  # gets one line per bad document and per mention that failed
+    report: Callable[[LinkCounts], None] = lambda counts: None  # gets the counts after every batch
 
 
 _MAX_WARNINGS = 50

@@ -16,11 +16,10 @@ from genret.retrieval.index.small_files import digest_file
 from genret.retrieval.linking.documents.corpus import Shard
 from genret.retrieval.linking.documents.corpus_reading import CorpusReader
 from genret.retrieval.linking.documents.text_document import BadDocument, Document
-from genret.retrieval.linking.finding.finder import LateFinder
 from genret.retrieval.linking.link_options import LinkJob
 from genret.retrieval.linking.output.folder import ShardRecord, part_name, record_file, write_record
 from genret.retrieval.linking.output.part_files import write_part
-from genret.retrieval.linking.run_progress import LinkCounts
+from genret.retrieval.linking.run_progress import LinkCounts, LinkListener
 
 if TYPE_CHECKING:
     from genret.retrieval.linking.linker import GeneratedRows, MentionRows
@@ -61,7 +60,7 @@ class ShardWorker:
                 complaints.append(text)
 
         with appearing(part) as staging:
-            rows = self._linker.link(self._documents(shard, bad), counts, complain, report)
+            rows = self._linker.link(self._documents(shard, bad), LinkListener(counts, complain, report))
             counts.num_rows = write_part(staging, self._job.output_format, self._metadata, rows, part)
             with writing(part):
                 num_bytes, digest = staging.stat().st_size, digest_file(staging)
@@ -112,9 +111,7 @@ class ShardWorker:
                 )
             if job.options.mentions != "generated":  # else every mention would fail of a prompt, too
                 retriever.prompt_template(job.options.prompt or retriever.config.mention_prompt)
-            cache_dir = Path(worker.cache_dir) if worker.cache_dir else None
-            finder = LateFinder(retriever.index, job.options.find, cache_dir)
-            return open_linker(retriever, job.options, worker, finder)
+            return open_linker(retriever, job.options, worker)
         except BaseException:
             self.close()
             raise

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
 from genret.decoding.errors import DecodingError
@@ -23,6 +22,7 @@ from genret.retrieval.loaded_model import Limits
 from genret.retrieval.prompts import CheckpointConfig, PromptTemplate
 from genret.retrieval.text import Rendering, TextTokenizer
 from genret.retrieval.training.examples import Example, ExampleGenerator, LinkedText, document_schema
+from genret.retrieval.vectors.encoder import padded
 
 IGNORED_LABEL = -100  # the convention of transformers' losses
 BATCHES_PER_BLOCK = 16  # batches whose examples are made together
@@ -186,14 +186,14 @@ def causal_batch(pad_id: int, examples: Sequence[EncodedExample]) -> dict[str, T
     attention_mask and position_ids (B, T+L), labels (B, L) of the last L columns.
     """
     titles = [e.title_ids for e in examples]
-    prompt_ids, prompt_mask = _masked([e.prompt_ids for e in examples], pad_id, "left")
-    title_ids, title_mask = _masked(titles, pad_id, "right")
+    prompt_ids, prompt_mask = padded([e.prompt_ids for e in examples], pad_id, "left")
+    title_ids, title_mask = padded(titles, pad_id)
     mask = torch.cat([prompt_mask, title_mask], dim=1)
     return {
         "input_ids": torch.cat([prompt_ids, title_ids], dim=1),
         "attention_mask": mask,
         "position_ids": (mask.cumsum(1) - 1).clamp_min(0),
-        "labels": _padded(titles, IGNORED_LABEL),
+        "labels": padded(titles, IGNORED_LABEL)[0],
     }
 
 
@@ -207,24 +207,13 @@ def seq2seq_batch(
     attention_mask (B, T), decoder_input_ids (B, P + L - 1), labels (B, L) of its last L columns.
     """
     titles = [e.title_ids for e in examples]
-    input_ids, mask = _masked([e.prompt_ids for e in examples], pad_id, "right")
+    input_ids, mask = padded([e.prompt_ids for e in examples], pad_id)
     return {
         "input_ids": input_ids,
         "attention_mask": mask,
-        "decoder_input_ids": _padded([decoder_prompt + title[:-1] for title in titles], pad_id),
-        "labels": _padded(titles, IGNORED_LABEL),
+        "decoder_input_ids": padded([decoder_prompt + title[:-1] for title in titles], pad_id)[0],
+        "labels": padded(titles, IGNORED_LABEL)[0],
     }
-
-
-def _padded(rows: Sequence[Sequence[int]], fill: int, side: str = "right") -> Tensor:
-    """Return rows as one tensor, padded on one side. Shape: (B, longest row), int64."""
-    tensors = [torch.tensor(row, dtype=torch.long) for row in rows]
-    return pad_sequence(tensors, batch_first=True, padding_value=fill, padding_side=side)
-
-
-def _masked(rows: Sequence[Sequence[int]], fill: int, side: str) -> tuple[Tensor, Tensor]:
-    """Return padded rows, and 1 where they are not padding."""
-    return _padded(rows, fill, side), _padded([[1] * len(row) for row in rows], 0, side)
 
 
 def limits_of_checkpoint(model: Any) -> Limits:

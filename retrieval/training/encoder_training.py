@@ -31,19 +31,14 @@ from genret.retrieval.training.forecast import RunForecast
 from genret.retrieval.training.presets import PAD, save_tokenizer, train_tokenizer
 from genret.retrieval.training.quality import Hits, count_hits, nearest_rankings
 from genret.retrieval.training.trainer import BudgetTrainer, train_model
-from genret.retrieval.training.training_data import (
-    SPLITS,
-    TrainingQuery,
-    read_catalogue,
-    read_queries,
-    training_queries,
-)
+from genret.retrieval.training.training_data import SPLITS, TrainingQuery, training_queries
 from genret.retrieval.training.training_run import (
     SAVE_DTYPES,
     TrainingPlan,
     asked_sets,
     begun_forecast,
     check_out,
+    read_data,
     run_budget,
     sample,
     texts_by_kind,
@@ -113,13 +108,7 @@ class PairCollator:
 class ContrastiveTrainer(BudgetTrainer):
     """Trainer whose loss makes a query most similar to the text of its entity, and that text to the query."""
 
-    def compute_loss(
-        self,
-        model: Any,
-        inputs: dict[str, Tensor],
-        return_outputs: bool = False,
-        num_items_in_batch: Any = None,
-    ) -> Any:
+    def compute_loss(self, model: Any, inputs: dict[str, Tensor], *_: Any, **unused: Any) -> Any:
         """Return the mean cross-entropy of the batch; with a teacher, plus the divergence from it."""
         queries = mean_states(model, inputs["query_ids"], inputs["query_mask"])
         texts = mean_states(model, inputs["text_ids"], inputs["text_mask"])
@@ -135,7 +124,7 @@ class ContrastiveTrainer(BudgetTrainer):
                 theirs.masked_fill(itself, -1e4).softmax(1),
                 reduction="batchmean",
             )
-        return (loss, None) if return_outputs else loss
+        return loss
 
 
 def run_encoder_training(
@@ -145,36 +134,34 @@ def run_encoder_training(
 
     Its errors, too; a teacher that cannot be loaded is a ModelError, or a MissingExtraError.
     """
-    progress.phase(f"reading {plan.catalogue}")
-    entities = read_catalogue(plan.catalogue, plan.max_bad_rows, progress.note)
-    queries = read_queries(plan.queries, entities) if plan.queries else []
+    data = read_data(plan, progress)
     teacher = None if plan.teacher is None else _open_teacher(plan.teacher)
     check_out(plan)
     torch.manual_seed(plan.trainer.seed)
-    texts = training_texts(entities, queries)
+    texts = training_texts(data)
     progress.phase("learning a tokenizer")
     # Lower case without accents halves the spellings to be learnt.
     plain = [normalizers.NFD(), normalizers.StripAccents(), normalizers.Lowercase()]
     tokenizer = train_tokenizer(texts, plan.vocab_size or VOCAB_SIZE, normalizers.Sequence(plain))
     model = build_encoder(tokenizer)
-    asked = training_queries(queries)
+    asked = training_queries(data.queries)
     save_tokenizer(tokenizer, plan.out)
     budget = run_budget(plan, len(texts))
     drawn = ExampleOptions(first=BESIDE_TEXTS, later=BESIDE_TEXTS, texts=True)
-    sets = asked_sets(plan, entities, queries)
+    sets = asked_sets(plan, data)
 
     def measure(folder: Path, sets: Mapping[str, Sequence[TrainingQuery]]) -> dict[str, Hits]:
         embedder, found = EncoderEmbedder(folder), {}
         with_queries = {f"{name}{_WITH_QUERIES}": sets[name] for name in SPLITS if asked and name in sets}
         for some, more in ((sets, []), (with_queries, asked)):
             everything = [query for part in some.values() for query in part]
-            rankings = iter(nearest_rankings(embedder, entities, everything, more) if everything else [])
+            rankings = iter(nearest_rankings(embedder, data.entities, everything, more) if everything else [])
             for name, part in some.items():
                 found[name] = count_hits([next(rankings) for _ in part], part)
                 progress.note(f"{name}, nearest texts  {found[name]}")
         return found
 
-    sampled, some = sample(plan, entities, queries)
+    sampled, some = sample(plan, data)
 
     def evaluate() -> None:
         with TemporaryDirectory() as folder:
@@ -185,7 +172,7 @@ def run_encoder_training(
     steps = train_model(
         ContrastiveTrainer,
         model,
-        ExampleGenerator(entities, queries, drawn),
+        ExampleGenerator(data.entities, data.queries, drawn),
         partial(encode_pair, TextTokenizer.load(plan.out), min(plan.max_prompt_tokens, _POSITIONS)),
         PairCollator(teacher),
         work_folder=plan.out / "checkpoints",
@@ -193,7 +180,7 @@ def run_encoder_training(
         options=plan.trainer,
         progress=progress,
         evaluate=evaluate,
-        forecast=begun_forecast(plan, model, texts_by_kind(entities, queries, [])),
+        forecast=begun_forecast(plan, model, texts_by_kind(data)),
         approve=approve,
     )
     progress.phase("saving")

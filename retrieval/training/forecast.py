@@ -92,8 +92,8 @@ class RunForecast:
             "catalogue or a GPU"
         )
 
-    def rows(self) -> list[tuple[str, str]]:
-        """Return the lines of the table: name and what is to be said of it."""
+    def table(self) -> str:
+        """Return a table as text."""
         num_texts = sum(self.texts.values())
         kinds = ", ".join(f"{number:,} {kind}" for kind, number in self.texts.items() if number)
         steps = self.likely_steps
@@ -112,18 +112,15 @@ class RunForecast:
             time = f"{duration(self.seconds)} on this machine ({self.step_s:.2g} s a step, {of})"
         parts = ", ".join(f"{name} {_size(size)}" for name, size in (self.memory or {}).items())
         share = "all" if self.trained == self.parameters else _count(self.trained)
-        return [
-            ("texts", kinds),
-            ("model", f"{self.model}: {_count(self.parameters)} parameters, {share} trained"),
-            ("run", length),
-            ("time", time),
-            ("memory", f"{_size(self.needed_bytes)} needed ({parts}), {_size(self.free_bytes)} there"),
-            ("checkpoint", _size(self.checkpoint_bytes)),
-        ]
-
-    def table(self) -> str:
-        """Return the table as text."""
-        return "\n".join(["plan", *(f"  {name:<11}{said}" for name, said in self.rows())])
+        rows = {
+            "texts": kinds,
+            "model": f"{self.model}: {_count(self.parameters)} parameters, {share} trained",
+            "run": length,
+            "time": time,
+            "memory": f"{_size(self.needed_bytes)} needed ({parts}), {_size(self.free_bytes)} there",
+            "checkpoint": _size(self.checkpoint_bytes),
+        }
+        return "\n".join(["plan", *(f"  {name:<11}{said}" for name, said in rows.items())])
 
     def to_json(self) -> dict[str, Any]:
         """Return all figures; times in seconds, memory in bytes."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +13,9 @@ import torch
 from genret.decoding.errors import DecodingError
 from genret.decoding.model.architectures import decoder_layers
 from genret.decoding.model.model_loading import adapted
-from genret.retrieval.errors import InputError, MissingExtraError, ModelError
+from genret.retrieval.errors import InputError, ModelError
 
 _SCALE = 2  # of the product of the two matrices: peft's `lora_alpha` over the rank
-
-
-def check_packages() -> None:
-    """Raise a MissingExtraError unless peft is installed, before any work."""
-    if find_spec("peft") is None:
-        raise MissingExtraError("peft", "lora")
 
 
 def with_lora(model: Any, rank: int, num_layers: int | None) -> Any:

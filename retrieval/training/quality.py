@@ -99,11 +99,9 @@ class TitleRows:
         return self._trie
 
 
-def measure_hits(
-    model: Any, titles: TitleRows, queries: Sequence[TrainingQuery], prompt: str | None = None
-) -> Hits:
+def measure_hits(model: Any, titles: TitleRows, queries: Sequence[TrainingQuery]) -> Hits:
     """Rank the entities for every query with the model (`rank_entities`) and count hits."""
-    return count_hits(rank_entities(model, titles, queries, prompt), queries)
+    return count_hits(rank_entities(model, titles, queries), queries)
 
 
 @torch.no_grad()

@@ -94,20 +94,13 @@ class TitleTrainer(BudgetTrainer):
         plain = wrapped.get_base_model() if hasattr(model, "get_base_model") else model  # within LoRA's
         self._accepted = inspect.signature(plain.forward).parameters
 
-    def compute_loss(
-        self,
-        model: Any,
-        inputs: dict[str, Tensor],
-        return_outputs: bool = False,
-        num_items_in_batch: Any = None,
-    ) -> Any:
-        """Return the mean loss per title token."""
+    def compute_loss(self, model: Any, inputs: dict[str, Tensor], *_: Any, **unused: Any) -> Any:
+        """Return the mean loss per title token; what else the loop passes is for losses that are sums."""
         labels = inputs["labels"]
         width = labels.shape[1]
         given = {k: v for k, v in inputs.items() if k != "labels" and k in self._accepted}
         if self._is_encoder_decoder:
-            outputs = model(**given, use_cache=False)
-            logits = outputs.logits[:, -width:]
+            logits = model(**given, use_cache=False).logits[:, -width:]
         else:
             if "logits_to_keep" in self._accepted:
                 length = inputs["input_ids"].shape[1]
@@ -116,15 +109,13 @@ class TitleTrainer(BudgetTrainer):
                 # parameters).
                 last = torch.arange(max(0, length - width - 1), length, device=labels.device)
                 given["logits_to_keep"] = last
-            outputs = model(**given, use_cache=False)
-            logits = outputs.logits[:, -(width + 1) : -1]
-        loss = functional.cross_entropy(
+            logits = model(**given, use_cache=False).logits[:, -(width + 1) : -1]
+        return functional.cross_entropy(
             logits.flatten(0, 1).float(),
             labels.flatten(),
             ignore_index=IGNORED_LABEL,
             label_smoothing=self._options.label_smoothing if model.training else 0.0,
         )
-        return (loss, outputs) if return_outputs else loss
 
 
 class _Reporter(TrainerCallback):

@@ -169,6 +169,14 @@ class LabelledMention(NamedTuple):
         return f"{self.mention.left}{self.mention.mention}{self.mention.right}"
 
 
+class TrainingData(NamedTuple):
+    """What a run learns from."""
+
+    entities: list[TrainingEntity]
+    queries: list[TrainingQuery]
+    mentions: list[LabelledMention]
+
+
 def read_labelled_mentions(file: Path, entities: Sequence[TrainingEntity]) -> list[LabelledMention]:
     """Read records of mentions with "title" or "entity_id"; those without an entity are left out.
 

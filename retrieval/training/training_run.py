@@ -30,7 +30,7 @@ from genret.retrieval.checkpoints import (
     model_fingerprint,
 )
 from genret.retrieval.durable import write_synced
-from genret.retrieval.errors import InputError, ModelError
+from genret.retrieval.errors import InputError, ModelError, require_package
 from genret.retrieval.index.small_files import digest_file
 from genret.retrieval.progress import StepProgress
 from genret.retrieval.prompts import CheckpointConfig
@@ -78,7 +78,7 @@ from genret.retrieval.training.trainer import (
     train_model,
 )
 from genret.retrieval.training.training_data import (
-    LabelledMention,
+    TrainingData,
     TrainingEntity,
     TrainingQuery,
     read_catalogue,
@@ -184,31 +184,28 @@ def run_training(
         TrainingInterrupted: the user stopped the run; `out/checkpoints` holds what to go on from.
     """
     if plan.lora is not None:
-        lora.check_packages()
-    progress.phase(f"reading {plan.catalogue}")
-    entities = read_catalogue(plan.catalogue, plan.max_bad_rows, progress.note)
-    queries = read_queries(plan.queries, entities) if plan.queries else []
-    mentions = read_labelled_mentions(plan.mentions, entities) if plan.mentions else []
+        require_package("peft", "lora")
+    data = read_data(plan, progress)
     check_out(plan)
     torch.manual_seed(plan.trainer.seed)
     progress.phase("loading " + plan.model if plan.model else "learning a tokenizer")
-    checkpoint = _start_checkpoint(plan, entities, queries, mentions)
+    checkpoint = _start_checkpoint(plan, data)
     if plan.answers:
         checkpoint = replace(checkpoint, config=with_answers(checkpoint.config))
     if plan.annotations:
         checkpoint = replace(checkpoint, config=with_annotations(checkpoint.config))
     progress.phase("tokenising titles and aliases")
-    encoder = _encoder(plan, checkpoint, entities, progress.note)
-    titles = TitleRows(checkpoint.tokenizer, checkpoint.config, entities)
+    encoder = _encoder(plan, checkpoint, data.entities, progress.note)
+    titles = TitleRows(checkpoint.tokenizer, checkpoint.config, data.entities)
 
     model = checkpoint.model if checkpoint.adapted is None else checkpoint.adapted
-    forecast = begun_forecast(plan, model, texts_by_kind(entities, queries, mentions))
+    forecast = begun_forecast(plan, model, texts_by_kind(data))
     num_pairs = sum(forecast.texts.values())
     budget = run_budget(plan, num_pairs)
     progress.phase("collecting words of the catalogue")
-    drawn = _drawn(plan, budget, num_pairs, bool(queries), bool(mentions))
-    generator = ExampleGenerator(entities, queries, drawn, mentions)
-    sampled, asked = sample(plan, entities, queries)
+    drawn = _drawn(plan, budget, num_pairs, data)
+    generator = ExampleGenerator(data.entities, data.queries, drawn, data.mentions)
+    sampled, asked = sample(plan, data)
 
     def evaluate() -> None:
         # The model in training computes under the trainer's autocast; a copy does not.
@@ -233,18 +230,25 @@ def run_training(
     progress.phase("saving")
     _save(checkpoint, plan)
     saved = load_model(str(plan.out))
-    hits = _final_hits(plan, saved, titles, entities, queries, progress)
+    hits = _final_hits(plan, saved, titles, data, progress)
     more: dict[str, Any] = {"preset": plan.preset, "fine_tuned_from": plan.model}
     if plan.lora is not None:
         more |= {"lora": plan.lora, "lora_layers": plan.lora_layers}
     return write_metrics(plan, budget, steps, saved, hits, more)
 
 
-def _drawn(
-    plan: TrainingPlan, budget: Budget, num_pairs: int, has_queries: bool, has_mentions: bool
-) -> ExampleOptions:
+def read_data(plan: TrainingPlan, progress: StepProgress) -> TrainingData:
+    """Read the files of a plan; a SourceError says that one cannot be used."""
+    progress.phase(f"reading {plan.catalogue}")
+    entities = read_catalogue(plan.catalogue, plan.max_bad_rows, progress.note)
+    queries = read_queries(plan.queries, entities) if plan.queries else []
+    mentions = read_labelled_mentions(plan.mentions, entities) if plan.mentions else []
+    return TrainingData(entities, queries, mentions)
+
+
+def _drawn(plan: TrainingPlan, budget: Budget, num_pairs: int, data: TrainingData) -> ExampleOptions:
     """Return the options of the examples: only a model from scratch has to learn to copy first."""
-    later = LATER_WITH_MENTIONS if has_mentions else OF_PRETRAINED if plan.model and has_queries else LATER
+    later = LATER_WITH_MENTIONS if data.mentions else OF_PRETRAINED if plan.model and data.queries else LATER
     drawn = ExampleOptions(later=later, answers=plan.answers, annotations=plan.annotations)
     if plan.model:
         return replace(drawn, first=later, ramp_examples=0, clean=_CLEAN_OF_PRETRAINED)
@@ -322,28 +326,22 @@ def _told(value: Any) -> str:
     return "not given" if value is None else str(value)[:20]
 
 
-def _start_checkpoint(
-    plan: TrainingPlan,
-    entities: Sequence[TrainingEntity],
-    queries: Sequence[TrainingQuery],
-    mentions: Sequence[LabelledMention],
-) -> _Checkpoint:
+def _start_checkpoint(plan: TrainingPlan, data: TrainingData) -> _Checkpoint:
     if plan.model is not None:
         return _fine_tuned(plan, plan.model)
     preset = PRESETS[str(plan.preset)]
     if plan.vocab_size is not None:
         preset = replace(preset, vocab_size=plan.vocab_size)
-    texts = training_texts(entities, queries)
-    texts += [mention.text for mention in mentions]
+    texts = training_texts(data) + [mention.text for mention in data.mentions]
     tokenizer = train_tokenizer(texts, preset.vocab_size)
     save_tokenizer(tokenizer, plan.out)
     return _Checkpoint(build_model(preset, tokenizer), TextTokenizer.load(plan.out), scratch_config())
 
 
-def training_texts(entities: Sequence[TrainingEntity], queries: Sequence[TrainingQuery]) -> list[str]:
+def training_texts(data: TrainingData) -> list[str]:
     """Return the texts a tokenizer is learnt from: titles, aliases, descriptions and training queries."""
-    texts = [text for entity in entities for text in (*entity.surfaces, entity.description) if text]
-    return texts + [query.text for query in queries if query.split == "train"]
+    texts = [text for entity in data.entities for text in (*entity.surfaces, entity.description) if text]
+    return texts + [query.text for query in data.queries if query.split == "train"]
 
 
 def _fine_tuned(plan: TrainingPlan, named: str) -> _Checkpoint:
@@ -424,16 +422,14 @@ def run_budget(plan: TrainingPlan, num_pairs: int) -> Budget:
     return Budget(min(limits, default=MAX_STEPS), plan.minutes)
 
 
-def texts_by_kind(
-    entities: Sequence[TrainingEntity], queries: Sequence[TrainingQuery], mentions: Sequence[LabelledMention]
-) -> dict[str, int]:
+def texts_by_kind(data: TrainingData) -> dict[str, int]:
     """Return the number of texts that examples are made from, by kind; an epoch is as many examples."""
     return {
-        "titles": len(entities),
-        "aliases": sum(len(entity.surfaces) - 1 for entity in entities),
-        "descriptions": sum(bool(entity.description) for entity in entities),
-        "queries": sum(query.split == "train" for query in queries),
-        "mentions": len(mentions),
+        "titles": len(data.entities),
+        "aliases": sum(len(entity.surfaces) - 1 for entity in data.entities),
+        "descriptions": sum(bool(entity.description) for entity in data.entities),
+        "queries": sum(query.split == "train" for query in data.queries),
+        "mentions": len(data.mentions),
     }
 
 
@@ -453,11 +449,9 @@ def begun_forecast(plan: TrainingPlan, model: Any, texts: Mapping[str, int]) -> 
     )
 
 
-def sample(
-    plan: TrainingPlan, entities: Sequence[TrainingEntity], queries: Sequence[TrainingQuery]
-) -> tuple[str, list[TrainingQuery]]:
+def sample(plan: TrainingPlan, data: TrainingData) -> tuple[str, list[TrainingQuery]]:
     """Return the queries that are asked while training, with their name: dev ones, else mistyped titles."""
-    sets = asked_sets(plan, entities, queries)
+    sets = asked_sets(plan, data)
     name = "dev" if "dev" in sets else "title with a typo"
     asked = sets[name][:SAMPLED_QUERIES]
     return f"{name} (first {len(asked)})", asked
@@ -505,16 +499,11 @@ def _save(checkpoint: _Checkpoint, plan: TrainingPlan) -> None:
 
 
 def _final_hits(
-    plan: TrainingPlan,
-    model: Any,
-    titles: TitleRows,
-    entities: Sequence[TrainingEntity],
-    queries: Sequence[TrainingQuery],
-    progress: StepProgress,
+    plan: TrainingPlan, model: Any, titles: TitleRows, data: TrainingData, progress: StepProgress
 ) -> dict[str, Hits]:
-    found, sets = {}, asked_sets(plan, entities, queries)
+    found, sets = {}, asked_sets(plan, data)
     in_context = "mention in context"
-    sets[in_context] = mention_probes(entities, titles.config, plan.trainer.seed)
+    sets[in_context] = mention_probes(data.entities, titles.config, plan.trainer.seed)
     total = sum(map(len, sets.values()))
     progress.phase("evaluating", total)
     done = 0
@@ -530,11 +519,9 @@ def _final_hits(
     return found
 
 
-def asked_sets(
-    plan: TrainingPlan, entities: Sequence[TrainingEntity], queries: Sequence[TrainingQuery]
-) -> dict[str, list[TrainingQuery]]:
+def asked_sets(plan: TrainingPlan, data: TrainingData) -> dict[str, list[TrainingQuery]]:
     """Return the queries to measure a finished model with, by name: held-out ones and catalogue probes."""
     splits = ("dev", "test") if plan.test else ("dev",)
-    held_out = {split: [query for query in queries if query.split == split] for split in splits}
-    asked = held_out | noise_probes(entities, plan.trainer.seed)
+    held_out = {split: [query for query in data.queries if query.split == split] for split in splits}
+    asked = held_out | noise_probes(data.entities, plan.trainer.seed)
     return {name: some for name, some in asked.items() if some}

@@ -96,11 +96,11 @@ class EncoderEmbedder:
         return vectors
 
 
-def padded(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """Return rows of token ids, padded, and their mask, 1 for tokens. Shapes: (n, T)."""
-    ids = [torch.tensor(row) for row in rows]
+def padded(rows: Sequence[Sequence[int]], fill: int = 0, side: str = "right") -> tuple[Tensor, Tensor]:
+    """Return rows of token ids, padded on one side, and their mask, 1 for tokens. Shapes: (n, T), int64."""
+    ids = [torch.tensor(row, dtype=torch.long) for row in rows]
     mask = [torch.ones_like(row) for row in ids]
-    return pad_sequence(ids, batch_first=True), pad_sequence(mask, batch_first=True)
+    return pad_sequence(ids, True, fill, side), pad_sequence(mask, True, 0, side)
 
 
 def mean_states(encoder: nn.Module, ids: Tensor, mask: Tensor) -> Tensor:

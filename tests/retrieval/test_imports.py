@@ -12,7 +12,8 @@ import genret
 from tests.checkpoints import make_checkpoint, make_index
 
 ROOT = Path(__file__).resolve().parents[2]
-HEAVY = ("torch", "transformers", "grpc")
+HEAVY = ("torch", "transformers", "grpc", "ray", "matplotlib", "ir_measures", "pytrec_eval", "bm25s")
+EVALUATION = "genret.retrieval.evaluation"
 
 
 @pytest.mark.parametrize(
@@ -24,6 +25,7 @@ HEAVY = ("torch", "transformers", "grpc")
         "import genret.retrieval.text, genret.retrieval.prompts, genret.retrieval.index.reader",
         "import genret.retrieval.linking.link_command, genret.retrieval.linking.run",
         "from genret.retrieval.linking import Document, LinkOptions, link_documents",
+        f"import {EVALUATION}.datasets.readers, {EVALUATION}.intervals, {EVALUATION}.run_files",
         "import genret.index_builder.cli",
         "import genret.service.main",
     ],

@@ -88,12 +88,12 @@ class FileQuery:
 
     query_id: str  # id, unique in the set
     text: str  # the query, or the mention's own text
-    answers: tuple[LabelAnswer, ...]  # judged answers
+    answers: tuple[LabelAnswer, ...] = ()  # judged answers
     mention: Mention | None = None  # the mention in its context
     evidence: tuple[tuple[int, ...], ...] = ()  # sets of positions in `answers`
     is_nil: bool = False  # whether the label says that nothing answers
     document: str | None = None  # document that it is part of
-    line: int = 0  # number of its first line; 0 if the reader does not count
+    line: int = 0  # number of its first line
 
 
 # Returns the entities an answer may mean; () if the index has none.

@@ -35,7 +35,6 @@ from genret.retrieval.evaluation.datasets.labels import (
     find_answers,
 )
 from genret.retrieval.evaluation.labelled_sets import LabelledSet
-from genret.retrieval.evaluation.metrics import PRIMARY_METRICS
 from genret.retrieval.index.small_files import digest_bytes
 from genret.retrieval.normalize import normalize
 from genret.retrieval.sources.source_files import digest_file
@@ -153,21 +152,20 @@ def read_mention_file(spec: SetSpec) -> tuple[list[FileQuery], list[Path]]:
     an entity.
     """
     file = Path(spec.path)
-    queries = _distinct(file, _mention_query)
+    read = (_mention_query(file, line, value) for line, value in json_objects(file))
+    queries = list(_distinct(file, read).values())
     if all(query.is_nil for query in queries):
         raise SourceError(f"{file}: no mention has a title or an entity_id")
     return queries, [file]
 
 
-def _distinct(file: Path, read: Callable[[Path, int, dict[str, Any]], FileQuery]) -> list[FileQuery]:
-    """Return the queries of a JSON Lines file, whose ids must differ."""
-    queries: dict[str, FileQuery] = {}
-    for line, value in json_objects(file):
-        query = read(file, line, value)
-        if query.query_id in queries:
-            wrong(file, line, "id", "an id of its own", query.query_id)
-        queries[query.query_id] = query
-    return list(queries.values())
+def _distinct(file: Path, queries: Iterable[FileQuery], id_name: str = "id") -> dict[str, FileQuery]:
+    """Return the queries by their ids, which must differ."""
+    distinct: dict[str, FileQuery] = {}
+    for query in queries:
+        if distinct.setdefault(query.query_id, query) is not query:
+            wrong(file, query.line, id_name, "an id of its own", query.query_id)
+    return distinct
 
 
 def _mention_query(file: Path, line: int, value: dict[str, Any]) -> FileQuery:
@@ -188,6 +186,7 @@ def _mention_query(file: Path, line: int, value: dict[str, Any]) -> FileQuery:
         mention=mention,
         is_nil=answer is None,
         document=None if document is None else id_field(file, line, document, "doc"),
+        line=line,
     )
 
 
@@ -201,7 +200,8 @@ def read_kilt(spec: SetSpec) -> tuple[list[FileQuery], list[Path]]:
     together (an evidence set); outputs are alternatives.
     """
     file = Path(spec.path)
-    return _distinct(file, _kilt_query), [file]
+    read = (_kilt_query(file, line, value) for line, value in json_objects(file))
+    return list(_distinct(file, read).values()), [file]
 
 
 def _kilt_query(file: Path, line: int, value: dict[str, Any]) -> FileQuery:
@@ -210,7 +210,7 @@ def _kilt_query(file: Path, line: int, value: dict[str, Any]) -> FileQuery:
     mention = _mention(file, line, text)
     answers, evidence = _outputs(file, line, value.get("output"))
     asked = mention.mention if mention else normalize(text)
-    return FileQuery(query_id, asked, answers, mention=mention, evidence=evidence)
+    return FileQuery(query_id, asked, answers, mention=mention, evidence=evidence, line=line)
 
 
 def _outputs(
@@ -307,16 +307,6 @@ def _trec_judgments(path: Path) -> Iterator[_Judgment]:
         yield line, fields[0], fields[2], fields[3]
 
 
-def _texts_by_id(file: Path, queries: Iterable[tuple[int, str, str]], id_name: str) -> dict[str, str]:
-    """Return id -> text of queries by their lines."""
-    texts: dict[str, str] = {}
-    for line, query_id, text in queries:
-        if query_id in texts:
-            wrong(file, line, id_name, "an id of its own", query_id)
-        texts[query_id] = text
-    return texts
-
-
 _COMPRESSED = ("", ".gz", ".zst")
 
 
@@ -328,19 +318,19 @@ def read_beir(spec: SetSpec) -> tuple[list[FileQuery], list[Path]]:
     queries_file = _file(folder / "queries.jsonl")
     if queries_file is None:
         raise SourceError(f"{folder / 'queries.jsonl'}: no such file")
-    texts = _texts_by_id(queries_file, _json_queries(queries_file, ("_id",), ("text",)), "_id")
+    read = _distinct(queries_file, _json_queries(queries_file, ("_id",), ("text",)), "_id")
     qrels = _qrels_file(folder, spec.qrels)
-    grades = _grades(qrels, _beir_judgments(qrels), queries_file, texts)
+    grades = _grades(qrels, _beir_judgments(qrels), queries_file, read)
     files = [queries_file, qrels]
     titles: dict[str, str] = {}
     corpus = _file(folder / "corpus.jsonl")
     if corpus is not None:
         titles = _read_titles(corpus, {document for documents in grades.values() for document in documents})
         files.append(corpus)
-    queries = [
-        FileQuery(i, text, tuple(LabelAnswer(d, titles.get(d), g) for d, g in grades.get(i, {}).items()))
-        for i, text in texts.items()
-    ]
+    queries = []
+    for query_id, query in read.items():
+        judged = grades.get(query_id, {}).items()
+        queries.append(replace(query, answers=tuple(LabelAnswer(d, titles.get(d), g) for d, g in judged)))
     return queries, files
 
 
@@ -393,17 +383,17 @@ def read_trec(spec: SetSpec) -> tuple[list[FileQuery], list[Path]]:
     if spec.qrels is None:
         raise SourceError(f"{topics}: the judgments are not named; expected trec:TOPICS:QRELS")
     qrels = Path(spec.qrels)
-    texts = _texts_by_id(topics, _topics(topics), "id")
-    grades = _grades(qrels, _trec_judgments(qrels), topics, texts)
+    read = _distinct(topics, _topics(topics))
+    grades = _grades(qrels, _trec_judgments(qrels), topics, read)
     queries = []
-    for query_id, text in texts.items():
+    for query_id, query in read.items():
         judged = grades.get(query_id, {}).items()
         named = [(normalize(decode_token(document)), grade) for document, grade in judged]
-        queries.append(FileQuery(query_id, text, tuple(LabelAnswer(n, n, g) for n, g in named)))
+        queries.append(replace(query, answers=tuple(LabelAnswer(n, n, g) for n, g in named)))
     return queries, [topics, qrels]
 
 
-def _topics(file: Path) -> Iterator[tuple[int, str, str]]:
+def _topics(file: Path) -> Iterator[FileQuery]:
     _, first = next(text_lines(file))
     if first.lstrip().startswith("<"):
         return _classic_topics(file)
@@ -411,34 +401,26 @@ def _topics(file: Path) -> Iterator[tuple[int, str, str]]:
     return _json_queries(file, _ID_FIELDS, _TEXT_FIELDS) if is_json else _lines(file)
 
 
-def _lines(file: Path) -> Iterator[tuple[int, str, str]]:
+def _lines(file: Path) -> Iterator[FileQuery]:
     for line, text in text_lines(file):
         query_id, tab, query = text.partition("\t")
         if not tab:
             wrong(file, line, None, "id, tab and text", text)
-        yield (
-            line,
-            text_field(file, line, query_id.strip(), "id", clean=False),
-            text_field(file, line, query, "text"),
-        )
+        query_id = text_field(file, line, query_id.strip(), "id", clean=False)
+        yield FileQuery(query_id, text_field(file, line, query, "text"), line=line)
 
 
-def _json_queries(
-    file: Path, id_names: Sequence[str], text_names: Sequence[str]
-) -> Iterator[tuple[int, str, str]]:
-    """Yield line, id and text of JSON objects, each under the first of its names that is there."""
+def _json_queries(file: Path, id_names: Sequence[str], text_names: Sequence[str]) -> Iterator[FileQuery]:
+    """Yield queries of JSON objects, id and text each under the first of its names that is there."""
     for line, value in json_objects(file):
         id_name = next((name for name in id_names if name in value), id_names[0])
         text_name = next((name for name in text_names if name in value), text_names[0])
-        yield (
-            line,
-            id_field(file, line, value.get(id_name), id_name, clean=False),
-            text_field(file, line, value.get(text_name), text_name),
-        )
+        query_id = id_field(file, line, value.get(id_name), id_name, clean=False)
+        yield FileQuery(query_id, text_field(file, line, value.get(text_name), text_name), line=line)
 
 
-def _classic_topics(file: Path) -> Iterator[tuple[int, str, str]]:
-    """Yield line of <top>, number and title. A field ends where the next tag begins."""
+def _classic_topics(file: Path) -> Iterator[FileQuery]:
+    """Yield number and title, with the line of <top>. A field ends where the next tag begins."""
     parts: dict[str, str] | None = None
     begun, tag = 0, ""
     for line, text in text_lines(file):
@@ -454,7 +436,7 @@ def _classic_topics(file: Path) -> Iterator[tuple[int, str, str]]:
             elif parts is None:
                 wrong(file, line, None, "<top>", f"<{name}>")
             elif name == "/top":
-                yield begun, *_topic(file, begun, parts)
+                yield _topic(file, begun, parts)
                 parts = None
             elif name.startswith("/"):
                 tag = ""
@@ -465,10 +447,11 @@ def _classic_topics(file: Path) -> Iterator[tuple[int, str, str]]:
         wrong(file, begun, None, "</top> behind <top>", "the end of the file")
 
 
-def _topic(file: Path, line: int, parts: dict[str, str]) -> tuple[str, str]:
+def _topic(file: Path, line: int, parts: dict[str, str]) -> FileQuery:
     number = re.sub(r"^\s*Number\s*:", "", parts.get("num", ""))
     title = re.sub(r"^\s*Topic\s*:", "", parts.get("title", ""))
-    return text_field(file, line, number.strip(), "num", clean=False), text_field(file, line, title, "title")
+    query_id = text_field(file, line, number.strip(), "num", clean=False)
+    return FileQuery(query_id, text_field(file, line, title, "title"), line=line)
 
 
 _READERS: Mapping[str, Callable[[SetSpec], tuple[list[FileQuery], list[Path]]]] = {
@@ -498,14 +481,12 @@ def read_set(spec: SetSpec, resolver: IndexResolver) -> LabelledSet:
     if not judged:
         raise SourceError(f"{files[0]}: expected queries with answers, got {len(read)} queries without any")
     queries, num_missing = find_answers(judged[: spec.limit], resolver)
-    kind = _KINDS.get(spec.format, "queries")
     return LabelledSet(
         name=spec.name,
-        kind=kind,
+        kind=_KINDS.get(spec.format, "queries"),
         queries=queries,
         num_missing=num_missing,
         digest=_digest(files),
-        primary=PRIMARY_METRICS[kind],
         num_unjudged=len(read) - len(judged),
     )
 

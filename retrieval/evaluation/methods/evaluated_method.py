@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from genret.decoding.params import MAX_BEAM_SIZE, MAX_DISC_BEAM_SIZE, MAX_DRAWS, MAX_SAMPLES
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from genret.retrieval.vectors.vector_search import VectorProposer
 
 
+Answered = Callable[[int], None]  # is told how many queries have been answered so far
+
+
 class EvaluatedMethod(Protocol):
     """A method that answers labelled queries."""
 
@@ -27,10 +30,8 @@ class EvaluatedMethod(Protocol):
     is_constrained: bool  # whether it can only answer with entities of the index
     is_random: bool  # whether another seed gives other answers
 
-    def answer(
-        self, queries: Sequence[LabelledQuery], seed: int, report: Callable[[int], None]
-    ) -> list[RankedAnswers]:
-        """Return a ranking per query, in order; `report` gets the number answered so far."""
+    def answer(self, queries: Sequence[LabelledQuery], seed: int, report: Answered) -> list[RankedAnswers]:
+        """Return a ranking per query, in order."""
 
 
 class MethodMaker:
@@ -43,9 +44,9 @@ class MethodMaker:
     def __init__(self, retriever: Retriever, k: int, batch_size: int) -> None:
         from genret.retrieval.evaluation.datasets.index_entities import EntityFinder
 
-        self._retriever = retriever
-        self._k = k
-        self._batch_size = batch_size
+        self.retriever = retriever
+        self.k = k
+        self.batch_size = batch_size
         self.titles: EntityFinder = EntityFinder(retriever.index)
 
     def make(self, text: str) -> EvaluatedMethod:
@@ -63,8 +64,7 @@ class MethodMaker:
         )
         from genret.retrieval.evaluation.methods.retriever_methods import RetrieverMethod
 
-        spec, index = MethodSpec.parse(text), self._retriever.index
-        asked = (self._k, self._batch_size)
+        spec, index = MethodSpec.parse(text), self.retriever.index
         needs_evidence = spec.family == "evidence"
         if spec.family in ("shortlist", "auto"):
             # Without evidence `auto` is its decoder: a report must not show that under another name.
@@ -73,39 +73,42 @@ class MethodMaker:
             self._check_evidence(spec)
         match spec.family:
             case "vectors":
-                ask = by_vectors(index, self._vectors(spec), spec.size, self._k)
-                return ModelFreeMethod(spec.name, lambda: ask, self._batch_size)
+                ask = by_vectors(index, self._vectors(spec), spec.size, self.k)
             case "evidence":
-                ask = by_evidence(self._retriever, spec.size, self._k)
-                return ModelFreeMethod(spec.name, lambda: ask, self._batch_size)
+                ask = by_evidence(self.retriever, spec.size, self.k)
             case "bm25":
-                return ModelFreeMethod(
-                    spec.name, lambda: partial(self._lexical.propose, k=self._k), self._batch_size
-                )
+                ask = self._by_words
             case "run":
-                return RunFileMethod(spec.name, spec.file or "", self._k, self.titles)
+                return RunFileMethod(spec.name, spec.file or "", self.k, self.titles)
             case "unconstrained" | "trie" | "greedy":
-                return GeneratingMethod(spec, self._retriever, *asked, self.titles)
-        return RetrieverMethod(spec, self._retriever, *asked, lambda: self._lexical)
+                return GeneratingMethod(spec, self)
+            case _:
+                return RetrieverMethod(spec, self)
+        return ModelFreeMethod(spec.name, ask, self.batch_size)
+
+    def _by_words(self, texts: Sequence[str]) -> Sequence[MethodAnswer]:
+        """Ask BM25, whose index is made as the first method with it warms up."""
+        return self.lexical.propose(texts, self.k)
 
     @cached_property
-    def _lexical(self) -> LexicalIndex:
+    def lexical(self) -> LexicalIndex:
+        """The BM25 index, made on first use."""
         from genret.retrieval.evaluation.methods.model_free_methods import LexicalIndex
 
-        return LexicalIndex(self._retriever.index)
+        return LexicalIndex(self.retriever.index)
 
     def _check_evidence(self, spec: MethodSpec) -> None:
         """Refuse a method that needs evidence, or that would go without some that the index has."""
-        ranker = self._retriever.ranker
+        ranker = self.retriever.ranker
         try:
             ranker.require_all()
-            ranker.require(self._retriever.index)
+            ranker.require(self.retriever.index)
         except GenretError as error:
             raise InputError("method", f"{spec.name!r} needs evidence: {error}") from error
 
     def _vectors(self, spec: MethodSpec) -> VectorProposer:
-        if (vectors := self._retriever.vectors) is None:
-            why = self._retriever.ranker.problems.get("vectors", "the index has none")
+        if (vectors := self.retriever.vectors) is None:
+            why = self.retriever.ranker.problems.get("vectors", "the index has none")
             raise InputError("method", f"{spec.name!r} needs vectors: {why}")
         return vectors
 

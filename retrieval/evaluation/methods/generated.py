@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
-import xxhash
-from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig
 
 from genret.decoding.model.hf_model import HFLanguageModel
 from genret.decoding.trie.logits_processor import TitleTrieLogitsProcessor
 from genret.retrieval.errors import InputError
-from genret.retrieval.evaluation.datasets.index_entities import EntityFinder
 from genret.retrieval.evaluation.labelled_sets import INVALID, LabelledQuery, RankedAnswers, RankedEntity
-from genret.retrieval.evaluation.methods.evaluated_method import MethodAnswer, MethodSpec
+from genret.retrieval.evaluation.methods.evaluated_method import (
+    Answered,
+    MethodAnswer,
+    MethodMaker,
+    MethodSpec,
+)
 from genret.retrieval.evaluation.methods.retriever_methods import (
     PendingQuery,
     QueryPrompts,
     answer_in_batches,
+    seed_of,
 )
 from genret.retrieval.index.owners import FormOwners, Owners
 from genret.retrieval.loaded_model import Limits
@@ -28,6 +31,7 @@ from genret.retrieval.methods.decoded_methods import owners_best_first
 from genret.retrieval.normalize import normalize
 from genret.retrieval.retriever import Retriever
 from genret.retrieval.types import RetrieveRequest
+from genret.retrieval.vectors.encoder import padded
 
 
 class GeneratedTitle(NamedTuple):
@@ -48,27 +52,24 @@ class GeneratingMethod:
     An InputError refuses a model that is none of transformers'.
     """
 
-    def __init__(
-        self, spec: MethodSpec, retriever: Retriever, k: int, batch_size: int, titles: EntityFinder
-    ) -> None:
+    def __init__(self, spec: MethodSpec, maker: MethodMaker) -> None:
+        retriever = maker.retriever
         if not isinstance(retriever.model, HFLanguageModel):
             raise InputError("method", f"{spec.name!r} needs a model of transformers, which this one is not")
         self.name = spec.name
         self.is_constrained = spec.family != "unconstrained"
         self.is_random = spec.beams is None
         self._retriever = retriever
-        self._k = k
-        self._batch_size = batch_size
-        self._titles = titles
+        self._k = maker.k
+        self._batch_size = maker.batch_size
+        self._titles = maker.titles
         self._num_beams = spec.beams
         self._generator = Generator(retriever, retriever.model, spec.beams, self.is_constrained)
         self._prompts = QueryPrompts(retriever)
         self._asked = RetrieveRequest("query")
 
-    def answer(
-        self, queries: Sequence[LabelledQuery], seed: int, report: Callable[[int], None]
-    ) -> list[RankedAnswers]:
-        """Return a ranking per query, in order; `report` gets the number answered so far.
+    def answer(self, queries: Sequence[LabelledQuery], seed: int, report: Answered) -> list[RankedAnswers]:
+        """Return a ranking per query, in order.
 
         Samples depend on the seed, on the queries and on the size of their batches.
         """
@@ -78,7 +79,7 @@ class GeneratingMethod:
             self._titles.named("", 1.0)  # the table of titles is made now, and in no query's time
         device = self._generator.device
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            torch.manual_seed(xxhash.xxh3_64_intdigest(f"{seed}\0{self.name}".encode()) >> 1)
+            torch.manual_seed(seed_of(seed, self.name))
             return answer_in_batches(
                 self._prompts, queries, lambda _: self._asked, self._ask, self._batch_size, report
             )
@@ -189,9 +190,7 @@ class Generator:
         """Return the padded batch, and the number of tokens before the titles in every row."""
         is_decoder_only = not self._model.is_encoder_decoder
         side = "left" if is_decoder_only else "right"  # decoders read on where the prompt ends
-        rows = [torch.tensor(prompt) for prompt in prompts]
-        ids = pad_sequence(rows, batch_first=True, padding_value=self._end, padding_side=side)
-        mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True, padding_side=side)
+        ids, mask = padded(prompts, self._end, side)
         inputs: dict[str, Any] = {"input_ids": ids.to(self.device), "attention_mask": mask.to(self.device)}
         if is_decoder_only:
             return inputs, ids.shape[1]

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from genret.retrieval.errors import GenretError, MissingExtraError
+from genret.retrieval.errors import GenretError
 from genret.retrieval.evaluation.datasets.index_entities import EntityFinder, aliases_of
 from genret.retrieval.evaluation.labelled_sets import INVALID, LabelledQuery, RankedAnswers, RankedEntity
-from genret.retrieval.evaluation.methods.evaluated_method import MethodAnswer, timed_answers
+from genret.retrieval.evaluation.methods.evaluated_method import Answered, MethodAnswer, timed_answers
 from genret.retrieval.index.layout import TITLE
 from genret.retrieval.index.reader import Index
 from genret.retrieval.retriever import Retriever
@@ -26,28 +25,22 @@ Ask = Callable[[Sequence[str]], Iterable[MethodAnswer]]
 
 
 class ModelFreeMethod:
-    """Ranks without a model; of a mention its own words are asked, without the context.
-
-    `make_ask` is called before a pass over queries: what it makes on first use is no query's time.
-    """
+    """Ranks without a model; of a mention its own words are asked, without the context."""
 
     is_constrained = True
     is_random = False
 
-    def __init__(self, name: str, make_ask: Callable[[], Ask], batch_size: int) -> None:
+    def __init__(self, name: str, ask: Ask, batch_size: int) -> None:
         self.name = name
-        self._make_ask = make_ask
+        self._ask = ask
         self._batch_size = batch_size
 
-    def answer(
-        self, queries: Sequence[LabelledQuery], seed: int, report: Callable[[int], None]
-    ) -> list[RankedAnswers]:
+    def answer(self, queries: Sequence[LabelledQuery], seed: int, report: Answered) -> list[RankedAnswers]:
         """Return a ranking per query, in order; a text without words has an empty one."""
-        ask = self._make_ask()
         rankings: list[RankedAnswers] = []
         for at in range(0, len(queries), self._batch_size):
             batch = queries[at : at + self._batch_size]
-            rankings += timed_answers(batch, partial(_found, ask, [query.text for query in batch]))
+            rankings += timed_answers(batch, partial(_found, self._ask, [query.text for query in batch]))
             report(len(rankings))
         return rankings
 
@@ -93,12 +86,6 @@ def _ranked(index: Index, numbers: Sequence[int], scores: Sequence[float]) -> tu
 DESCRIPTION = "description"
 # Titles hold words of one letter ("C (programming language)") and of nothing but stop words ("The Who").
 _TOKEN_PATTERN = r"(?u)\b\w+\b"
-
-
-def check_bm25s() -> None:
-    """Raise a MissingExtraError unless bm25s is installed, before anything is loaded."""
-    if find_spec("bm25s") is None:
-        raise MissingExtraError("bm25s", "eval")
 
 
 class LexicalIndex:
@@ -165,9 +152,7 @@ class RunFileMethod:
         self._k = k
         self._titles = titles
 
-    def answer(
-        self, queries: Sequence[LabelledQuery], seed: int, report: Callable[[int], None]
-    ) -> list[RankedAnswers]:
+    def answer(self, queries: Sequence[LabelledQuery], seed: int, report: Answered) -> list[RankedAnswers]:
         """Return a ranking per query, in order; an entity that the index lacks is an invalid answer.
 
         A SourceError says that the file is missing or malformed.

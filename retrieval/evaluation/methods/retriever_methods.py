@@ -12,8 +12,13 @@ import xxhash
 
 from genret.retrieval.errors import InputError
 from genret.retrieval.evaluation.labelled_sets import LabelledQuery, RankedAnswers, RankedEntity
-from genret.retrieval.evaluation.methods.evaluated_method import MethodAnswer, MethodSpec, timed_answers
-from genret.retrieval.evaluation.methods.model_free_methods import LexicalIndex
+from genret.retrieval.evaluation.methods.evaluated_method import (
+    Answered,
+    MethodAnswer,
+    MethodMaker,
+    MethodSpec,
+    timed_answers,
+)
 from genret.retrieval.loaded_model import Limits, PromptEncoder
 from genret.retrieval.retriever import Retriever
 from genret.retrieval.types import RetrievalResult, RetrieveRequest
@@ -22,34 +27,24 @@ _ANY_TEXT = "query"  # of a request whose own text is put in its place
 
 
 class RetrieverMethod:
-    """Answers with the retriever's own methods; `lexical` proposes the entities of a `bm25-shortlist`."""
+    """Answers with the retriever's own methods."""
 
     is_constrained = True
 
-    def __init__(
-        self,
-        spec: MethodSpec,
-        retriever: Retriever,
-        k: int,
-        batch_size: int,
-        lexical: Callable[[], LexicalIndex],
-    ) -> None:
+    def __init__(self, spec: MethodSpec, maker: MethodMaker) -> None:
         self.name = spec.name
         self.is_random = "disc" in (spec.family, spec.decoder)
         self._spec = spec
-        self._retriever = retriever
-        self._batch_size = batch_size
-        self._lexical = lexical
-        self._prompts = QueryPrompts(retriever)
-        self._asked = _request(spec, k)
+        self._maker = maker
+        self._retriever = maker.retriever
+        self._prompts = QueryPrompts(maker.retriever)
+        self._asked = _request(spec, maker.k)
 
-    def answer(
-        self, queries: Sequence[LabelledQuery], seed: int, report: Callable[[int], None]
-    ) -> list[RankedAnswers]:
-        """Return a ranking per query, in order; `report` gets the number answered so far."""
+    def answer(self, queries: Sequence[LabelledQuery], seed: int, report: Answered) -> list[RankedAnswers]:
+        """Return a ranking per query, in order."""
 
         def request_of(query: LabelledQuery) -> RetrieveRequest:
-            drawn = query_seed(seed, query.query_id) if self.is_random else None
+            drawn = seed_of(seed, query.query_id) if self.is_random else None
             return replace(self._asked, seed=drawn)
 
         ask = self._ask
@@ -57,7 +52,7 @@ class RetrieverMethod:
             ask = self._ask_proposed
             # A filter that is kept from another pass over the queries would cost this one nothing.
             self._retriever.filters.cache.clear()
-        return answer_in_batches(self._prompts, queries, request_of, ask, self._batch_size, report)
+        return answer_in_batches(self._prompts, queries, request_of, ask, self._maker.batch_size, report)
 
     def _ask(self, batch: Sequence[PendingQuery]) -> list[MethodAnswer]:
         replies = self._retriever.retrieve_batch([asked.request for asked in batch])
@@ -70,7 +65,7 @@ class RetrieverMethod:
 
     def _ask_proposed(self, batch: Sequence[PendingQuery]) -> list[MethodAnswer]:
         """Ask among the entities that BM25 proposes; without any, the answer is empty."""
-        proposed = self._lexical().propose([asked.query.text for asked in batch], self._spec.size)
+        proposed = self._maker.lexical.propose([asked.query.text for asked in batch], self._spec.size)
         listed = [
             asked._replace(request=replace(asked.request, allow_ids=tuple(e.entity_id for e in entities)))
             for asked, entities in zip(batch, proposed, strict=True)
@@ -78,9 +73,9 @@ class RetrieverMethod:
         return self._ask(listed)
 
 
-def query_seed(seed: int, query_id: str) -> int:
-    """Return the seed of one query: queries draw independently, and alike in every order and batch."""
-    return xxhash.xxh3_64_intdigest(f"{seed}\0{query_id}".encode()) >> 1  # seeds of requests are signed
+def seed_of(seed: int, name: str) -> int:
+    """Return the seed of a query or a method: they draw independently, and alike in every order and batch."""
+    return xxhash.xxh3_64_intdigest(f"{seed}\0{name}".encode()) >> 1  # seeds of requests are signed
 
 
 def _request(spec: MethodSpec, k: int) -> RetrieveRequest:
@@ -161,12 +156,12 @@ def answer_in_batches(
     request_of: Callable[[LabelledQuery], RetrieveRequest],
     ask: Callable[[Sequence[PendingQuery]], Sequence[MethodAnswer]],
     batch_size: int,
-    report: Callable[[int], None],
+    report: Answered,
 ) -> list[RankedAnswers]:
     """Answer queries in batches of like length, and return the rankings in the order of the queries.
 
     `request_of` gives the options of a query's request. Only `ask` is timed, which begins with the text of a
-    query; sorting the queries is not. `report` gets the number answered so far.
+    query; sorting the queries is not.
     """
     rankings: dict[int, RankedAnswers] = {}
     asked: dict[int, PendingQuery] = {}

@@ -20,14 +20,13 @@ from genret.retrieval.evaluation.intervals import (
 from genret.retrieval.evaluation.labelled_sets import LabelledSet, MethodRun
 from genret.retrieval.evaluation.metrics import (
     DEFAULT_METRICS,
+    REPORTED_RATES,
     Floats,
     MetricValues,
     mean_value,
     measure,
     micro_average,
 )
-
-RATES = ("NO_MATCH", "invalid", "duplicates", "errors")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,15 +106,16 @@ def compare(
 def _compare(
     labelled: LabelledSet, runs: Sequence[MethodRun], settings: Settings, number: int
 ) -> SetComparison:
-    asked = settings.metrics or DEFAULT_METRICS[labelled.kind]
-    primary = labelled.primary if settings.metrics is None else settings.metrics[0]
-    shown = [name for name in dict.fromkeys([primary, *asked]) if name not in RATES]
+    usual = DEFAULT_METRICS[labelled.kind]
+    asked = dict.fromkeys(settings.metrics or usual)
+    shown = [name for name in asked if name not in REPORTED_RATES] or [usual[0]]
+    primary = shown[0]
     groups = _groups(labelled)
     values: dict[str, dict[str, MetricValues]] = {}
     methods: dict[str, MethodFigures] = {}
     for method in dict.fromkeys(run.method for run in runs):
         mine = [run for run in runs if run.method == method]
-        measured = [{m.name: m for m in measure(labelled, run, [*shown, *RATES])} for run in mine]
+        measured = [{m.name: m for m in measure(labelled, run, [*shown, *REPORTED_RATES])} for run in mine]
         values[method] = pooled = {
             name: pool([by_name[name] for by_name in measured]) for name in measured[0]
         }
@@ -131,7 +131,7 @@ def _compare(
             is_constrained=mine[0].is_constrained,
             seeds=tuple(run.seed for run in mine if run.seed is not None),
             figures=figures,
-            rates={name: pooled[name].value for name in RATES},
+            rates={name: pooled[name].value for name in REPORTED_RATES},
             times=_times(mine),
             resampled=resampled_figures(
                 pooled[primary], groups, settings.num_resamples, (settings.seed, number)

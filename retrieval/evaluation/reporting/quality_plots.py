@@ -5,10 +5,8 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Sequence
-from importlib.util import find_spec
 from typing import Any, NamedTuple
 
-from genret.retrieval.errors import MissingExtraError
 from genret.retrieval.evaluation.intervals import Interval
 from genret.retrieval.evaluation.methods.evaluated_method import MethodSpec
 
@@ -50,12 +48,6 @@ class Point(NamedTuple):
     def high(self) -> float:
         """Upper end of the drawn interval."""
         return self.quality if self.interval is None else max(self.quality, self.interval.high)
-
-
-def check_matplotlib() -> None:
-    """Raise a MissingExtraError unless matplotlib is installed, before anything is run."""
-    if find_spec("matplotlib") is None:
-        raise MissingExtraError("matplotlib", "plots")
 
 
 def draw(points: Sequence[Point], metric: str, background: str | None = None) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import xxhash
 
@@ -171,7 +171,7 @@ def read_text_part(content: Content, file: ShardFile, part: tuple[int, int]) -> 
     try:
         raw = content.read(file.byte_offset - at)
         left = (raw.lstrip(_CONTINUATIONS) if at > front else raw).decode()[-CONTEXT_CHARS:]
-        right = _decode(content, length + CONTEXT_CHARS)
+        right = codecs.getreader("utf-8")(cast("Any", content)).read(length + CONTEXT_CHARS)  # code points
     except UnicodeDecodeError:
         raise changed(file, "it is no longer valid UTF-8") from None
     digest = xxhash.xxh3_64_hexdigest(right[:length].encode())
@@ -221,17 +221,3 @@ def _decoded(
 def _front(content: Content) -> int:
     """Return how many bytes are in front of the text."""
     return len(BOM) if content.stream.peek(len(BOM)).startswith(BOM) else 0
-
-
-def _decode(content: Content, size: int) -> str:
-    """Return the next `size` code points, fewer at the end."""
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    pieces: list[str] = []
-    length = 0
-    while length < size:
-        block = content.read(_BLOCK_BYTES)
-        pieces.append(decoder.decode(block, final=not block))
-        length += len(pieces[-1])
-        if not block:
-            break
-    return "".join(pieces)[:size]

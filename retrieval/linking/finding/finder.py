@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from functools import cache
 from pathlib import Path
 
 from genret.retrieval.index.reader import Index
@@ -45,21 +44,6 @@ def open_finder(index: Index, options: FindOptions, cache_dir: Path | None = Non
     """
     table = build_table(index) if cache_dir is None else open_table(index, cache_dir)
     return MentionFinder(table, index, options)
-
-
-class LateFinder:
-    """A finder whose table is opened at the first search; arguments and (late) errors as of `open_finder`."""
-
-    def __init__(self, index: Index, options: FindOptions, cache_dir: Path | None = None) -> None:
-        self._opened = cache(lambda: open_finder(index, options, cache_dir))
-
-    def find(self, text: str, begin: int = 0, end: int | None = None) -> list[Span]:
-        """Find the mentions of a text."""
-        return self._opened().find(text, begin, end)
-
-    def entity_ids(self, text: str) -> tuple[str, ...]:
-        """Return the ids of the entities of a name."""
-        return self._opened().entity_ids(text)
 
 
 class MentionFinder:
@@ -193,9 +177,6 @@ class MentionFinder:
                 match = odds.match(name, start, end)
                 if match is not None:
                     yield match
-
-
-SpanFinder = MentionFinder | LateFinder
 
 
 def likeliest(chain: Sequence[Match]) -> Sequence[Match]:

@@ -39,6 +39,7 @@ import numpy as np
 import numpy.typing as npt
 from filelock import FileLock
 
+from genret.retrieval.durable import write_synced
 from genret.retrieval.errors import SourceError
 from genret.retrieval.index.layout import ALIASES, ENTITY_BATCH_ROWS, TITLE
 from genret.retrieval.index.reader import Index
@@ -411,10 +412,7 @@ def _write(folder: Path, table: NameTable, digest: str) -> None:
         "first_marks": table.first_marks,
         "files": files,
     }
-    with (folder / _TABLE_FILE).open("w", encoding="utf-8") as file:
-        json.dump(document, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
+    write_synced(folder / _TABLE_FILE, json.dumps(document, indent=1).encode())
 
 
 def _read_or_complain(folder: Path, index: Index) -> NameTable | None:

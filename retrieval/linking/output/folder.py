@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -25,26 +26,27 @@ from filelock import FileLock, Timeout
 
 from genret.retrieval.durable import replace_file, writing
 from genret.retrieval.errors import GenretError, InputError, SourceError
+from genret.retrieval.interruption import uninterrupted
 from genret.retrieval.linking.documents.corpus import Shard
 from genret.retrieval.linking.run_progress import LinkCounts
 from genret.retrieval.normalize import find_surrogate
 
 
 class OutputFolder:
-    """The folder of one run, made by `lock`. A file that cannot be written or removed is a `SourceError`."""
+    """The folder of a run, made by `locked`. A file that cannot be written or removed is a `SourceError`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lock: FileLock | None = None
-        self._made = False
 
-    def lock(self) -> None:
-        """Make the folder if it is missing, and keep other runs out of it as long as this process lives.
+    @contextmanager
+    def locked(self) -> Iterator[OutputFolder]:
+        """Make the folder if it is missing, and keep other runs out until the block or this process ends.
 
-        A LinkingRunError says that another run has it.
+        A folder that holds nothing but the lock is emptied then, and removed if it was made here. A
+        LinkingRunError says that another run has it.
         """
         with writing(self.path):
-            self._made = not self.path.exists()
+            was_there = self.path.exists()
             self.path.mkdir(exist_ok=True)
             # Of the system, not a mere file: it goes with the process, however that ends.
             lock = FileLock(self.path / LOCK_FILE)
@@ -54,13 +56,12 @@ class OutputFolder:
                 raise LinkingRunError(
                     f"{self.path}: another run is writing there; wait until it ends, or choose another --out"
                 ) from None
-        self._lock = lock
-
-    def release(self) -> None:
-        """Let others in. Idempotent."""
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
+        try:
+            yield self
+        finally:
+            with uninterrupted():
+                self._remove_if_unused(was_there)
+                lock.release()
 
     def foreign_names(self) -> list[str]:
         """Return names in the folder that no run wrote, sorted; none where there is no folder."""
@@ -127,10 +128,7 @@ class OutputFolder:
         _remove(self.path / RUN_FILE)
         _remove(self.path / SUMMARY_FILE)
 
-    def remove_if_unused(self) -> None:
-        """Remove this process's lock and the folder that `lock` made, where the folder holds nothing else."""
-        if self._lock is None:
-            return
+    def _remove_if_unused(self, was_there: bool) -> None:
         with writing(self.path):
             try:
                 names = {path.name for path in self.path.iterdir()}
@@ -139,7 +137,7 @@ class OutputFolder:
         if names != {LOCK_FILE}:
             return
         _remove(self.path / LOCK_FILE)
-        if self._made or self.path.name.endswith(PARTS_SUFFIX):
+        if not was_there or self.path.name.endswith(PARTS_SUFFIX):
             with writing(self.path):
                 self.path.rmdir()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -113,19 +113,17 @@ def write_part(
     num_rows, shown = 0, shown or path
     with writing(shown):
         sink = ParquetSink(path, metadata) if output_format == "parquet" else JsonLinesSink(path)
-    closed = False
     try:
         for group in _groups(batches):
             with writing(shown):
                 sink.write(group)
             num_rows += len(group)
-        with writing(shown):
-            closed = True
+    except BaseException:
+        with suppress(OSError):  # the full disk that ended the writing; that error is on its way already
             sink.close()
-    finally:
-        if not closed:
-            with suppress(OSError):  # the full disk that ended the writing; that error is on its way already
-                sink.close()
+        raise
+    with writing(shown):
+        sink.close()
     return num_rows
 
 
@@ -180,12 +178,9 @@ def merge_parts(
 
 
 def _merge_parquet(path: Path, metadata: Mapping[str, str], parts: Sequence[Path]) -> None:
-    sink = ParquetSink(path, metadata)
-    try:
+    with closing(ParquetSink(path, metadata)) as sink:
         for table in _tables(parts):
             sink.write_table(table)
-    finally:
-        sink.close()
 
 
 def _tables(parts: Sequence[Path]) -> Iterator[pa.Table]:

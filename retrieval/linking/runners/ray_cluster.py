@@ -8,13 +8,13 @@ import os
 import secrets
 import signal
 import socket
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from genret.retrieval.errors import InputError, MissingExtraError, SourceError
+from genret.retrieval.interruption import handled
 from genret.retrieval.linking.output.folder import RUN_FILE, LinkingRunError
 
 NAMESPACE = "genret-link"
@@ -67,7 +67,8 @@ def connected(
     _check_reachable(address)
     arguments: dict[str, Any] = {"num_cpus": math.ceil(num_cpus)} if own else {}
     try:
-        with _signal_handlers_kept():
+        # Ray sets handlers of its own: SIGTERM would end the process without tidying up.
+        with handled(None, signal.SIGINT, signal.SIGTERM):
             ray.init(
                 address=address,
                 namespace=NAMESPACE,
@@ -113,21 +114,6 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__
-
-
-@contextmanager
-def _signal_handlers_kept() -> Iterator[None]:
-    """Put back the handlers that Ray replaces: SIGTERM would otherwise end the process without tidying up."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            if handler is not None:  # one that was not set from Python cannot be set again
-                signal.signal(number, handler)
 
 
 def choose_resources(

@@ -154,7 +154,7 @@ class ShardProgress:
 
 @dataclass(frozen=True)
 class RayRunner:
-    """Links shards on a Ray cluster; see `Runner`. A number that is out of range is an `InputError`."""
+    """Links shards on a Ray cluster. A number that is out of range is an `InputError`."""
 
     num_workers: int | None = None  # actors; None: as many as the cluster has room for
     # The cluster, as `ray.init` takes it ("auto", "host:6379", "ray://host:10001"); None: the one in
@@ -178,7 +178,7 @@ class RayRunner:
                 raise InputError(name, f"must be at least 0, got {value:g}")
 
     def run(self, job: LinkJob, shards: Sequence[Shard]) -> Messages:
-        """Yield the record of every shard as it ends, in any order, and counts in between; see `Runner`.
+        """Yield the record of every shard as it ends, in any order, and counts in between (`Messages`).
 
         Closing the iterator ends the actors, and leaves the cluster unless the process was connected before.
         """

@@ -14,12 +14,12 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from multiprocessing import parent_process, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from genret.retrieval import errors
 from genret.retrieval.errors import GenretError, InputError
@@ -33,19 +33,10 @@ if TYPE_CHECKING:
 
 
 OpenWorker = Callable[[LinkJob], "ShardWorker"]
+# What every runner yields: the record of every shard as it ends, in any order, and in between increments of
+# the counts, of unfinished shards too, which are only for progress: a record's counts are the shard's whole.
+# Closing the iterator stops the workers. A worker's GenretError is raised; what is recorded stays.
 Messages = Generator[ShardRecord | LinkCounts, None, None]
-
-
-class Runner(Protocol):
-    """Links shards with `ShardWorker`, several at a time."""
-
-    def run(self, job: LinkJob, shards: Sequence[Shard]) -> Messages:
-        """Yield the record of every shard as it ends, in any order, and counts of unfinished ones in between.
-
-        Closing the iterator stops the workers. `LinkCounts` are increments since the last ones and only for
-        progress; a record's counts are the shard's whole. A worker's GenretError is raised; what is recorded
-        stays.
-        """
 
 
 class WorkerError(NamedTuple):
@@ -119,13 +110,10 @@ def work(connection: Connection, job: LinkJob, open_worker: OpenWorker) -> None:
         for name in ("OMP_NUM_THREADS", "RAYON_NUM_THREADS"):  # read when torch and tokenizers are imported
             os.environ.setdefault(name, str(job.worker.num_threads))
     try:
-        worker = open_worker(job)
-        try:
+        with closing(open_worker(job)) as worker:
             connection.send(LinkCounts())
             while (shard := connection.recv()) is not None:
                 connection.send(linked(worker, shard, connection.send))
-        finally:
-            worker.close()
     except (EOFError, BrokenPipeError):  # the coordinator is gone
         return
     except Exception as error:
@@ -141,53 +129,41 @@ def _end_with_the_coordinator() -> None:
         os._exit(_ORPHANED)
 
 
-@dataclass(frozen=True, slots=True)
-class InProcessRunner:
-    """Links shards in this process, one after the other; `report` gets increments of the counts."""
-
-    report: Callable[[LinkCounts], None]
-    open_worker: OpenWorker
-
-    def run(self, job: LinkJob, shards: Sequence[Shard]) -> Messages:
-        """Yield the record of every shard, in order. See `Runner.run`."""
-        worker = self.open_worker(job)
-        try:
-            yield LinkCounts()
-            for shard in shards:
-                yield linked(worker, shard, self.report)
-        finally:
-            worker.close()
+def link_here(
+    job: LinkJob, shards: Sequence[Shard], open_worker: OpenWorker, report: Callable[[LinkCounts], None]
+) -> Messages:
+    """Link shards in this process, one after the other; `report` gets increments of the counts."""
+    with closing(open_worker(job)) as worker:
+        yield LinkCounts()
+        for shard in shards:
+            yield linked(worker, shard, report)
 
 
-@dataclass(frozen=True, slots=True)
-class LocalRunner:
-    """Links shards in several processes of this machine, each with an index and a model of its own.
+def link_in_processes(
+    job: LinkJob, shards: Sequence[Shard], open_worker: OpenWorker, num_workers: int
+) -> Messages:
+    """Link shards in several processes of this machine, each with an index and a model of its own.
 
     Every process has a pipe of its own, so that one that is killed breaks no queue of the others, and gets
-    one shard at a time. The processes end with this one, however that ends.
+    one shard at a time. The processes end with this one, however that ends. A dead worker is a
+    `LinkingRunError`. `open_worker` is sent to the processes.
     """
-
-    num_workers: int  # processes; no more are started than there are shards
-    open_worker: OpenWorker  # makes the worker, in its process; a function or class that can be sent there
-
-    def run(self, job: LinkJob, shards: Sequence[Shard]) -> Messages:
-        """Yield records and increments of counts as they come. A dead worker is a `LinkingRunError`."""
-        waiting = deque(shards)
-        workers: dict[Connection, _Process] = {}
-        try:
-            for _ in range(min(self.num_workers, len(shards))):
-                process = _Process.start(job, self.open_worker)
-                workers[process.connection] = process
-            while workers:
-                for connection in wait(list(workers)):
-                    assert isinstance(connection, Connection)
-                    message = workers[connection].receive()
-                    if isinstance(message, ShardRecord | LinkCounts):
-                        yield message
-                    if workers[connection].is_free and not workers[connection].hand_out(waiting):
-                        workers.pop(connection).join()
-        finally:
-            _stop(workers.values())
+    waiting = deque(shards)
+    workers: dict[Connection, _Process] = {}
+    try:
+        for _ in range(num_workers):
+            process = _Process.start(job, open_worker)
+            workers[process.connection] = process
+        while workers:
+            for connection in wait(list(workers)):
+                assert isinstance(connection, Connection)
+                message = workers[connection].receive()
+                if isinstance(message, ShardRecord | LinkCounts):
+                    yield message
+                if workers[connection].is_free and not workers[connection].hand_out(waiting):
+                    workers.pop(connection).join()
+    finally:
+        _stop(workers.values())
 
 
 @dataclass(slots=True)

@@ -17,10 +17,8 @@ from genret.retrieval.checkpoints import find_checkpoint, folder_fingerprint
 from genret.retrieval.prompts import CheckpointConfig
 from genret.retrieval.text import TextTokenizer
 from genret.retrieval.training import lora
-from genret.retrieval.training.quality import TitleRows, measure_hits
-from genret.retrieval.training.training_data import read_catalogue, read_queries
 from genret.retrieval.training.training_run import load_model
-from tests.retrieval.training.test_training_run import check_resumed, train, trained
+from tests.retrieval.training.test_training_run import check_resumed, dev_hits, refused, trained
 from tests.tiny_gguf import write_gguf
 
 
@@ -31,14 +29,12 @@ def data(data: Path) -> Path:
     return data
 
 
-def try_to_adapt(data: Path, out: str, options: str, model: str = "base") -> Result:
-    return train(data, out, "--model", str(data / model), *options.split())
-
-
 def adapt(data: Path, out: str, options: str, model: str = "base") -> Result:
-    result = try_to_adapt(data, out, options, model)
-    assert result.exit_code == 0, result.output
-    return result
+    return trained(data, out, "--model", data / model, *options.split())
+
+
+def refusal(data: Path, options: str, model: str = "base", code: int = 2) -> str:
+    return refused(data, "refused", "--model", data / model, *options.split(), code=code)
 
 
 def adapter_weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -64,14 +60,11 @@ def test_an_adapter_is_learnt_written_and_opened(data: Path) -> None:
     found = find_checkpoint(out)
     assert found.adapter == out
     assert Path(found.weights) == data / "base"
-    tokenizer, config = TextTokenizer.load(out), CheckpointConfig.load(out)
+    tokenizer = TextTokenizer.load(out)
     assert tokenizer.fingerprint == TextTokenizer.load(data / "base").fingerprint
     assert tokenizer.end_token == "</s>"
-    assert config == CheckpointConfig.load(data / "base")
-    entities = read_catalogue(data / "catalogue.tsv")
-    dev = [q for q in read_queries(data / "queries.tsv", entities) if q.split == "dev"]
-    again = measure_hits(load_model(str(out)), TitleRows(tokenizer, config, entities), dev)
-    assert again.to_json() == metrics["hits"]["dev"]
+    assert CheckpointConfig.load(out) == CheckpointConfig.load(data / "base")
+    assert dev_hits(data, out) == metrics["hits"]["dev"]
 
 
 def test_all_linear_layers_but_the_head_are_adapted(data: Path) -> None:
@@ -91,9 +84,7 @@ def test_of_the_upper_layers_alone(data: Path) -> None:
     assert names
     assert all(f".layers.{layers - 1}." in name for name in names)
     load_model(str(data / "out"))  # every matrix has its place
-    too_many = try_to_adapt(data, "more", "--lora 2 --lora-layers 99")
-    assert too_many.exit_code == 2
-    assert f"must be at most {layers}" in too_many.output
+    assert f"must be at most {layers}" in refusal(data, "--lora 2 --lora-layers 99")
 
 
 def test_of_an_encoder_decoder_the_decoder_s(data: Path) -> None:
@@ -132,8 +123,7 @@ def test_the_base_may_be_a_gguf_file(data: Path, monkeypatch: pytest.MonkeyPatch
     config = CheckpointConfig.load(data / "out")
     assert config.rendering is not None
     assert config.rendering.context == "Entity:"
-    whole = try_to_adapt(data, "whole", "--max-steps 1", "out")  # adapters can be tuned on
-    assert whole.exit_code == 0, whole.output
+    adapt(data, "whole", "--max-steps 1", "out")  # adapters can be tuned on
     assert find_checkpoint(data / "whole").adapter is None
 
 
@@ -164,17 +154,11 @@ def test_a_run_goes_on_from_an_adapter_where_it_was(data: Path) -> None:
     assert CheckpointConfig.load(data / "second") == CheckpointConfig.load(data / "first")
     load_model(str(data / "second"))
 
-    for arguments, message in (
-        (("--lora", "8"), f"lora: must be 4, the rank of the adapter {data / 'first'}, got 8"),
-        (
-            ("--lora", "4", "--lora-layers", "2"),
-            f"lora_layers: must be those of the adapter {data / 'first'}, which has matrices beside 1 of 2 "
-            "layers, got 2",
-        ),
-    ):
-        refused = train(data, "refused", "--model", str(data / "first"), *arguments, *told)
-        assert refused.exit_code == 2
-        assert message in " ".join(refused.output.split())
+    said = refusal(data, "--lora 8 --max-steps 1", "first")
+    assert f"lora: must be 4, the rank of the adapter {data / 'first'}, got 8" in said
+    said = refusal(data, "--lora 4 --lora-layers 2 --max-steps 1", "first")
+    assert f"lora_layers: must be those of the adapter {data / 'first'}, which has matrices beside" in said
+    assert "beside 1 of 2 layers, got 2" in said
 
 
 def test_the_base_of_an_adapter_that_is_trained_on_may_be_named_from_its_folder(data: Path) -> None:
@@ -193,17 +177,13 @@ def test_an_adapter_of_another_kind_is_not_trained_on(data: Path) -> None:
     other = get_peft_model(load_model(str(data / "base")), LoHaConfig(r=2, target_modules=["q_proj"]))
     other.peft_config["default"].base_model_name_or_path = str(data / "base")
     other.save_pretrained(data / "loha")
-    refused = try_to_adapt(data, "out", "--lora 2 --max-steps 1", "loha")
-    assert refused.exit_code == 2
-    message = f"lora: goes on with LoRA adapters, and {data / 'loha'} is LOHA"
-    assert message in " ".join(refused.output.split())
+    said = refusal(data, "--lora 2 --max-steps 1", "loha")
+    assert f"lora: goes on with LoRA adapters, and {data / 'loha'} is LOHA" in said
 
 
 def test_without_peft_the_extra_is_named(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lora, "find_spec", lambda name: None)
-    result = try_to_adapt(data, "out", "--lora 2")
-    assert result.exit_code == 1
-    assert "generative-retrieval[lora]" in result.output
+    monkeypatch.setattr("genret.retrieval.errors.find_spec", lambda name: None)
+    assert "generative-retrieval[lora]" in refusal(data, "--lora 2", code=1)
 
 
 def test_a_whole_model_replaces_an_adapter_of_an_earlier_run(data: Path) -> None:

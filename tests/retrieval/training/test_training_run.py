@@ -97,13 +97,18 @@ def test_a_checkpoint_from_scratch_opens_and_has_learnt(data: Path) -> None:
 
     folder = data / "out"
     assert {tensor.dtype for tensor in weights(folder).values()} == {torch.float16}
-    tokenizer, config = TextTokenizer.load(folder), CheckpointConfig.load(folder)
+    tokenizer = TextTokenizer.load(folder)
     assert tokenizer.end_token == "</s>"
     assert HFLanguageModel.load(folder, device="cpu", dtype="float32").vocab_size == tokenizer.vocab_size
+    assert dev_hits(data, folder) == metrics["hits"]["dev"]
+
+
+def dev_hits(data: Path, folder: Path) -> dict[str, float]:
+    """Return the hits of a finished checkpoint, opened anew, on the dev queries."""
     entities = read_catalogue(data / "catalogue.tsv")
     dev = [q for q in read_queries(data / "queries.tsv", entities) if q.split == "dev"]
-    again = measure_hits(load_model(str(folder)), TitleRows(tokenizer, config, entities), dev)
-    assert again.to_json() == metrics["hits"]["dev"]
+    titles = TitleRows(TextTokenizer.load(folder), CheckpointConfig.load(folder), entities)
+    return measure_hits(load_model(str(folder)), titles, dev).to_json()
 
 
 def check_resumed(data: Path, file: str, *common: str, steps: int) -> None:

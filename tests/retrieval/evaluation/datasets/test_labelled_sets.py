@@ -12,13 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from genret.retrieval.errors import InputError, SourceError
-from genret.retrieval.evaluation.datasets.file_lines import json_objects
 from genret.retrieval.evaluation.datasets.index_entities import IndexResolver, read_redirects
 from genret.retrieval.evaluation.datasets.labels import FileQuery, LabelAnswer, SetSpec, find_answers
 from genret.retrieval.evaluation.datasets.readers import read_set
 from genret.retrieval.evaluation.labelled_sets import LabelledQuery, LabelledSet
 from genret.retrieval.index.reader import Index
-from genret.retrieval.linking.documents.document_records import mention_row
 from genret.retrieval.types import Mention
 from tests.evaluation_sets import DictResolver, write_lines
 from tests.index_fixtures import build, character_tokenizer
@@ -86,7 +84,7 @@ def test_queries_with_graded_answers(tmp_path: Path, ending: str) -> None:
         LabelledQuery("a 1", "big cat", gold={"e1": 2, "e2": 1, "missing:Cat": 1, "missing:Dog": 0}),
         LabelledQuery("7", "planet", gold={"e4": 1}, namesakes={"e5": "e4"}),
     )
-    assert (found.kind, found.primary) == ("queries", "nDCG@10")
+    assert found.kind == "queries"
     assert (found.num_missing, found.num_unjudged) == (1, 2)
 
 
@@ -160,15 +158,8 @@ def test_mentions_with_and_without_an_entity(tmp_path: Path) -> None:
         LabelledQuery("3", "Big Apple", mention=Mention("Big Apple"), gold={"e3": 1}),
         LabelledQuery("4", "Oz", mention=Mention("Oz"), gold={"missing:Land%20of%20Oz": 1}),
     )
-    assert (found.kind, found.primary) == ("mentions", "F1(InKB)")
+    assert found.kind == "mentions"
     assert (found.num_missing, found.num_unjudged) == (1, 0)
-
-
-def test_mentions_are_those_that_are_linked(tmp_path: Path) -> None:
-    file = write_lines(tmp_path / "m.jsonl.gz", MENTIONS)
-    rows = [mention_row(value, line) for line, value in json_objects(file)]
-    found = _read(f"mentions:{file}").queries
-    assert [(q.query_id, q.mention) for q in found] == [(row.mention_id, row.mention) for row in rows]
 
 
 YORK = {"title": "New York"}
@@ -197,7 +188,7 @@ def test_kilt_has_evidence_sets_and_mentions(tmp_path: Path) -> None:
         LabelledQuery("k1", "which cats?", gold={"e1": 1, "e2": 1, "missing:Lynx": 1}, evidence=(both, lynx)),
         LabelledQuery("2", "New York", Mention("New York", "in ", " we"), {"e3": 1}, (frozenset(["e3"]),)),
     )
-    assert (found.kind, found.primary) == ("kilt", "Rprec(KILT)")
+    assert found.kind == "kilt"
     assert (found.num_missing, found.num_unjudged) == (1, 2)
 
 
@@ -316,31 +307,30 @@ def test_topics_of_every_form(tmp_path: Path, form: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("topics", "message"),
+    ("name", "lines", "message"),
     [
-        (["q1 no tab"], "line 1: expected id, tab and text, got q1 no tab"),
-        (["q1\ta", "q1\tb"], "line 2, field 'id': expected an id of its own, got 'q1'"),
-        (["<num>1"], "line 1: expected <top>, got <num>"),
-        (["<top>", "<num>1", "<top>"], "line 3: expected </top> for the <top> in line 1, got <top>"),
-        (["<top>", "<num>1", "<title>x"], "line 1: expected </top> behind <top>, got the end of the file"),
-        (["<top>", "<num>1", "</top>"], "line 1, field 'title': expected text that is not empty, got ''"),
-        ([{"id": "a"}], "line 1, field 'query': expected text, got None"),
+        ("topics", ["q1 no tab"], "line 1: expected id, tab and text, got q1 no tab"),
+        ("topics", ["q1\ta", "q1\tb"], "line 2, field 'id': expected an id of its own, got 'q1'"),
+        ("topics", ["<num>1"], "line 1: expected <top>, got <num>"),
+        (
+            "topics",
+            ["<top>", "<num>1", "<top>"],
+            "line 3: expected </top> for the <top> in line 1, got <top>",
+        ),
+        ("topics", ["<top>", "<title>x"], "line 1: expected </top> behind <top>, got the end of the file"),
+        ("topics", ["<top>", "<num>1", "</top>"], "line 1, field 'title': expected text that is not empty"),
+        ("topics", [{"id": "a"}], "line 1, field 'query': expected text, got None"),
+        ("qrels", ["q1 e1 1"], "line 1: expected 4 fields: query, 0, document, grade, got 3"),
+        ("qrels", ["q9 0 e1 1"], "line 1, field 'query-id': expected an id of {topics}, got 'q9'"),
     ],
 )
-def test_malformed_topics_are_refused(tmp_path: Path, topics: list[Any], message: str) -> None:
-    file = write_lines(tmp_path / "topics.txt", topics)
-    qrels = write_lines(tmp_path / "qrels.txt", ["q1 0 e1 1"])
-    assert _refusal(f"trec:{file}:{qrels}") == f"{file}, {message}"
-
-
-def test_malformed_trec_judgments_are_refused(tmp_path: Path) -> None:
-    topics = write_lines(tmp_path / "topics.txt", ["q1\ta"])
-    qrels = write_lines(tmp_path / "qrels.txt", ["q1 e1 1"])
-    assert _refusal(f"trec:{topics}:{qrels}") == (
-        f"{qrels}, line 1: expected 4 fields: query, 0, document, grade, got 3"
-    )
-    write_lines(qrels, ["q9 0 e1 1"])
-    assert _refusal(f"trec:{topics}:{qrels}").endswith(f"expected an id of {topics}, got 'q9'")
+def test_malformed_files_of_trec_are_refused(
+    tmp_path: Path, name: str, lines: list[Any], message: str
+) -> None:
+    contents = {"topics": ["q1\ta"], "qrels": ["q1 0 e1 1"], name: lines}
+    files = {file: write_lines(tmp_path / f"{file}.txt", contents[file]) for file in contents}
+    refusal = _refusal(f"trec:{files['topics']}:{files['qrels']}")
+    assert refusal.startswith(f"{files[name]}, {message.format(**files)}")
 
 
 def test_the_first_judged_queries_are_taken(tmp_path: Path) -> None:

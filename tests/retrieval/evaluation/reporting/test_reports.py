@@ -186,6 +186,10 @@ def test_metrics_asked_for_are_shown_and_the_first_leads() -> None:
     assert comparison.primary == "RR@10"
     assert comparison.metrics == ("RR@10", "P@1")  # rates stand in columns of their own
     assert list(comparison.methods[0].figures) == ["RR@10", "P@1"]
+    for asked, leading in ((("NO_MATCH", "P@1"), "P@1"), (("invalid", "errors"), "nDCG@10")):
+        assert finding({"trie": RIGHT}, ASKED, asked).startswith(
+            f"On asked, `trie` has the highest {leading}"
+        )
 
 
 def test_a_run_of_another_system_has_no_times() -> None:

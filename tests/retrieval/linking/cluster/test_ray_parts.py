@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import sys
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -203,11 +202,6 @@ def test_values_arrive_as_they_were_sent(sent: Shard | ShardRecord | WorkerError
     (text,) = pa.table({"column": np.array([text_of(sent)], dtype=object)})["column"].to_numpy()
     back = shard_of(text) if isinstance(sent, Shard) else outcome_of(text)
     assert (type(back), back) == (type(sent), sent)
-
-
-@given(RECORDS)
-def test_records_are_read_as_they_were_written(record: ShardRecord) -> None:
-    assert ShardRecord.from_json(json.loads(json.dumps(asdict(record)))) == record
 
 
 def test_ray_data_can_tell_jobs_apart(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from genret.retrieval.linking.finding.find_options import FindOptions, load_stop
 from genret.retrieval.linking.finding.finder import LONGEST_NAME_CHARS, LOOK_BACK_CHARS, MentionFinder
 from genret.retrieval.linking.finding.folding import fold_name
 from genret.retrieval.linking.finding.name_table import build_table
+from tests.e2e.pages import blocks, examples, run, text_of
 from tests.index_fixtures import build, character_tokenizer
 from tests.retrieval.linking.finding.name_oracle import NameIndex
 
@@ -193,21 +194,13 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
         load_stop_words(str(file))
 
 
-PAGE = (Path(__file__).resolve().parents[4] / "docs" / "finding-mentions.md").read_text(encoding="utf-8")
+PAGE = text_of("docs/finding-mentions.md")
 
 
-def test_the_example_prints_what_the_page_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    blocks = re.findall(r"^```(\w*)\n(.*?)^```", PAGE, flags=re.M | re.S)
-    (catalogue,) = [text for language, text in blocks if language == "json"]
-    (code,) = [text for language, text in blocks if language == "python"]
-    (output,) = [text for language, text in blocks if language == ""]
+def test_the_example_prints_what_the_page_says(tmp_path: Path) -> None:
+    (catalogue,), ((code, output),) = blocks(PAGE, "json"), examples(PAGE)
     build(tmp_path, catalogue.splitlines(), character_tokenizer(catalogue.replace("\n", "")), "cities.index")
-    monkeypatch.chdir(tmp_path)
-    capsys.readouterr()
-    exec(compile(code, "finding-mentions.md", "exec"), {})
-    assert capsys.readouterr().out == output
+    assert run(code, tmp_path) == output
 
 
 def test_the_table_has_the_defaults() -> None:

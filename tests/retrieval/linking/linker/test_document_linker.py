@@ -15,18 +15,18 @@ import genret.retrieval.linking
 from genret.retrieval.errors import EvidenceMissingError, IndexChecksumError, InputError, ModelError
 from genret.retrieval.linking import link_documents
 from genret.retrieval.linking.documents.text_document import BadDocument, Document, Span
-from genret.retrieval.linking.finding import finder as finder_module
 from genret.retrieval.linking.generating import generator
 from genret.retrieval.linking.generating.generator import GeneratedMention
 from genret.retrieval.linking.link_options import GenerateOptions, LinkOptions, WorkerOptions
 from genret.retrieval.linking.linker import open_linker
 from genret.retrieval.linking.output.part_files import SCHEMA
-from genret.retrieval.linking.run_progress import LinkCounts
+from genret.retrieval.linking.run_progress import LinkCounts, LinkListener
 from genret.retrieval.prompts import NameEvidence
 from genret.retrieval.types import Entity
 from tests.linking_fakes import NIL_REASONS
 from tests.scripted_linking import DIGEST, LinkRun, Names, ScriptedRetriever, document
 
+IGNORED = LinkListener(LinkCounts(), lambda line: None)
 # 🦁 is four bytes and two UTF-16 units, é here two code points (e, combining acute) and three bytes.
 EMOJI = "A 🦁 lion\r\nin Cafe\u0301 Nile"
 
@@ -83,12 +83,11 @@ def test_context_is_cut_at_the_templates_width_and_never_leaves_the_document() -
 def test_the_cache_lives_on_from_shard_to_shard_and_is_bounded() -> None:
     run = LinkRun(document("a", "a"), document("b", "b", row=2), document("c", "c", row=3), cache_entries=2)
     for text, cached in (("c", 1), ("b", 2), ("a", 2), ("c", 2)):  # a was given up, then c
-        counts = run.counts
-        list(run.linker.link([document(text, text)], counts, run.complaints.append))
-        assert counts.num_cached == cached
+        run.link(document(text, text))
+        assert run.counts.num_cached == cached
     assert run.retriever.queries == ["[a]", "[b]", "[c]", "[a]", "[c]"]
     off = LinkRun(document("a", "a"), cache_entries=0)
-    list(off.linker.link([document("a", "a")], off.counts, off.complaints.append))
+    off.link(document("a", "a"))
     assert off.retriever.queries == ["[a]", "[a]"]
     assert off.counts.num_cached == 0
 
@@ -160,7 +159,7 @@ def test_failed_mentions_are_rows_and_hurt_no_neighbour() -> None:
     assert run.counts == LinkCounts(
         num_documents=1, num_mentions=3, num_linked=1, num_nil=2, num_failed=2, num_rows=3
     )
-    list(run.linker.link([document("broken", "broken")], run.counts, run.complaints.append))
+    run.link(document("broken", "broken"))
     assert (len(run.retriever.queries), run.counts.num_cached) == (3, 0)  # failures are not kept
 
 
@@ -211,9 +210,9 @@ def test_documents_are_read_no_further_than_a_window_ahead() -> None:
             yield document(f"name{n}", f"name{n}", row=n)
 
     worker = WorkerOptions("-", batch_size=4, cache_entries=10)
-    linker = open_linker(ScriptedRetriever(), LinkOptions(), worker, Names({}))  # type: ignore[arg-type]
+    linker = open_linker(ScriptedRetriever(), LinkOptions(), worker)  # type: ignore[arg-type]
     written = 0
-    for rows in linker.link(documents(), LinkCounts(), lambda line: None):
+    for rows in linker.link(documents(), IGNORED):
         assert read - written <= 64
         assert len(rows) <= 64
         written += len(rows)
@@ -225,8 +224,8 @@ def test_rows_of_one_huge_document_come_in_blocks() -> None:
     spans = tuple(Span(n, n + 2) for n in range(0, 20_000, 2))
     retriever = ScriptedRetriever()
     worker = WorkerOptions("-", batch_size=4)
-    linker = open_linker(retriever, LinkOptions(prompt="bare"), worker, Names({}))  # type: ignore[arg-type]
-    blocks = linker.link([Document("f", 1, "huge", text, spans)], LinkCounts(), lambda line: None)
+    linker = open_linker(retriever, LinkOptions(prompt="bare"), worker)  # type: ignore[arg-type]
+    blocks = linker.link([Document("f", 1, "huge", text, spans)], IGNORED)
     sizes = [len(rows) for rows in blocks]
     assert sum(sizes) == 10_000
     assert max(sizes) <= 4 * 16 * 16
@@ -567,7 +566,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[object]:
         made.append(options)
         return Names({"Nile": ["E1"]})
 
-    monkeypatch.setattr(finder_module, "open_finder", open_finder)
+    monkeypatch.setattr("genret.retrieval.linking.linker.open_finder", open_finder)
     return made
 
 

@@ -19,10 +19,11 @@ from genret.retrieval.errors import (
     MissingExtraError,
     SourceError,
 )
+from genret.retrieval.linking import run
 from genret.retrieval.linking.documents.corpus import CorpusOptions
 from genret.retrieval.linking.link_options import WorkerOptions
 from genret.retrieval.linking.output.folder import LinkingRunError, ShardRecord
-from genret.retrieval.linking.run import OutputOptions, RunnerOptions, choose_runner, link_corpus
+from genret.retrieval.linking.run import OutputOptions, RunnerOptions, link_corpus
 from genret.retrieval.linking.run_progress import (
     LinkCounts,
     LinkDisplay,
@@ -33,7 +34,7 @@ from genret.retrieval.linking.run_progress import (
     sentence,
     shown_run,
 )
-from genret.retrieval.linking.runners.runner import InProcessRunner, LocalRunner, WorkerError, linked
+from genret.retrieval.linking.runners.runner import WorkerError, linked
 from genret.retrieval.progress import ProgressDisplay
 
 
@@ -206,21 +207,25 @@ def test_increments_add_up() -> None:
 
 
 @pytest.mark.parametrize(
-    ("workers", "shards", "device", "kind"),
+    ("workers", "shards", "device", "processes"),
     [
-        (None, 1, "cpu", InProcessRunner),
-        (1, 9, "cpu", InProcessRunner),
-        (3, 9, "cpu", LocalRunner),
-        (3, 1, "cpu", InProcessRunner),
-        (None, 9, "cuda", InProcessRunner),
-        (2, 9, "cuda", LocalRunner),
+        (None, 1, "cpu", 1),
+        (1, 9, "cpu", 1),
+        (3, 9, "cpu", 3),
+        (3, 2, "cpu", 2),
+        (3, 1, "cpu", 1),
+        (None, 9, "cuda", 1),
+        (2, 9, "cuda", 2),
     ],
 )
 def test_there_are_no_more_workers_than_work(
-    workers: int | None, shards: int, device: str, kind: type
+    workers: int | None, shards: int, device: str, processes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = RunnerOptions(num_workers=workers)
-    assert type(choose_runner(options, shards, device, lambda counts: None)) is kind
+    monkeypatch.setattr(run, "link_here", lambda *_: 1)
+    monkeypatch.setattr(run, "link_in_processes", lambda *given: given[-1])
+    job: Any = SimpleNamespace(worker=WorkerOptions("", device=device))
+    options, work = RunnerOptions(num_workers=workers), [None] * shards
+    assert run.run_shards(options, job, work, lambda counts: None) == processes  # type: ignore[arg-type, comparison-overlap]
 
 
 @pytest.mark.parametrize(
