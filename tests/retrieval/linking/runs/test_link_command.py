@@ -6,6 +6,9 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -21,6 +24,7 @@ from genret.retrieval.linking.link_command import default_cache_dir, link_comman
 from tests.checkpoints import make_index
 from tests.linking_fakes import rows_of
 
+ROOT = Path(__file__).resolve().parents[4]
 TEXTS = ["The play Hamlet is long.", "Nile", "{left} Amazon</s> {mention}"]
 MARKED = ["Hamlet", "Nile", "Amazon</s>"]
 
@@ -361,6 +365,35 @@ def test_ctrl_c_while_a_run_is_planned_is_no_word_about_shards(
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
     assert rows("done") == done
     assert files() == {"d.jsonl", "done"}
+
+
+@pytest.mark.fault
+@pytest.mark.timeout(1500)
+def test_a_process_that_is_to_end_says_what_it_keeps(index: Path, checkpoint: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    (tmp_path / "d.jsonl").write_text(TEXT * 2000)
+    command = [sys.executable, "-m", "genret", "link", str(tmp_path / "d.jsonl"), "--out", str(out)]
+    options = ["--batch-size", "1", "--cache-entries", "0", "--shard-documents", "10", "--workers", "2"]
+    process = subprocess.Popen(
+        [*command, *options, "--index", str(index), "--model", str(checkpoint), "--device", "cpu"],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    with process:
+        deadline = time.monotonic() + 1200.0
+        while not list(tmp_path.glob("out.jsonl.parts/_shards/*.json")):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        process.terminate()
+        assert process.stderr is not None
+        message = process.stderr.read().decode()
+    assert process.returncode == 130
+    assert not out.exists()
+    assert not list(tmp_path.rglob("*.tmp"))
+    assert "shards are done and kept in " in message
+    assert "Traceback" not in message
 
 
 def test_help_groups_every_option() -> None:
