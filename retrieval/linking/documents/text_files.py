@@ -171,8 +171,8 @@ def read_text_part(content: Content, file: ShardFile, part: tuple[int, int]) -> 
     try:
         raw = content.read(file.byte_offset - at)
         left = (raw.lstrip(_CONTINUATIONS) if at > front else raw).decode()[-CONTEXT_CHARS:]
-        wanted = length + CONTEXT_CHARS
-        right = codecs.getreader("utf-8")(cast("Any", content)).read(wanted, wanted)  # bytes at once; characters
+        wanted = length + CONTEXT_CHARS  # characters; as many bytes are read at once
+        right = codecs.getreader("utf-8")(cast("Any", content)).read(wanted, wanted)
     except UnicodeDecodeError:
         raise changed(file, "it is no longer valid UTF-8") from None
     digest = xxhash.xxh3_64_hexdigest(right[:length].encode())
