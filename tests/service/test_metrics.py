@@ -28,6 +28,7 @@ from genret.service.configuration.server_config import (
 from genret.service.errors import NotReadyError, OverloadedError
 from genret.service.observability.metrics import Metrics, geometric, monitoring_app
 from genret.service.serving.batching import DeviceQueue, DeviceQueues, QueuedResult
+from genret.service.serving.fair_shares import Caller
 from genret.service.serving.readiness import Readiness, State
 from tests.service.fake_retriever import FakeRetriever, version
 from tests.service.full_metrics import watched
@@ -85,16 +86,20 @@ async def test_what_exists_anyway_is_read_at_the_scrape() -> None:
         await readiness.announce(State.READY)
         first.hold.clear()
         lane = lanes.of("cpu")
-        token = CancelToken()
-        running = asyncio.create_task(lane.submit(first.respond, RetrieveRequest("a"), 10, token))
+
+        def submit(client: str, tokens: int) -> asyncio.Task[QueuedResult]:
+            asked, caller = RetrieveRequest("a"), Caller(client, "call")
+            return asyncio.create_task(lane.submit(first.respond, asked, tokens, CancelToken(), caller))
+
+        running = submit("me", 10)
         await until(first.running.is_set)
-        waiting = asyncio.create_task(lane.submit(first.respond, RetrieveRequest("b"), 7, token))
-        await until(lambda: lane.num_waiting == 1)
+        waiting = [submit(client, 7) for client in ("me", "you", "me")]
+        await until(lambda: lane.num_waiting == 3)
         seen = Scraped(metrics)
         assert seen("genret_ready") == 1
-        assert seen("genret_queue_depth", device="cpu") == 1
-        assert seen("genret_queue_tokens", device="cpu") == 17
-        assert seen("genret_clients", device="cpu") == 1
+        assert seen("genret_queue_depth", device="cpu") == 3
+        assert seen("genret_queue_tokens", device="cpu") == 31
+        assert seen("genret_clients", device="cpu") == 2
         assert seen("genret_build_info", version="1.2.3") == 1
         index = {"name": "index0", "version": "v1", "digest": "d1", "model": "fake-model", "device": "cpu"}
         assert seen("genret_index_info", **index) == 1
@@ -110,7 +115,7 @@ async def test_what_exists_anyway_is_read_at_the_scrape() -> None:
         assert seen("genret_grammar_cache_held_bytes", model="fake-model") == 4000
         await readiness.announce(State.DRAINING)
         first.hold.set()
-        await asyncio.gather(running, waiting)
+        await asyncio.gather(running, *waiting)
         seen = Scraped(metrics)
         queues = [seen(f"genret_{name}", device="cpu") for name in ("queue_depth", "queue_tokens", "clients")]
         assert [seen("genret_ready"), *queues] == [0, 0, 0, 0]
