@@ -25,7 +25,7 @@ _SCHEME = "bearer"
 
 def enter_as(token: Token) -> None:
     """Set the token of the running task's caller, for the rest of the task."""
-    TOKEN.set(token.fingerprint)
+    TOKEN.set(token.fingerprint if token.digest else "")
     MOST_URGENT.set(token.priority)
 
 
