@@ -105,7 +105,7 @@ def _trace(frame: FrameType, event: str, function: Any) -> None:
     walk = _TRACED[0]
     if event == "call" and (file := _file(frame.f_code.co_filename)):
         walk.calls[file, frame.f_code.co_qualname] += 1
-        if frame.f_code.co_qualname == "Batcher.submit" and not walk.queued:
+        if frame.f_code.co_qualname == "DeviceQueue.submit" and not walk.queued:
             walk.queued = _stack(frame)
     elif event == "c_call" and not walk.computing and threading.current_thread() is not _LOOP:
         owner = getattr(function, "__self__", None)

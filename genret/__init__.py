@@ -37,32 +37,22 @@ if TYPE_CHECKING:
 # Stubs that others make of our .proto files are a package genret.v1, wherever it lies.
 __path__ = extend_path(__path__, __name__)
 
-_EXPORTS = {
-    "Auto": "genret.retrieval.types",
-    "Beam": "genret.retrieval.types",
-    "Candidate": "genret.retrieval.types",
-    "CompleteRequest": "genret.retrieval.complete_types",
-    "CompleteResult": "genret.retrieval.complete_types",
-    "Completion": "genret.retrieval.complete_types",
-    "Disc": "genret.retrieval.types",
-    "Entity": "genret.retrieval.types",
-    "GeneratedText": "genret.retrieval.generation",
-    "Index": "genret.retrieval.index.reader",
-    "Mention": "genret.retrieval.types",
-    "RetrievalResult": "genret.retrieval.types",
-    "RetrieveRequest": "genret.retrieval.types",
-    "Retriever": "genret.retrieval.retriever",
-    "ScoreRequest": "genret.retrieval.score_types",
-    "ScoreResult": "genret.retrieval.score_types",
-    "Shortlist": "genret.retrieval.types",
-    "TitleScore": "genret.retrieval.score_types",
-    "TitleTrieLogitsProcessor": "genret.decoding.trie.logits_processor",
-    "build_index": "genret.index_builder.front_door",
-    "generate": "genret.retrieval.generation",
-    "title_trie": "genret.retrieval.trie_opening",
-    "to_arrow": "genret.retrieval.tables",
-    "to_pandas": "genret.retrieval.tables",
+_NAMES = {
+    "decoding.trie.logits_processor": ["TitleTrieLogitsProcessor"],
+    "index_builder.front_door": ["build_index"],
+    "retrieval.complete_types": ["CompleteRequest", "CompleteResult", "Completion"],
+    "retrieval.generation": ["GeneratedText", "generate"],
+    "retrieval.index.reader": ["Index"],
+    "retrieval.retriever": ["Retriever"],
+    "retrieval.score_types": ["ScoreRequest", "ScoreResult", "TitleScore"],
+    "retrieval.tables": ["to_arrow", "to_pandas"],
+    "retrieval.trie_opening": ["title_trie"],
+    "retrieval.types": [
+        *("Auto", "Beam", "Candidate", "Disc", "Entity", "Mention"),
+        *("RetrievalResult", "RetrieveRequest", "Shortlist"),
+    ],
 }
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
     "Auto",
@@ -93,9 +83,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _EXPORTS:
+    if name not in _MODULES:
         raise AttributeError(f"module 'genret' has no attribute {name!r}")
-    return getattr(import_module(_EXPORTS[name]), name)
+    return getattr(import_module(f"genret.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -14,13 +14,13 @@ import re
 import secrets
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
 from numbers import Real
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, BinaryIO, TypeVar, get_args, get_origin, get_type_hints
 
 from genret.retrieval.errors import InputError, SourceError, nearest
 from genret.retrieval.filters.predicate import Predicate, canonical
@@ -345,10 +345,10 @@ def read_ids(path: str | Path) -> tuple[str, ...]:
     return tuple(ids)
 
 
-def small_lines(path: str | Path, name: str, most_bytes: int) -> list[str]:
+def small_lines(source: str | Path | BinaryIO, name: str, most_bytes: int) -> list[str]:
     """Return the lines of a UTF-8 file without blanks around them; a SourceError begins with `name`."""
     try:
-        with Path(path).open("rb") as file:
+        with Path(source).open("rb") if isinstance(source, str | Path) else nullcontext(source) as file:
             data = file.read(most_bytes + 1)
     except OSError as error:
         raise SourceError(f"{name}: cannot be read: {error.strerror}") from error

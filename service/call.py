@@ -39,11 +39,16 @@ def sane_request_id(sent: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Identity of a call, and its arrival and deadline as `time.monotonic()`, seconds."""
+    """Identity of a call, who asks, and its arrival and deadline as `time.monotonic()`, seconds.
+
+    `client` and `is_bulk` are those of the running call, see `current_client`; `Methods.call` notes them.
+    """
 
     request_id: str
     arrived: float
     deadline: float
+    client: str = ""
+    is_bulk: bool = False
 
     @classmethod
     def begin(cls, request_id: str, remaining: float | None, max_seconds: float) -> Call:

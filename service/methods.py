@@ -118,10 +118,10 @@ ANSWER = Query(
 
 
 def caller_of(call: Call) -> Caller:
-    """Return who asks, for fair shares: the client, and its call; InputError for an unknown priority."""
-    if current_priority() is Priority.BULK:
-        return Caller(f"{current_client()} bulk", call.request_id, BULK_WEIGHT)
-    return Caller(current_client(), call.request_id)
+    """Return who asks, for fair shares: the client, and its call."""
+    if call.is_bulk:
+        return Caller(f"{call.client} bulk", call.request_id, BULK_WEIGHT)
+    return Caller(call.client, call.request_id)
 
 
 class Answering(Protocol):
@@ -149,7 +149,7 @@ class Methods:
         there is room for the next one.
         """
         self._readiness.check()
-        current_priority()  # an unknown one is refused
+        call = replace(call, client=current_client(), is_bulk=current_priority() is Priority.BULK)
         if method.is_stream:
             return await self._stream(method, request, call, *write)
         if method.service is not _RETRIEVAL:
@@ -213,7 +213,7 @@ class Answers:
         with self._indexes.use(message.index) as served:
             if patience is Patience.NONE:
                 # Before it is read and tokenised: under overload most of the server's time would go there.
-                self._lanes.of(served.description.device).batcher.check_room(caller_of(call))
+                self._lanes.of(served.description.device).check_room(caller_of(call))
             return await self._ask(query, served, query.read(message, served), message, call, patience)
 
     async def _ask(
@@ -229,7 +229,7 @@ class Answers:
                 tokens = await _work(served, request)
             # Who sends a batch or a stream decides how long its items wait; then the usual limit holds.
             limit = self._config.max_request_seconds
-            answer = await lane.batcher.submit(
+            answer = await lane.submit(
                 batch_call, request, tokens, call.cancel_token(), caller_of(call), patience, limit
             )
         except InputError as error:
@@ -252,7 +252,7 @@ class Answers:
             size = len(str(request.schema))
             observer = self._lanes.of(served.description.device).observer
             schema, compile_ms = await self._compiler.compile(
-                key, compiling, size, current_client(), call.deadline, observer
+                key, compiling, size, call.client, call.deadline, observer
             )
         prepared = PreparedAnswer.of(request, schema, compile_ms)
         # The schema may be part of the prompt.

@@ -31,7 +31,6 @@ from genret.service.call import (
     enter,
     sane_request_id,
 )
-from genret.service.configuration.server_config import LogConfig
 from genret.service.errors import (
     MalformedMessageError,
     PermissionDeniedError,
@@ -39,9 +38,8 @@ from genret.service.errors import (
     UnauthenticatedError,
 )
 from genret.service.methods import METHODS, Method, Methods
-from genret.service.observability.metrics import UNKNOWN_METHOD, CallMetrics
+from genret.service.observability.metrics import UNKNOWN_METHOD
 from genret.service.observability.observations import CallObserver
-from genret.service.observability.tracing import Tracing
 from genret.service.security.authority import Authority, enter_as
 from genret.service.security.bearer_tokens import METHOD_SCOPES, Scope
 from genret.service.serving.connections import OpenCalls
@@ -128,15 +126,9 @@ class ObservationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc] 
     Must be the first of a server's interceptors.
     """
 
-    def __init__(
-        self,
-        metrics: CallMetrics,
-        log: LogConfig,
-        tracing: Tracing | None = None,
-        open_calls: OpenCalls | None = None,
-    ) -> None:
-        self._observer = CallObserver(metrics, log, tracing)
-        self._open_calls = open_calls or OpenCalls()
+    def __init__(self, observer: CallObserver, open_calls: OpenCalls) -> None:
+        self._observer = observer
+        self._open_calls = open_calls
 
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: Any

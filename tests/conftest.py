@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 from genret.retrieval.defaults import DEFAULT_MODEL_VARIABLE, small_model_dir
 from genret.retrieval.errors import ModelError
 
-pytest_plugins = ("tests.trigram_encoder", "tests.service.asynchronous")
+pytest_plugins = ("tests.trigram_encoder", "tests.service.asynchronous", "tests.service.turned_clock")
 
 # Where tests name no model, the small one answers, in this process and in those it starts.
 try:

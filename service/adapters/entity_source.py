@@ -85,15 +85,15 @@ class EntitySource:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy, in another process too, opens the index or the connection anew."""
-        return type(self), self.saved()
+        return type(self), tuple(self.saved().values())
 
-    def saved(self) -> tuple[str | None, str | None, str | None, dict[str, Any]]:
-        """Return the arguments as plain values; InputError for an open retriever."""
+    def saved(self) -> dict[str, Any]:
+        """Return the arguments by name, as plain values; InputError for an open retriever."""
         if _is_retriever(self.index):
             raise InputError("index", "must be a directory to be saved or copied, got an open retriever")
         plain = {name: str(v) if isinstance(v, Path) else v for name, v in self.connection.items()}
         index, model = (None if place is None else str(place) for place in (self.index, self.model))
-        return index, model, self.address, plain
+        return {"index": index, "model": model, "address": self.address, "connection": plain}
 
     def open(self) -> None:
         """Load index and model now; of a server, only its address is looked at. Idempotent."""

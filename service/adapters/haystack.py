@@ -66,13 +66,9 @@ class HaystackRetriever:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the component as Haystack writes it; InputError for an open retriever."""
-        index, model, address, connection = self.source.saved()
         return default_to_dict(
             self,
-            index=index,
-            model=model,
-            address=address,
-            connection=connection,
+            **self.source.saved(),
             top_k=self.top_k,
             filters=self.filters,
             method=self.method,

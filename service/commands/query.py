@@ -83,7 +83,7 @@ def _read_some(stream: BinaryIO) -> bytes:
     return read_some(_STDIN_BYTES)
 
 
-def decoded(lines: Iterable[bytes], number: int = 0, source: str = "standard input") -> Iterator[list[str]]:
+def decoded(lines: Iterable[bytes], number: int) -> Iterator[list[str]]:
     """Yield the texts of the lines after line `number`, without blank ones; ClickException: not UTF-8."""
     texts: list[str] = []
     for place, line in enumerate(lines, start=number + 1):
@@ -91,7 +91,7 @@ def decoded(lines: Iterable[bytes], number: int = 0, source: str = "standard inp
             text = line.decode("utf-8-sig" if place == 1 else "utf-8").strip()
         except UnicodeDecodeError:
             yield texts
-            raise click.ClickException(f"{source}, line {place}: not valid UTF-8") from None
+            raise click.ClickException(f"standard input, line {place}: not valid UTF-8") from None
         if text:
             texts.append(text)
     yield texts

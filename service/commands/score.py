@@ -6,18 +6,16 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, replace
-from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from genret.retrieval.arguments import small_lines
 from genret.retrieval.command_options import GroupedCommand, described_option, prompt_option
 from genret.retrieval.errors import InputError
 from genret.retrieval.score_types import ScoreRequest
 from genret.service.commands import usage_error
 from genret.service.commands.connection import Connection, connection_options, index_option, json_option
-from genret.service.commands.query import decoded
 from genret.service.commands.render import FOLDED, RIGHT, WHITESPACE, below, shared, show, table
 
 if TYPE_CHECKING:
@@ -80,29 +78,16 @@ def score_command(
 
 # Most that a server takes in one message; more lines than it scores are refused by their number.
 _MAX_BYTES = 64 * 2**20
-_STDIN = "-"
 
 
 def read_titles(path: str) -> list[str]:
     """Read a file of titles, "-" for standard input; blank lines are skipped, blanks around a title dropped.
 
     Raises:
-        ClickException: it cannot be read, is larger than any list of titles, or not UTF-8; names the line.
+        SourceError: it cannot be read, is larger than any list of titles, or not UTF-8; names the line.
     """
-    name = "standard input" if path == _STDIN else path
-    try:
-        if path == _STDIN:
-            data = sys.stdin.buffer.read(_MAX_BYTES + 1)
-        else:
-            with Path(path).open("rb") as file:
-                data = file.read(_MAX_BYTES + 1)
-    except OSError as error:
-        raise click.ClickException(f"{name}: cannot be read: {error.strerror}") from error
-    if len(data) > _MAX_BYTES:
-        raise click.ClickException(
-            f"{name}: larger than {_MAX_BYTES // 2**20} MiB, which is no list of titles"
-        )
-    return list(chain.from_iterable(decoded(data.split(b"\n"), source=name)))
+    source, name = (sys.stdin.buffer, "standard input") if path == "-" else (path, path)
+    return [line for line in small_lines(source, name, _MAX_BYTES) if line]
 
 
 def in_order(reply: ScoreReply) -> ScoreReply:

@@ -34,7 +34,6 @@ from genret.service.observability.logs import configure as configure_logs
 from genret.service.serving.engine_link import Worker
 
 if TYPE_CHECKING:
-    from genret.service.observability.tracing import Tracing
     from genret.service.serving.server import Server
 
 
@@ -172,7 +171,10 @@ def _serve(config: ServerConfig) -> None:
             tracing = start_tracing(config.tracing, version())
             try:
                 if worker is None:
-                    server = _in_one_process(config, tracing)
+                    from genret.service.serving.models import IndexOpener
+                    from genret.service.status import told
+
+                    server = Server.in_one_process(config, IndexOpener(config, told), tracing)
                 else:
                     from genret.service.serving.engine_process import EngineProcess
 
@@ -200,14 +202,6 @@ def _worker(config: ServerConfig) -> Iterator[Worker | None]:
         yield worker
     finally:
         worker.kill()
-
-
-def _in_one_process(config: ServerConfig, tracing: Tracing | None) -> Server:
-    from genret.service.serving.models import IndexOpener
-    from genret.service.serving.server import Server
-    from genret.service.status import told
-
-    return Server.in_one_process(config, IndexOpener(config, told), tracing)
 
 
 @contextmanager

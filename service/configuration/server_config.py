@@ -6,10 +6,10 @@ Each part validates its own fields; `violations` finds errors between parts. The
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
@@ -43,14 +43,18 @@ def check_address(address: str) -> None:
         raise InputError("address", f"the port must be a number in [1, 65535], got {port!r} in {address!r}")
 
 
+def numeric_address(host: str) -> IPv4Address | IPv6Address | None:
+    """Return a host that is written as an address; None for a name."""
+    try:
+        return ip_address(host)
+    except ValueError:
+        return None
+
+
 def is_loopback(host: str) -> bool:
     """Whether `host` can be reached from this machine only."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    address = numeric_address(host)
+    return host == "localhost" or (address is not None and address.is_loopback)
 
 
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
@@ -102,13 +106,6 @@ class TlsConfig:
     def enabled(self) -> bool:
         """Whether connections are encrypted."""
         return self.certificate is not None
-
-
-@dataclass(frozen=True, slots=True)
-class AuthConfig:
-    """Authentication: file of bearer tokens with their scopes; None: no token is needed."""
-
-    token_file: Path | None = None
 
 
 class _Checked:
@@ -235,7 +232,7 @@ class ServerConfig:
     filter_cache_mib: Annotated[int, Bounds(0, 2**24, "filter_cache")] = 256
     models: tuple[ModelSpec, ...] = (ModelSpec(),)
     tls: TlsConfig = field(default_factory=TlsConfig)
-    auth: AuthConfig = field(default_factory=AuthConfig)
+    token_file: Path | None = None
     http: HttpConfig = field(default_factory=HttpConfig)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     log: LogConfig = field(default_factory=LogConfig)

@@ -107,19 +107,17 @@ _HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
 
 class Gate(NamedTuple):
-    """Checks that every request of the API passes, and the limits of its body.
+    """The methods of the API, and what every request passes before them: checks, limits of its body."""
 
-    Without an authority everybody may call.
-    """
-
-    authority: Authority | None
+    methods: Methods
+    authority: Authority
     observer: CallObserver
     max_seconds: float
     limits: BodyLimits
 
     def authorize(self, request: Request, scope: Scope | None) -> None:
         """Check that the caller may do what needs `scope`; raises as `Authority.authorize` does."""
-        if self.authority is None or scope is None:
+        if scope is None:
             return
         refuse_cross_site(request.method, request.headers)
         if scope is Scope.ADMIN and self.authority.trusts_this_machine:
@@ -160,7 +158,7 @@ def refusal(error: BaseException, call: Call, scope: CallScope, form: Form | Non
     return finished(response, call.request_id)
 
 
-def unary(endpoint: Endpoint, methods: Methods, gate: Gate) -> Handler:
+def unary(endpoint: Endpoint, gate: Gate) -> Handler:
     """Return the handler of a method with one message in and one out."""
 
     async def serve(request: Request) -> Response:
@@ -172,7 +170,7 @@ def unary(endpoint: Endpoint, methods: Methods, gate: Gate) -> Handler:
                 scope.method = asked.method
                 if gate.observer.wants_queries:
                     gate.observer.note_queries(scope, queries_of(asked.message))
-                answering = methods.call(METHODS[asked.method], asked.message, call)
+                answering = gate.methods.call(METHODS[asked.method], asked.message, call)
                 reply = await attended(until_gone(request), answering, call.deadline)
                 scope.note_index(*index_of(reply))
                 body = await write_message(reply, asked.write)
@@ -208,11 +206,11 @@ _READ_AHEAD_BYTES = 256 * 1024
 _BLANK_LINES = 256
 
 
-def stream(endpoint: Endpoint, methods: Methods, gate: Gate) -> Handler:
+def stream(endpoint: Endpoint, gate: Gate) -> Handler:
     """Return the handler of a method with a stream of messages in and out."""
 
     async def serve(request: Request) -> Response:
-        return _Exchange(endpoint, methods, gate, request)
+        return _Exchange(endpoint, gate, request)
 
     return serve
 
@@ -220,11 +218,10 @@ def stream(endpoint: Endpoint, methods: Methods, gate: Gate) -> Handler:
 class _Exchange(Response):
     """A reply that is written while its request is read."""
 
-    def __init__(self, endpoint: Endpoint, methods: Methods, gate: Gate, request: Request) -> None:
+    def __init__(self, endpoint: Endpoint, gate: Gate, request: Request) -> None:
         super().__init__(media_type=NDJSON_TYPE)
         del self.headers["content-length"]
         self._endpoint = endpoint
-        self._methods = methods
         self._gate = gate
         self._request = request
         self._begun = False
@@ -263,7 +260,7 @@ class _Exchange(Response):
         async def write(answer: Message) -> None:
             await self._write(await write_message(answer), send)
 
-        answering = self._methods.call(self._endpoint.row, messages(), call, write)
+        answering = self._gate.methods.call(self._endpoint.row, messages(), call, write)
         await attended(lines.read_until_client_gone(), answering)
 
     async def _begin(self, send: Send) -> None:

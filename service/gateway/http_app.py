@@ -6,7 +6,6 @@ The page consists of a few static files, and may fetch nothing from elsewhere.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,9 +32,7 @@ from genret.service.gateway.endpoints import (
 from genret.service.gateway.http_calls import BodyLimits, HttpError, begin_call, error_response
 from genret.service.gateway.http_server import ConnectionCloser
 from genret.service.methods import Methods
-from genret.service.observability.metrics import CallMetrics, monitoring_app
 from genret.service.observability.observations import CallObserver
-from genret.service.observability.tracing import Tracing
 from genret.service.security.authority import Authority
 from genret.service.security.bearer_tokens import Scope
 from genret.service.serving.readiness import Readiness
@@ -46,28 +43,22 @@ OPENAPI_FILE = Path(__file__).parent / "openapi.json"
 def make_app(
     methods: Methods,
     readiness: Readiness,
-    authority: Authority | None,
-    metrics: CallMetrics,
+    authority: Authority,
+    observer: CallObserver,
     config: ServerConfig,
-    tracing: Tracing | None = None,
-    monitoring: Starlette | None = None,
+    monitoring: Starlette,
 ) -> Starlette:
-    """Return the application that serves the API over HTTP; without an authority everybody may call.
-
-    It answers for `monitoring`, too, by default one of `metrics` alone.
-    """
-    observer = CallObserver(metrics, config.log, tracing)
+    """Return the application that serves the API over HTTP, and answers for `monitoring`, too."""
     limits = BodyLimits(config.max_request_bytes, config.max_batch_items, methods.request_bytes)
-    gate = Gate(authority, observer, config.max_request_seconds, limits)
-    routes = [_route(endpoint, methods, gate) for endpoint in ENDPOINTS + FORM_ENDPOINTS]
+    gate = Gate(methods, authority, observer, config.max_request_seconds, limits)
+    routes = [_route(endpoint, gate) for endpoint in ENDPOINTS + FORM_ENDPOINTS]
     document = StaticFile.of(OPENAPI_FILE.read_bytes(), "application/json")
-    routes += [
-        file_route("/openapi.json", document),
-        *_watching(monitoring or monitoring_app(metrics, readiness), gate),
-    ]
+    routes += [file_route("/openapi.json", document), *_watching(monitoring, gate)]
     if config.http.explorer:
-        for name, file in read_files(STATIC_DIRECTORY).items():
-            routes.append(file_route("/" if name == _PAGE else f"/{name}", file))
+        for path in sorted(STATIC_DIRECTORY.iterdir()):
+            if path.suffix in _TYPES:
+                file = StaticFile.of(path.read_bytes(), _TYPES[path.suffix])
+                routes.append(file_route("/" if path.name == _PAGE else f"/{path.name}", file))
     parting = Middleware(ConnectionCloser, readiness=readiness)
     app = Starlette(routes=routes, exception_handlers={HTTPException: _refused}, middleware=[parting])
     # A path with a trailing slash is another one: a redirect would follow the Host header.
@@ -75,21 +66,17 @@ def make_app(
     return app
 
 
-def _route(endpoint: Endpoint, methods: Methods, gate: Gate) -> Route:
+def _route(endpoint: Endpoint, gate: Gate) -> Route:
     # Names of indexes may hold slashes.
     path = endpoint.path.replace("{name}", "{name:path}")
-    handler = (stream if endpoint.row.is_stream else unary)(endpoint, methods, gate)
+    handler = (stream if endpoint.row.is_stream else unary)(endpoint, gate)
     return Route(path, handler, methods=[endpoint.verb])
 
 
 def _watching(monitoring: Starlette, gate: Gate) -> list[Route]:
     """Return the monitoring routes; unlike on the monitoring port, /metrics needs a token."""
     found = {r.path: r.endpoint for r in monitoring.routes if isinstance(r, Route)}
-    return [
-        Route("/livez", found["/livez"]),
-        Route("/readyz", found["/readyz"]),
-        Route("/metrics", _guarded(found["/metrics"], gate)),
-    ]
+    return [Route(path, _guarded(found[path], gate) if path == "/metrics" else found[path]) for path in found]
 
 
 def _guarded(handler: Handler, gate: Gate) -> Handler:
@@ -167,17 +154,6 @@ class StaticFile:
         if self.etag in known or "*" in known:
             return Response(status_code=304, headers=headers)
         return Response(self.body, headers={**headers, "content-type": self.kind})
-
-
-def read_files(directory: Path) -> Mapping[str, StaticFile]:
-    """Return the files of a directory by name; none if there is no directory."""
-    if not directory.is_dir():
-        return {}
-    return {
-        path.name: StaticFile.of(path.read_bytes(), _TYPES[path.suffix])
-        for path in sorted(directory.iterdir())
-        if path.is_file() and path.suffix in _TYPES
-    }
 
 
 def file_route(path: str, file: StaticFile) -> Route:

@@ -81,7 +81,7 @@ class HttpServer:
         self._tls = tls
         self.port = port
         config = uvicorn.Config(
-            RequestCheck(app, _MAX_HEADER_BYTES, hosts),
+            RequestCheck(app, hosts),
             http=_Protocol,
             ws="none",
             lifespan="off",
@@ -178,10 +178,7 @@ class _Uvicorn(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self.servers = []  # uvicorn's; the door takes their place
-
-        def make(door: Door) -> _Protocol:
-            return _Protocol(self.config, self.server_state, self.lifespan.state, door)
-
+        make = partial(_Protocol, self.config, self.server_state, self.lifespan.state)
         self._door = Door(sockets or [], self._limits, make, self.config.ssl)
         self._door.open()
         self.started = True
@@ -431,13 +428,12 @@ _AROUND = 4
 class RequestCheck:
     """Refuses requests that no handler should see, and closes their connection.
 
-    These are a path and headers of more than `max_bytes` (431), a body with two lengths (400), and a host
-    that is none of `hosts` (421).
+    These are a path and headers of more than 16 KiB (431), a body with two lengths (400), and a host that is
+    none of `hosts` (421).
     """
 
-    def __init__(self, app: ASGIApp, max_bytes: int, hosts: HostNames | None) -> None:
+    def __init__(self, app: ASGIApp, hosts: HostNames | None) -> None:
         self._app = app
-        self._max_bytes = max_bytes
         self._hosts = hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -451,8 +447,8 @@ class RequestCheck:
         await refusal(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
-        if _size(scope) > self._max_bytes:
-            return 431, f"the headers are larger than {self._max_bytes} bytes"
+        if _size(scope) > _MAX_HEADER_BYTES:
+            return 431, f"the headers are larger than {_MAX_HEADER_BYTES} bytes"
         headers = dict(scope["headers"])
         if b"content-length" in headers and b"transfer-encoding" in headers:
             # Proxies may believe the other one, and take the end of the body for a request (smuggling).

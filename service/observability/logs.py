@@ -39,7 +39,6 @@ def configure(config: LogConfig, stream: TextIO | None = None) -> None:
     logging.getLogger(REQUEST_LOGGER).setLevel(logging.INFO if config.requests else logging.NOTSET)
     _LIFE.setLevel(logging.INFO)
     logging.captureWarnings(True)
-    _tame_uvicorn()
 
 
 def announce(config: LogConfig, text: str) -> None:
@@ -48,17 +47,6 @@ def announce(config: LogConfig, text: str) -> None:
         _LIFE.info(text)
     else:
         print(f"genret: {escaped(text)}", file=sys.stderr, flush=True)
-
-
-def _tame_uvicorn() -> None:
-    """Let uvicorn's records go where all others go, without its access log."""
-    for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi"):
-        logger = logging.getLogger(name)
-        for handler in list(logger.handlers):
-            logger.removeHandler(handler)
-        logger.propagate = True
-        logger.setLevel(logging.NOTSET)
-    logging.getLogger("uvicorn.access").setLevel(logging.WARNING)
 
 
 class TextFormatter(logging.Formatter):

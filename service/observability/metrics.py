@@ -29,7 +29,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from genret.service.client.reply import IndexInfo
-from genret.service.serving.batching import DeviceQueues
+from genret.service.serving.batching import DeviceQueue, DeviceQueues
 from genret.service.serving.readiness import Readiness, State
 from genret.service.serving.schema_compiler import SchemaCompiler
 from genret.service.serving.served import (
@@ -216,6 +216,16 @@ def _processes(pids: Sequence[int | str]) -> Iterator[Metric]:
 _OF_ONE_PROCESS = ("process_max_fds", "process_start_time_seconds")
 
 
+_OF_DEVICES: dict[str, tuple[str, Callable[[DeviceQueue], int]]] = {
+    "genret_queue_depth": ("Requests that wait for a batch.", lambda lane: lane.num_waiting),
+    "genret_clients": ("Clients with requests that wait or run.", lambda lane: lane.admission.num_clients),
+    "genret_queue_tokens": (
+        "Work accepted and not finished, running batches included, tokens.",
+        lambda lane: lane.admission.num_tokens,
+    ),
+}
+
+
 class EngineState(Collector):
     """Reads queues, indexes and caches at every scrape, which must be on their event loop."""
 
@@ -227,24 +237,8 @@ class EngineState(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield every family, even without samples."""
         lanes = self._lanes.all()
-        yield _gauge(
-            "genret_queue_depth",
-            "Requests that wait for a batch.",
-            "device",
-            [(lane.device, lane.batcher.num_waiting) for lane in lanes],
-        )
-        yield _gauge(
-            "genret_clients",
-            "Clients with requests that wait or run.",
-            "device",
-            [(lane.device, lane.admission.num_clients) for lane in lanes],
-        )
-        yield _gauge(
-            "genret_queue_tokens",
-            "Work accepted and not finished, running batches included, tokens.",
-            "device",
-            [(lane.device, lane.admission.num_tokens) for lane in lanes],
-        )
+        for name, (text, read) in _OF_DEVICES.items():
+            yield _gauge(name, text, "device", [(lane.device, read(lane)) for lane in lanes])
         compiler = self._compiler
         yield _gauge(
             "genret_schemas",
@@ -317,12 +311,8 @@ _RETRY_AFTER_S = "1"
 _FRESH = {"cache-control": "no-store"}
 
 
-async def _nothing() -> bytes:
-    return b""
-
-
 def monitoring_app(
-    metrics: CallMetrics, readiness: Readiness, others: Callable[[], Awaitable[bytes]] = _nothing
+    metrics: CallMetrics, readiness: Readiness, others: Callable[[], Awaitable[bytes]]
 ) -> Starlette:
     """Return the monitoring application; `others` gives the metrics of other processes.
 

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Literal
 from genret.retrieval.answers.answer_types import AnswerRequest, AnswerResult
 from genret.retrieval.score_types import ScoreRequest, ScoreResult
 from genret.retrieval.types import RetrievalResult, Timings
-from genret.service.call import Attribute, CallScope, CallSpan, current_scope
+from genret.service.call import TOKEN, Attribute, CallScope, CallSpan, current_scope
 from genret.service.configuration.server_config import LogConfig
 from genret.service.observability.logs import REQUEST_LOGGER, clipped
 from genret.service.observability.metrics import CallMetrics, EngineMetrics
-from genret.service.security.authority import PRINCIPAL
 from genret.service.serving.served import Outcome, QueueObserver, Rejection, Request, Result, Stage
 
 if TYPE_CHECKING:
@@ -82,13 +81,8 @@ class CallObserver:
         scope.queries += [clipped(query, _MAX_QUERY_CHARS) for query in queries[:room]]
 
     def _write_line(self, scope: CallScope, code: str, seconds: float) -> None:
-        principal = PRINCIPAL.get()
-        known = {
-            "peer": scope.peer,
-            "principal": "" if principal is None else principal.fingerprint,
-            "index": scope.index,
-            "version": scope.version,
-        }
+        known = {"peer": scope.peer, "principal": TOKEN.get()}
+        known |= {"index": scope.index, "version": scope.version}
         fields: dict[str, object] = {"method": scope.method, "code": code, "seconds": round(seconds, 6)}
         fields |= {name: value for name, value in known.items() if value}
         if scope.num_queries:

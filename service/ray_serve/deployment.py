@@ -107,14 +107,13 @@ class ServePlan:
         read |= {str(spec.path): "the schema" for spec in config.schemas}
         checkpoints = [path for spec in config.models for path in (spec.checkpoint, spec.draft) if path]
         read |= {path: "the model" for path in checkpoints if Path(path).is_absolute()}
-        if config.auth.token_file is not None:
-            read[str(config.auth.token_file)] = "the token file"
+        if config.token_file is not None:
+            read[str(config.token_file)] = "the token file"
         return read
 
 
 def with_absolute_paths(config: ServerConfig) -> ServerConfig:
     """Return a configuration that does not depend on a replica's working directory."""
-    token_file = config.auth.token_file
     return replace(
         config,
         indexes=tuple(replace(spec, path=spec.path.absolute()) for spec in config.indexes),
@@ -123,7 +122,7 @@ def with_absolute_paths(config: ServerConfig) -> ServerConfig:
             replace(spec, checkpoint=_absolute(spec.checkpoint), draft=_absolute(spec.draft))
             for spec in config.models
         ),
-        auth=replace(config.auth, token_file=token_file and token_file.absolute()),
+        token_file=config.token_file and config.token_file.absolute(),
     )
 
 

@@ -1,46 +1,32 @@
 """Decides who may do what: by the Authorization header, and by what a browser says of the page that asks.
 
-Knows neither gRPC nor HTTP: headers in, a principal or a refusal out. Pages of other sites must not act
+Knows neither gRPC nor HTTP: headers in, a token or a refusal out. Pages of other sites must not act
 through a user's browser. Browsers never send a token unasked, so a server with tokens is safe; one on
 loopback without tokens trusts every program on this machine, browsers included.
 """
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import socket
 from collections.abc import Mapping
-from contextvars import ContextVar
+from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from genret.service.call import MOST_URGENT, TOKEN, Priority
-from genret.service.configuration.server_config import AuthConfig, ServerConfig, is_loopback
+from genret.service.call import MOST_URGENT, TOKEN
+from genret.service.configuration.server_config import ServerConfig, is_loopback, numeric_address
 from genret.service.errors import PermissionDeniedError, UnauthenticatedError
-from genret.service.security.bearer_tokens import MAX_CHARACTERS, Scope, watch_token_file
+from genret.service.security.bearer_tokens import MAX_CHARACTERS, Scope, Token, watch_token_file
 
 _LOG = logging.getLogger(__name__)
 _SCHEME = "bearer"
 
 
-class Principal(NamedTuple):
-    """A caller: its scope, an id for logs without a secret, empty without a token, and its best priority."""
-
-    scope: Scope
-    fingerprint: str = ""
-    priority: Priority = Priority.INTERACTIVE
-
-
-# The caller, in the task that serves the call; None before it is known.
-PRINCIPAL: ContextVar[Principal | None] = ContextVar("genret_principal", default=None)
-
-
-def enter_as(principal: Principal) -> None:
-    """Set the caller of the running task, for the rest of the task."""
-    PRINCIPAL.set(principal)
-    TOKEN.set(principal.fingerprint)
-    MOST_URGENT.set(principal.priority)
+def enter_as(token: Token) -> None:
+    """Set the token of the running task's caller, for the rest of the task."""
+    TOKEN.set(token.fingerprint if token.digest else "")
+    MOST_URGENT.set(token.priority)
 
 
 class Authority:
@@ -51,9 +37,9 @@ class Authority:
     """
 
     def __init__(
-        self, auth: AuthConfig, *, admin_without_token: bool = False, here_only: bool = False
+        self, token_file: Path | None, *, admin_without_token: bool = False, here_only: bool = False
     ) -> None:
-        self._tokens = None if auth.token_file is None else watch_token_file(auth.token_file)
+        self._tokens = None if token_file is None else watch_token_file(token_file)
         self._admin_without_token = admin_without_token
         self._here_only = here_only
 
@@ -65,14 +51,14 @@ class Authority:
         """
         hosts = [config.host, *([config.http.host] if config.http.port is not None else [])]
         here_only = all(is_loopback(host) for host in hosts)
-        if config.auth.token_file is not None and not here_only and not config.tls.enabled:
+        if config.token_file is not None and not here_only and not config.tls.enabled:
             _LOG.warning(
                 "tokens are sent to this server unencrypted: who can listen on the network can use them; "
                 "encrypt with tls.certificate and tls.key"
             )
         shows_certificate = config.tls.client_ca is not None
         return cls(
-            config.auth,
+            config.token_file,
             admin_without_token=here_only or shows_certificate,
             here_only=here_only and not shows_certificate,
         )
@@ -87,8 +73,8 @@ class Authority:
         """Whether callers need a token."""
         return self._tokens is not None
 
-    def authorize(self, authorization: str | None, scope: Scope) -> Principal:
-        """Return the caller by its Authorization header, if it may do what needs `scope`.
+    def authorize(self, authorization: str | None, scope: Scope) -> Token:
+        """Return the token of an Authorization header, if it may do what needs `scope`.
 
         Raises:
             UnauthenticatedError: no token, a malformed header or an unknown token.
@@ -103,20 +89,20 @@ class Authority:
             raise PermissionDeniedError(
                 f"this needs a token of scope {scope.value}; the one shown has scope {token.scope.value}"
             )
-        return Principal(token.scope, token.fingerprint, token.priority)
+        return token
 
     def reload(self) -> bool:
         """Read the token file now; return whether it is usable. If not, the earlier tokens stay live."""
         return self._tokens is None or self._tokens.reload()
 
-    def _authorize_without_token(self, scope: Scope) -> Principal:
+    def _authorize_without_token(self, scope: Scope) -> Token:
         if scope is Scope.ADMIN and not self._admin_without_token:
             raise PermissionDeniedError(
                 "this needs scope admin, which nobody has here: the server can be reached from other "
                 "machines and asks for neither tokens nor client certificates; start it with "
                 "auth.token_file or tls.client_ca"
             )
-        return Principal(Scope.ADMIN if self._admin_without_token else Scope.READ)
+        return Token(Scope.ADMIN if self._admin_without_token else Scope.READ)
 
 
 def _bearer_token(authorization: str | None) -> str:
@@ -176,24 +162,23 @@ class HostNames(NamedTuple):
 
     def allow(self, host: str) -> bool:
         """Whether a Host header may be served; without one no browser sent the request."""
-        try:
-            name = (urlsplit(f"//{host}").hostname or "").removesuffix(".")
-        except ValueError:
+        if (named := _named(host)) is None:
             return False
+        name = named.removesuffix(".")
         if "." not in name or name in self.names or "*" in self.names or name.endswith(".localhost"):
             return True
         below = name.split(".")
         if any(".".join(["*", *below[start:]]) in self.names for start in range(1, len(below))):
             return True
-        return _is_address(name)
+        return numeric_address(name) is not None
 
 
-def _is_address(name: str) -> bool:
+def _named(host: str) -> str | None:
+    """Return the name in a Host header, without its port; None for one that is malformed."""
     try:
-        ipaddress.ip_address(name)
+        return urlsplit(f"//{host}").hostname or ""
     except ValueError:
-        return False
-    return True
+        return None
 
 
 def refuse_foreign_host(headers: Mapping[str, str]) -> None:
@@ -201,11 +186,7 @@ def refuse_foreign_host(headers: Mapping[str, str]) -> None:
 
     A local proxy passes on requests of others, and any name can be made to resolve to loopback.
     """
-    try:
-        name = urlsplit(f"//{headers.get('host', '')}").hostname or ""
-    except ValueError:
-        name = ""
-    if not is_loopback(name):
+    if not is_loopback(_named(headers.get("host", "")) or ""):
         raise PermissionDeniedError(
             "without tokens this is for callers on this machine, by the name of localhost; "
             "start the server with auth.token_file to allow it to others"

@@ -63,15 +63,18 @@ _LOOK_EVERY_S = 1.0
 
 
 class Token(NamedTuple):
-    """A live token: its scope, its SHA-256 and the best priority of its calls. It is not held itself."""
+    """A live token: its scope, its SHA-256 and the best priority of its calls. It is not held itself.
+
+    A caller who shows none, where none is needed, has one with an empty digest.
+    """
 
     scope: Scope
-    digest: bytes
+    digest: bytes = b""
     priority: Priority = Priority.INTERACTIVE
 
     @property
     def fingerprint(self) -> str:
-        """An id of the token for logs that does not reveal it."""
+        """An id of the token for logs that does not reveal it; empty without a digest."""
         return self.digest.hex()[:8]
 
 

@@ -64,7 +64,12 @@ def ssl_context(tls: TlsConfig) -> ssl.SSLContext:
     """
 
     def read() -> ssl.SSLContext:
-        return _http_context(tls, load_certificates(tls))
+        found = load_certificates(tls)
+        context = server_context(*paths_of(tls))
+        context.set_alpn_protocols(["http/1.1"])
+        if tls.client_ca is not None and found.client_ca is not None:
+            require_clients(context, found.client_ca, tls.client_ca)
+        return context
 
     contexts = _watch(tls, read)
     first = contexts.current()
@@ -85,14 +90,6 @@ def _watch(tls: TlsConfig, read: Callable[[], Value]) -> WatchedFiles[Value]:
 def _grpc_configuration(certificates: CertificateSet) -> Any:
     pairs = [(certificates.key, certificates.chain)]
     return grpc.ssl_server_certificate_configuration(pairs, certificates.client_ca)
-
-
-def _http_context(tls: TlsConfig, certificates: CertificateSet) -> ssl.SSLContext:
-    context = server_context(*paths_of(tls))
-    context.set_alpn_protocols(["http/1.1"])
-    if tls.client_ca is not None and certificates.client_ca is not None:
-        require_clients(context, certificates.client_ca, tls.client_ca)
-    return context
 
 
 CERTIFICATE, KEY, CLIENT_CA = "tls.certificate", "tls.key", "tls.client_ca"

@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum
+from statistics import linear_regression
 
 from genret.retrieval.answers.answer_types import AnswerRequest, AnswerResult
 from genret.retrieval.score_types import ScoreRequest
@@ -335,14 +336,10 @@ def _plausible(means: dict[int, tuple[float, float]]) -> dict[int, tuple[float, 
 
 def _line(points: list[tuple[float, float]]) -> tuple[float, float]:
     """Return intercept and slope of a least-squares line, neither of them negative."""
-    mean_x = sum(x for x, _ in points) / len(points)
-    mean_y = sum(y for _, y in points) / len(points)
-    spread = sum((x - mean_x) ** 2 for x, _ in points)
-    through_origin = sum(x * y for x, y in points) / sum(x * x for x, _ in points)
-    if not spread:
-        return 0.0, through_origin
-    slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / spread
-    intercept = mean_y - slope * mean_x
-    if slope <= 0:  # the small batches were the slow ones: the cost of tokens is unknown
-        return 0.0, through_origin
-    return (intercept, slope) if intercept >= 0 else (0.0, through_origin)
+    tokens, seconds = zip(*points, strict=True)
+    if len(points) == 1:
+        return 0.0, seconds[0] / tokens[0]
+    slope, intercept = linear_regression(tokens, seconds)
+    if slope <= 0 or intercept < 0:  # the small batches were the slow ones: the cost of tokens is unknown
+        return 0.0, linear_regression(tokens, seconds, proportional=True).slope
+    return intercept, slope

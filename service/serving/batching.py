@@ -8,8 +8,6 @@ ones, as JSON documents and proofs, go alone. Groups run side by side, and their
 An idle device waits for company only if the last group had several requests: their clients send the next
 ones at about the same time. It waits until as many have come, `max_delay_ms` at most; a single client never
 waits.
-
-A `DeviceQueue` is a device with its thread, its queue and its limits.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -37,7 +35,6 @@ from genret.service.serving.fair_shares import Caller, CallShare, ClientShare, F
 from genret.service.serving.served import (
     SILENT,
     BatchCall,
-    ObserverOf,
     Outcome,
     QueueObserver,
     Request,
@@ -131,19 +128,19 @@ class _Group:
         return first if first and all(reasons) else None
 
 
-class Batcher:
-    """Lets requests begin on one device. Lives on one event loop; the device's thread takes groups off."""
+class DeviceQueue:
+    """One device: all models on it share its thread, its queue and its admission.
+
+    Lives on one event loop; the device's thread takes groups of requests off.
+    """
 
     def __init__(
-        self,
-        limits: BatchLimits,
-        admission: Admission,
-        observer: QueueObserver = SILENT,
-        device: str = "cpu",
+        self, device: str, limits: BatchLimits, queue: QueueLimits, observer: QueueObserver = SILENT
     ) -> None:
+        self.device = device
+        self.observer = observer
+        self.admission = Admission(queue, limits)
         self._limits = limits
-        self._admission = admission
-        self._observer = observer
         self._lock = threading.Lock()  # held for what both threads use: shares, and what runs
         self._shares: FairShares[_Job] = FairShares()
         self._running: dict[int, _Job] = {}
@@ -180,10 +177,10 @@ class Batcher:
             OverloadedError: too much is waiting already, the deadline cannot be met, or the device's memory
                 is full.
             DeadlineExceededError: the deadline passed.
-            NotReadyError: the batcher is closed.
+            NotReadyError: the queue is closed.
             GenretError, DecodingError: the retriever's error for this request.
         """
-        share = self._admission.share(request, tokens)
+        share = self.admission.share(request, tokens)
         self._let_in(share, cancel, caller, patience)
         future: asyncio.Future[QueuedResult] = self._loop.create_future()
         with self._lock:
@@ -224,18 +221,16 @@ class Batcher:
             raise DeadlineExceededError(f"the deadline passed {where}") from None
         finally:
             job.overdue = None
-        self._observer.answered(
-            request, answer.result, answer.queue_ms / 1000, time.monotonic() - job.arrived
-        )
+        self.observer.answered(request, answer.result, answer.queue_ms / 1000, time.monotonic() - job.arrived)
         return answer
 
     def check_room(self, caller: Caller) -> None:
         """Refuse, by NoRoomError, a request that wants an answer now if even the smallest would be."""
         try:
-            self._admission.check(caller, 1)
+            self.admission.check(caller, 1)
         except OverloadedError as error:
-            self._observer.rejected("queue_full")
-            held = self._admission.num_held(caller.client)
+            self.observer.rejected("queue_full")
+            held = self.admission.num_held(caller.client)
             raise NoRoomError(str(error), error.retry_after_s, held) from None
 
     async def close(self) -> None:
@@ -252,23 +247,23 @@ class Batcher:
             job.cancel.cancel()
             self._fail(job, NotReadyError())
         for _ in (*waiting, *running):
-            self._observer.rejected("shutting_down")
+            self.observer.rejected("shutting_down")
         await asyncio.to_thread(self.thread.close)
         await asyncio.sleep(0)  # what the thread has told the loop at its end
 
     def _let_in(self, share: int, cancel: CancelToken, caller: Caller, patience: Patience) -> None:
         if self._closed:
-            self._observer.rejected("shutting_down")
+            self.observer.rejected("shutting_down")
             raise NotReadyError()
         try:
             cancel.check()
             deadline = math.inf if cancel.deadline is None else cancel.deadline
-            self._admission.admit(caller, share, deadline, patience)
+            self.admission.admit(caller, share, deadline, patience)
         except DeadlineExceededError:
-            self._observer.deadline_exceeded("arrival")
+            self.observer.deadline_exceeded("arrival")
             raise
         except OverloadedError:
-            self._observer.rejected("queue_full")
+            self.observer.rejected("queue_full")
             raise
 
     def _give_up(self, job: _Job) -> None:
@@ -289,9 +284,9 @@ class Batcher:
         """Report a request whose client stopped waiting, at its deadline or before."""
         deadline, stage = job.cancel.deadline, job.stage
         if deadline is not None and time.monotonic() >= deadline - DEADLINE_SLACK_S:
-            self._observer.deadline_exceeded(stage)
+            self.observer.deadline_exceeded(stage)
         else:
-            self._observer.cancelled(stage)
+            self.observer.cancelled(stage)
 
     def _next_work(self, is_idle: bool) -> Work | None:
         """Let the next group begin; None if none waits, or there is no room. On the device's thread."""
@@ -342,7 +337,7 @@ class Batcher:
             client.num_running += 1
             call.num_running += 1
             # Before anything has run no time is known: then tokens count.
-            job.begun, job.claim_s = now, self._admission.speed.seconds(job.share, 1) or job.share * _TOKEN_S
+            job.begun, job.claim_s = now, self.admission.speed.seconds(job.share, 1) or job.share * _TOKEN_S
             client.claim(job.claim_s)
             call.claim(job.claim_s)
             if job.max_seconds < math.inf:
@@ -422,7 +417,7 @@ class Batcher:
 
     def _begun(self, group: _Group, now: float) -> None:
         """Note on the event loop that a group has begun."""
-        self._observer.batch_formed(
+        self.observer.batch_formed(
             sum(job.tokens for job in group.jobs), [now - job.arrived for job in group.jobs]
         )
         for job in group.jobs:
@@ -431,7 +426,7 @@ class Batcher:
 
     def _finish(self, group: _Group, outcomes: Sequence[Outcome | Exception]) -> None:
         """Tell the waiters of a group its outcomes, and learn from them."""
-        self._observer.batch_finished(outcomes, group.seconds)
+        self.observer.batch_finished(outcomes, group.seconds)
         tokens = 0
         for job, outcome in zip(group.jobs, outcomes, strict=True):
             self._settle(job, outcome)
@@ -439,16 +434,16 @@ class Batcher:
                 tokens += job.share
             else:
                 tokens += done_tokens(job.tokens, job.request, outcome)
-                self._admission.costs.learn(job.request, outcome)
+                self.admission.costs.learn(job.request, outcome)
             self._release(job)
         # Instant failures and late cancellations say nothing of the device's speed.
         if not all(isinstance(outcome, Exception) for outcome in outcomes):
-            self._admission.speed.observe(tokens, group.seconds)
+            self.admission.speed.observe(tokens, group.seconds)
 
     def _drop(self, late: Sequence[_Job]) -> None:
         for job in late:
             if not job.future.done():
-                self._observer.deadline_exceeded("queue")
+                self.observer.deadline_exceeded("queue")
             self._end(job, DeadlineExceededError("the deadline passed in the queue"))
 
     def _end(self, job: _Job, error: Exception) -> None:
@@ -456,16 +451,16 @@ class Batcher:
         self._release(job)
 
     def _release(self, job: _Job) -> None:
-        self._admission.release(job.caller, job.share, job.patience)
+        self.admission.release(job.caller, job.share, job.patience)
         self.thread.wake()
 
     def _settle(self, job: _Job, outcome: Outcome | Exception) -> None:
         if job.future.done():
             return
         if isinstance(outcome, DeadlineExceededError):
-            self._observer.deadline_exceeded("running")
+            self.observer.deadline_exceeded("running")
         elif isinstance(outcome, OverloadedError):
-            self._observer.rejected("memory_full")
+            self.observer.rejected("memory_full")
         if isinstance(outcome, Exception):
             self._fail(job, outcome)
         else:
@@ -492,22 +487,11 @@ def _as_memory_error(error: Exception) -> Exception:
     return error
 
 
-class DeviceQueue:
-    """One device: all models on it share its thread, its queue, and its admission."""
-
-    def __init__(self, device: str, batch: BatchLimits, queue: QueueLimits, observer: QueueObserver) -> None:
-        self.device = device
-        self.observer = observer
-        self.admission = Admission(queue, batch)
-        self.batcher = Batcher(batch, self.admission, observer, device)
-        self.executor = self.batcher.thread
-
-
 class DeviceQueues:
     """The device queues of a server, made on demand. Lives on one event loop."""
 
     def __init__(
-        self, batch: BatchLimits, queue: QueueLimits, observer_of: ObserverOf = lambda device: SILENT
+        self, batch: BatchLimits, queue: QueueLimits, observer_of: Callable[[str], QueueObserver]
     ) -> None:
         self._batch = batch
         self._queue = queue
@@ -518,9 +502,8 @@ class DeviceQueues:
         """Return the queue of a device."""
         lane = self._lanes.get(device)
         if lane is None:
-            lane = self._lanes[device] = DeviceQueue(
-                device, self._batch, self._queue, self._observer_of(device)
-            )
+            observer = self._observer_of(device)
+            lane = self._lanes[device] = DeviceQueue(device, self._batch, self._queue, observer)
         return lane
 
     def all(self) -> list[DeviceQueue]:
@@ -530,4 +513,4 @@ class DeviceQueues:
     async def close(self) -> None:
         """Fail waiting requests, stop running ones, end the threads. Idempotent."""
         for lane in self.all():
-            await lane.batcher.close()
+            await lane.close()

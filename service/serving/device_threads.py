@@ -1,4 +1,4 @@
-"""Threads for blocking calls: one call at a time, or, on a device, side by side.
+"""The threads of devices, on which blocking calls run side by side.
 
 With a model on the event loop itself a health check takes as long as a batch (measured: 1 s against 2 ms).
 """
@@ -9,7 +9,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
@@ -19,26 +19,6 @@ from genret.service.serving.fair_shares import TimeShare
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class DeviceExecutor:
-    """Runs blocking work, one call at a time, off the event loop. `device` names the thread."""
-
-    def __init__(self, device: str) -> None:
-        self.device = device
-        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"genret-{device}")
-
-    async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run `call` on the device's thread and return what it returns.
-
-        Cancelling the awaiting task does not stop a call that has started: pass it a CancelToken.
-        """
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, partial(contained, call, *args, **kwargs))
-
-    def close(self) -> None:
-        """Drop calls that have not started and wait for the one that has. Idempotent."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 def contained(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

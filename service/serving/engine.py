@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Protocol
 
-from genret.retrieval.errors import GenretError
 from genret.service.client.reply import IndexInfo
-from genret.service.configuration.server_config import IndexSpec, ServerConfig
-from genret.service.errors import ServiceError
+from genret.service.configuration.server_config import ServerConfig
 from genret.service.methods import Answering, Answers
 from genret.service.observability.metrics import EngineMetrics, EngineState
 from genret.service.observability.observations import QueueObservations
 from genret.service.serving.batching import DeviceQueues
-from genret.service.serving.device_threads import DeviceExecutor
 from genret.service.serving.heap import give_back_memory
 from genret.service.serving.reload import Reloader
 from genret.service.serving.schema_compiler import SchemaCompiler
@@ -56,45 +52,26 @@ class Engine(EngineDoor):
     """Answers the methods of the API from its indexes. Lives on one event loop."""
 
     def __init__(self, config: ServerConfig, opener: Opener, metrics: EngineMetrics) -> None:
-        self._config = config
-        self._opener = opener
-        self._loading = DeviceExecutor("loading")
         self.metrics = metrics
         metrics.expect_work(spec.name for spec in config.indexes)
         self.indexes = IndexTable()
         self.lanes = DeviceQueues(config.batch, config.queue, partial(QueueObservations, metrics))
         self.compiler = SchemaCompiler(lambda: any(lane.admission.num_requests for lane in self.lanes.all()))
         self.reloader = Reloader(
-            config.indexes,
-            opener,
-            self.indexes,
-            self.lanes,
-            self._loading,
-            self.compiler,
-            metrics.count_reload,
+            config.indexes, opener, self.indexes, self.lanes, self.compiler, metrics.count_reload
         )
         metrics.registry.register(EngineState(self.lanes, self.indexes, self.compiler))
         self.answers = Answers(self.indexes, self.lanes, self.reloader, config, self.compiler)
 
-    async def load(self, changed: Changed) -> None:
+    async def load(self, changed: Changed | None = None) -> None:
         """Open and warm every index; raises GenretError."""
-        for spec in self._config.indexes:
-            await self._load(spec)
-        await self._loading.run(self._opener.finish)
+        await self.reloader.load()
         # Loaded objects live as long as the server; frozen, they no longer cost collections some tenths of a
         # second. Replaced versions are freed all the same: they are part of no cycle, and later loads are
         # not frozen.
         give_back_memory()
         gc.freeze()
         gc.enable()
-
-    async def _load(self, spec: IndexSpec) -> None:
-        try:
-            await self.reloader.load(spec)
-        except GenretError as error:
-            if len(self._config.indexes) == 1:
-                raise
-            raise ServiceError(f"index {spec.name!r}: {error}") from error
 
     def describe(self) -> Sequence[IndexInfo]:
         """Return every index, the default one first."""
@@ -108,5 +85,4 @@ class Engine(EngineDoor):
         """Fail what waits, stop what runs, and close everything. Idempotent."""
         await self.reloader.close()
         await self.lanes.close()
-        await asyncio.to_thread(self._loading.close)
         await self.compiler.close()

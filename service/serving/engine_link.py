@@ -14,7 +14,7 @@ import subprocess
 import sys
 from typing import Any, Literal, NamedTuple
 
-from genret.service.call import Attribute, Call, CallScope, Priority
+from genret.service.call import Attribute, CallScope
 
 _MODULE = "genret.service.serving.engine_worker"
 _LENGTH = struct.Struct("=I")
@@ -56,21 +56,6 @@ class Worker:
         """End it at once. Idempotent."""
         self._process.kill()
         self._process.wait()
-
-
-class CallHeading(NamedTuple):
-    """Facts of a call that an engine must know beside its message.
-
-    `token`, `most_urgent`, `peer` and `priority` say who asks, see `service.call`; `is_traced` tells whether
-    the stages of the answer are wanted.
-    """
-
-    call: Call
-    token: str
-    most_urgent: Priority
-    peer: str
-    priority: str
-    is_traced: bool
 
 
 class Stage(NamedTuple):

@@ -18,13 +18,13 @@ from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 from genret.retrieval.errors import GenretError
-from genret.service.call import MOST_URGENT, TOKEN, Call, client_address, current_scope
+from genret.service.call import Call, current_scope
 from genret.service.client.reply import IndexInfo
 from genret.service.configuration.server_config import ServerConfig
 from genret.service.errors import NotReadyError, ServiceError
 from genret.service.methods import Method, caller_of
 from genret.service.serving.engine import Changed, EngineDoor
-from genret.service.serving.engine_link import CallHeading, Frames, Notes, Worker
+from genret.service.serving.engine_link import Frames, Notes, Worker
 from genret.service.status import FailedInEngineError, Failure
 
 _LOG = logging.getLogger(__name__)
@@ -73,10 +73,9 @@ class EngineProcess(EngineDoor):
         if method.needs_room:
             self._room.check(client)
         counted = self._room.asking(client) if method.needs_room else nullcontext()
-        priority, is_traced = ("", False) if scope is None else (scope.priority, scope.span is not None)
-        heading = CallHeading(call, TOKEN.get(), MOST_URGENT.get(), client_address(), priority, is_traced)
+        is_traced = scope is not None and scope.span is not None
         with counted:
-            result, notes = await self._ask("call", method.name, message.SerializeToString(), heading)
+            result, notes = await self._ask("call", method.name, message.SerializeToString(), call, is_traced)
         if scope is not None:
             notes.add_to(scope)
         if isinstance(result, Failure):

@@ -17,14 +17,14 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from genret.retrieval.errors import GenretError
-from genret.service.call import MOST_URGENT, TOKEN, Attribute, CallScope, enter
+from genret.service.call import Attribute, Call, CallScope, enter
 from genret.service.configuration.server_config import ServerConfig
 from genret.service.errors import NoRoomError
 from genret.service.methods import METHODS
 from genret.service.observability.logs import configure as configure_logs
 from genret.service.observability.metrics import EngineMetrics
 from genret.service.serving.engine import Engine
-from genret.service.serving.engine_link import CallHeading, Frames, Notes, Stage
+from genret.service.serving.engine_link import Frames, Notes, Stage
 from genret.service.serving.heap import tune_process
 from genret.service.status import Failure, logged_failure, told
 
@@ -54,8 +54,8 @@ class EngineWorker:
         """Answer calls until the server's process says stop, or has ended."""
         while (frame := await self._frames.receive()) is not None:
             match frame:
-                case ("call", number, *call):
-                    task = asyncio.create_task(self._answer(number, *call))
+                case ("call", number, *asked):
+                    task = asyncio.create_task(self._answer(number, *asked))
                     self._calls[number] = task
                     task.add_done_callback(partial(self._ended, number))
                 case ("cancel", number):
@@ -80,13 +80,10 @@ class EngineWorker:
         if not task.cancelled():
             task.result()
 
-    async def _answer(self, number: int, name: str, raw: bytes, heading: CallHeading) -> None:
-        stages, method, call = _Stages(), METHODS[name], heading.call
-        scope = CallScope(call.request_id, name, heading.peer, heading.priority)
-        scope.span = stages if heading.is_traced else None
+    async def _answer(self, number: int, name: str, raw: bytes, call: Call, is_traced: bool) -> None:
+        stages, method = _Stages(), METHODS[name]
+        scope = CallScope(call.request_id, name, span=stages if is_traced else None)
         enter(scope)
-        TOKEN.set(heading.token)
-        MOST_URGENT.set(heading.most_urgent)
         num_held: int | None = None
         result: bytes | Failure
         try:
@@ -104,7 +101,7 @@ async def serve_engine(frames: Frames, make: Callable[[], Engine], lost: Callabl
     try:
         engine = make()
         serving = asyncio.create_task(EngineWorker(frames, engine, lost).serve())
-        await engine.load(_ignored)
+        await engine.load()
     except Exception as error:
         is_bug = not isinstance(error, GenretError)
         text = f"{type(error).__name__}: {error}" if is_bug else str(error)
@@ -114,10 +111,6 @@ async def serve_engine(frames: Frames, make: Callable[[], Engine], lost: Callabl
         await serving
     await frames.drain()
     frames.close()
-
-
-async def _ignored(answers: bool) -> None:
-    """Do nothing: who asks is told by the socket."""
 
 
 async def _run(link: socket.socket) -> None:

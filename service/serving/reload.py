@@ -6,14 +6,16 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
 
 from genret.retrieval.errors import GenretError
 from genret.service.client.reply import ReloadReply
 from genret.service.configuration.server_config import IndexSpec
-from genret.service.errors import NotReadyError
+from genret.service.errors import NotReadyError, ServiceError
 from genret.service.serving.batching import DeviceQueues
-from genret.service.serving.device_threads import DeviceExecutor, DeviceThread
+from genret.service.serving.device_threads import DeviceThread, contained
 from genret.service.serving.heap import give_back_memory
 from genret.service.serving.schema_compiler import SchemaCompiler
 from genret.service.serving.served import IndexTable, Opener, ServedIndex
@@ -21,6 +23,7 @@ from genret.service.serving.served import IndexTable, Opener, ServedIndex
 _LOG = logging.getLogger(__name__)
 _TRIALS = (1, 8)  # requests in a batch
 _LONG_TRIAL_S = 2.0
+T = TypeVar("T")
 
 
 class Reloader:
@@ -38,7 +41,6 @@ class Reloader:
         opener: Opener,
         indexes: IndexTable,
         lanes: DeviceQueues,
-        loading: DeviceExecutor,
         compiler: SchemaCompiler,
         on_ended: Callable[[str, str], None] = lambda index, outcome: None,
     ) -> None:
@@ -46,7 +48,7 @@ class Reloader:
         self._opener = opener
         self._indexes = indexes
         self._lanes = lanes
-        self._loading = loading
+        self._loading = ThreadPoolExecutor(1, thread_name_prefix="genret-loading")
         self._compiler = compiler
         self._one_at_a_time = asyncio.Lock()
         self._running: dict[str, asyncio.Task[ReloadReply]] = {}
@@ -55,11 +57,18 @@ class Reloader:
         self._on_ended = on_ended
         indexes.on_free(self._free)
 
-    async def load(self, spec: IndexSpec) -> None:
-        """Open, warm up and publish an index for the first time; raises GenretError."""
-        opened = await self._ready(await self._loading.run(self._opener.open, spec))
-        await self._try_out(opened)
-        self._publish(opened)
+    async def load(self) -> None:
+        """Open, warm up and publish every index for the first time; raises GenretError."""
+        for spec in self._specs.values():
+            try:
+                opened = await self._ready(await self._load(self._opener.open, spec))
+                await self._try_out(opened)
+                self._publish(opened)
+            except GenretError as error:
+                if len(self._specs) == 1:
+                    raise
+                raise ServiceError(f"index {spec.name!r}: {error}") from error
+        await self._load(self._opener.finish)
 
     async def reload(self, name: str, force: bool = False) -> ReloadReply:
         """Serve the live version of an index, with `force` also one that is served already.
@@ -102,7 +111,13 @@ class Reloader:
             task.cancel()
         await asyncio.gather(*self._running.values(), return_exceptions=True)
         await self.settle()
-        self._indexes.on_free(lambda served: None)  # the threads that could close it are about to end
+        self._indexes.on_free(lambda served: None)  # the threads that could close it end now
+        await asyncio.to_thread(self._loading.shutdown, cancel_futures=True)
+
+    async def _load(self, call: Callable[..., T], *arguments: Any) -> T:
+        """Return the result of a blocking call on the loading thread, which cancelling does not stop."""
+        work = partial(contained, call, *arguments)
+        return await asyncio.get_running_loop().run_in_executor(self._loading, work)
 
     async def _outcome(self, running: asyncio.Task[ReloadReply]) -> ReloadReply:
         try:
@@ -116,7 +131,7 @@ class Reloader:
         async with self._one_at_a_time:
             before = self._indexes.resolve(spec.name).description
             begun = time.perf_counter()
-            version = await self._loading.run(self._opener.live_version, spec)
+            version = await self._load(self._opener.live_version, spec)
             if version == before.version and not force:
                 return ReloadReply(before, before.version, False, 0.0, 0.0)
             opened = await self._open(spec)
@@ -129,7 +144,7 @@ class Reloader:
 
     async def _open(self, spec: IndexSpec) -> ServedIndex:
         try:
-            return await self._loading.run(self._opener.open, spec)
+            return await self._load(self._opener.open, spec)
         except GenretError as error:
             refusal = error
         # Its traceback and its causes hold open files; its text is enough.
@@ -138,7 +153,7 @@ class Reloader:
 
     async def _ready(self, opened: ServedIndex) -> ServedIndex:
         """Warm up an opened index; give it up if that fails."""
-        device = self._lanes.of(opened.description.device).executor
+        device = self._lanes.of(opened.description.device).thread
         try:
             for step in opened.retriever.warm_up_steps():
                 await device.run(step)
@@ -151,7 +166,7 @@ class Reloader:
         """Measure the device's speed before the first burst is admitted or refused."""
         lane = self._lanes.of(opened.description.device)
         for num_requests in _TRIALS:
-            tokens, seconds = await lane.executor.run(opened.retriever.trial, num_requests)
+            tokens, seconds = await lane.thread.run(opened.retriever.trial, num_requests)
             lane.admission.speed.observe(tokens, seconds)
             if seconds > _LONG_TRIAL_S:  # a start should not take minutes
                 break
@@ -170,7 +185,7 @@ class Reloader:
             self._on_ended(name, "failed")
             bug = None if isinstance(error, GenretError) else error
             _LOG.error("index %r: the version served stays: %s", name, error, exc_info=bug)
-            self._in_background(self._loading.run(give_back_memory))
+            self._in_background(self._load(give_back_memory))
             return
         done = task.result()
         self._on_ended(name, "reloaded" if done.reloaded else "unchanged")
@@ -185,7 +200,7 @@ class Reloader:
     def _free(self, served: ServedIndex) -> None:
         release = self._opener.retire(served)
         if release is not None:
-            device = self._lanes.of(served.description.device).executor
+            device = self._lanes.of(served.description.device).thread
             self._in_background(self._release(release, device))
 
     def _in_background(self, work: Coroutine[Any, Any, object]) -> None:
@@ -198,4 +213,4 @@ class Reloader:
         await self._compiler.settle()
         await device.run_after_all(release)
         # Versions are no cycles and go at once; this frees what errors and tasks have left behind.
-        await self._loading.run(give_back_memory)
+        await self._load(give_back_memory)

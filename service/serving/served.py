@@ -225,5 +225,3 @@ class QueueObserver:
 
 
 SILENT = QueueObserver()
-# Makes the observer of a device's queue.
-ObserverOf = Callable[[str], QueueObserver]

@@ -21,6 +21,7 @@ from genret.service.gateway.http_app import make_app
 from genret.service.gateway.http_server import HttpServer, listen
 from genret.service.methods import METHODS, Methods
 from genret.service.observability.metrics import CallMetrics, Metrics, ServerState, monitoring_app
+from genret.service.observability.observations import CallObserver
 from genret.service.observability.tracing import Tracing
 from genret.service.reflection import add_reflection
 from genret.service.rpc import AuthenticationInterceptor, ObservationInterceptor, handlers
@@ -62,8 +63,9 @@ class Server:
         self._calls = OpenCalls()
         self._guard = ConnectionGuard(config.connections, self._calls)
         self._guarding: asyncio.Task[None] | None = None
+        observer = CallObserver(metrics, config.log, tracing)
         self.interceptors = [
-            ObservationInterceptor(self.metrics, config.log, tracing, self._calls),
+            ObservationInterceptor(observer, self._calls),
             AuthenticationInterceptor(authority),
         ]
         self.port = config.port
@@ -73,7 +75,7 @@ class Server:
         hosts = HostNames.of(config)
         watched = monitoring_app(self.metrics, self.readiness, engine.other_metrics)
         if config.http.port is not None:
-            app = make_app(self.methods, self.readiness, authority, self.metrics, config, tracing, watched)
+            app = make_app(self.methods, self.readiness, authority, observer, config, watched)
             named = None if authority.requires_tokens or config.tls.enabled else hosts
             self.http = HttpServer(
                 app, config.http.host, config.http.port, config.tls, config.connections, named
@@ -217,7 +219,9 @@ def grpc_options(config: ServerConfig) -> list[tuple[str, int]]:
         ("grpc.so_reuseport", 0),  # on by default: a second server would share the port silently
         ("grpc.max_receive_message_length", config.max_request_bytes),
         ("grpc.compression_enabled_algorithms_bitset", _IDENTITY | config.accept_gzip * _GZIP),
-        ("grpc.max_concurrent_streams", max_calls_per_connection(config)),
+        # Clients hold back further ones. An idle stream only costs memory, but without a limit one connection
+        # could take all of it. More than the queue holds must come through: a refusal tells more than a wait.
+        ("grpc.max_concurrent_streams", max(_MIN_CALLS_PER_CONNECTION, 2 * config.queue.max_requests)),
         ("grpc.max_allowed_incoming_connections", core_limit(limits)),
         # With strikes, each ping too many adds 2 to 3 KB to the error of a connection that stays open for
         # as long as pings come. Without them they are answered, and `ConnectionGuard` ends a flood.
@@ -231,15 +235,6 @@ def grpc_options(config: ServerConfig) -> list[tuple[str, int]]:
         ("grpc.max_connection_idle_ms", round(limits.max_idle_seconds * 1000)),
         ("grpc.max_connection_age_ms", round(limits.max_age_seconds * 1000)),
     ]
-
-
-def max_calls_per_connection(config: ServerConfig) -> int:
-    """Return the most open calls of a connection; gRPC's clients hold back further ones.
-
-    An idle stream only costs memory, but without a limit one connection could take all of it. More than the
-    queue holds must come through: a refusal tells the client more than a wait.
-    """
-    return max(_MIN_CALLS_PER_CONNECTION, 2 * config.queue.max_requests)
 
 
 def _bind_failure(host: str, port: int) -> str:

@@ -97,7 +97,7 @@ def test_whatever_the_values_the_objects_are_valid_and_fit_each_other(
     readiness = container["readinessProbe"]
     assert 2 * readiness["periodSeconds"] * readiness["failureThreshold"] <= config.lame_duck_seconds
     mounts = {Path(mount["mountPath"]): mount for mount in container["volumeMounts"]}
-    named = [config.indexes[0].path, config.tls.certificate, config.tls.key, config.auth.token_file]
+    named = [config.indexes[0].path, config.tls.certificate, config.tls.key, config.token_file]
     if values.get("model", {}).get("claim"):
         named.append(Path(str(config.models[0].checkpoint)))
     for path in filter(None, named):

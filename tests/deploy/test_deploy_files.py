@@ -57,7 +57,7 @@ def assert_accepted(arguments: list[str]) -> None:
 def test_the_example_settings_are_settings_of_a_server() -> None:
     config = load(DEPLOY / "genret.toml")
     assert config.tls.enabled
-    assert config.auth.token_file is not None
+    assert config.token_file is not None
     assert not config.insecure
     assert config.metrics.host == "127.0.0.1"
 
@@ -104,7 +104,7 @@ def test_the_unit_lets_the_server_read_and_write_what_it_needs_only() -> None:
     readable = [Path(path.removeprefix("-")) for path in " ".join(service["ReadOnlyPaths"]).split()]
     config = load(DEPLOY / "genret.toml")
     tls = config.tls
-    for path in (*(spec.path for spec in config.indexes), tls.certificate, tls.key, config.auth.token_file):
+    for path in (*(spec.path for spec in config.indexes), tls.certificate, tls.key, config.token_file):
         assert any(path.is_relative_to(directory) for directory in readable), path
     cache = Path("/var/cache") / service["CacheDirectory"][0]
     for variable in service["Environment"]:
@@ -290,7 +290,7 @@ def test_the_pod_is_stopped_in_time_and_probed_where_the_server_listens(
 
 def test_what_the_settings_name_is_mounted_in_the_pod(kubernetes_config: ServerConfig) -> None:
     mounts = {Path(mount["mountPath"]): mount for mount in container()["volumeMounts"]}
-    tls, token_file = kubernetes_config.tls, kubernetes_config.auth.token_file
+    tls, token_file = kubernetes_config.tls, kubernetes_config.token_file
     for path in (*(spec.path for spec in kubernetes_config.indexes), tls.certificate, tls.key, token_file):
         assert mounts[path.parent]["readOnly"], path
     settings = Path(container()["args"][container()["args"].index("--config") + 1])

@@ -7,17 +7,19 @@ import contextlib
 import math
 import threading
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import replace
 from typing import Any
+
+from starlette.applications import Starlette
 
 from genret.retrieval.errors import InputError
 from genret.service.call import Call
-from genret.service.configuration.server_config import HttpConfig, ServerConfig, TlsConfig
+from genret.service.configuration.server_config import TlsConfig
 from genret.service.errors import OverloadedError
 from genret.service.gateway.http_app import make_app
 from genret.service.gateway.http_server import HttpServer
 from genret.service.methods import Method
-from genret.service.observability.metrics import Metrics
+from genret.service.observability.metrics import CallMetrics
+from genret.service.observability.observations import CallObserver
 from genret.service.pb.genret.v1 import index_service_pb2 as index_pb
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 from genret.service.security.authority import Authority
@@ -26,6 +28,7 @@ from genret.service.serving.request_bytes import RequestBytes
 from tests.service.asynchronous import in_a_thread
 from tests.service.running_server import make_config
 
+ANYBODY = Authority(None)
 ATTACK = '<img src=x onerror="window.attacked=true">'
 _INDEX = pb.IndexRef(name="plays", version="20260101", digest="sha256:abc")
 _TIMINGS = pb.Timings(queue_ms=0.5, prefill_ms=4, decode_ms=12.5, total_ms=18)
@@ -251,9 +254,10 @@ class CannedRetrieval:
 
 
 @contextlib.asynccontextmanager
-async def _canned(retrieval: CannedRetrieval, authority: Authority | None) -> AsyncIterator[str]:
-    config: ServerConfig = replace(make_config("plays"), http=HttpConfig(port=0))
-    app = make_app(retrieval, Readiness(()), authority, Metrics(), config)  # type: ignore[arg-type]
+async def _canned(retrieval: CannedRetrieval, authority: Authority) -> AsyncIterator[str]:
+    config = make_config("plays")
+    observer, readiness = CallObserver(CallMetrics(), config.log), Readiness(())
+    app = make_app(retrieval, readiness, authority, observer, config, Starlette())  # type: ignore[arg-type]
     server = HttpServer(app, "127.0.0.1", 0, TlsConfig())
     await server.start()
     yield server.address
@@ -261,7 +265,7 @@ async def _canned(retrieval: CannedRetrieval, authority: Authority | None) -> As
 
 
 @contextlib.contextmanager
-def canned_server(retrieval: CannedRetrieval, authority: Authority | None = None) -> Iterator[str]:
+def canned_server(retrieval: CannedRetrieval, authority: Authority = ANYBODY) -> Iterator[str]:
     """The gateway over canned answers, on another thread; gives its URL."""
     with in_a_thread(_canned(retrieval, authority)) as (address, _):
         yield f"http://{address}/"

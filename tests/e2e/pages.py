@@ -42,7 +42,6 @@ def code(cell: str) -> list[str]:
 
 
 def blocks(text: str, language: str = "python") -> list[str]:
-    """Return the blocks of a language."""
     return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 

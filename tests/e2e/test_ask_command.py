@@ -6,15 +6,17 @@ import json
 import math
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from genret.retrieval.errors import EvidenceMissingError
 from genret.retrieval.ranking.evidence_search import EvidenceSearch
 from genret.retrieval.types import RetrieveRequest
 from genret.service.main import cli
+from tests.commands import json_of, refusal, run, succeed
 from tests.service.changing_index import ChangingIndex
 
 
@@ -29,8 +31,7 @@ def bare(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return ChangingIndex(tmp_path_factory.mktemp("bare"), checkpoint, evidence=None).path
 
 
-def genret(*arguments: str, stdin: str | None = None) -> Result:
-    return CliRunner().invoke(cli, ["ask", *arguments], input=stdin)
+ask, refused = partial(succeed, cli, "ask"), partial(refusal, cli, "ask")
 
 
 def titles(result: Result) -> list[str]:
@@ -38,10 +39,8 @@ def titles(result: Result) -> list[str]:
 
 
 def test_an_index_answers_by_a_model_as_a_server_would(index: Path, checkpoint: Path) -> None:
-    asked = (str(index), "hamlett", "metal", "--model", str(checkpoint), "--device", "cpu")
-    done = genret(*asked, "-k", "2", "--json")
-    assert done.exit_code == 0, done.output
-    first, second = map(json.loads, done.stdout.splitlines())
+    asked = (index, "hamlett", "metal", "--model", checkpoint, "--device", "cpu")
+    first, second = map(json.loads, ask(*asked, "-k", "2", "--json").stdout.splitlines())
     assert (first["query"], second["query"], first["method"]) == ("hamlett", "metal", "auto")
     assert first["candidates"][0]["title"] == "Hamlet"
     assert first["candidates"][0]["logprob"] < 0
@@ -49,14 +48,12 @@ def test_an_index_answers_by_a_model_as_a_server_would(index: Path, checkpoint: 
     assert 0 <= first["nothing_fits"] <= 1
     assert first["index"]["name"] == index.name
     assert first["index"]["version"] == (index / "CURRENT").read_text().strip()
-    disc = genret(*asked[:2], *asked[3:], "--method", "disc", "--seed", "3", "--json")
-    assert json.loads(disc.stdout)["seed"] == 3
+    disc = json_of(cli, "ask", *asked[:2], *asked[3:], "--method", "disc", "--seed", "3", "--json")
+    assert disc["seed"] == 3
 
 
 def test_evidence_alone_answers_without_a_log_probability(index: Path) -> None:
-    done = genret(str(index), "hamlett", "--no-model", "-k", "2", "--json")
-    assert done.exit_code == 0, done.output
-    document = json.loads(done.stdout)
+    document = json_of(cli, "ask", index, "hamlett", "--no-model", "-k", "2", "--json")
     best = document["candidates"][0]
     assert (best["title"], best["logprob"]) == ("Hamlet", None)
     assert sum(best["shares"].values()) == pytest.approx(best["score"])
@@ -77,27 +74,23 @@ def test_evidence_alone_loads_nothing_that_takes_long(index: Path) -> None:
 
 
 def test_filters_ids_and_k_are_honoured(index: Path, tmp_path: Path) -> None:
-    asked = (str(index), "the amazon in paris", "--no-model")
-    every = titles(genret(*asked))
+    asked = (index, "the amazon in paris", "--no-model")
+    every = titles(ask(*asked))
     assert {"Amazon", "Paris"} <= set(every)
-    cities = titles(genret(*asked, "--filter", "kind = 'city'"))
+    cities = titles(ask(*asked, "--filter", "kind = 'city'"))
     assert (cities[0], set(cities) - {"Paris", "Paris, Texas", "Berlin"}) == ("Paris", set())
-    assert titles(genret(*asked, "-k", "1")) == every[:1]
-    done = genret(*asked, "--json")
-    first, second, *_ = json.loads(done.stdout)["candidates"]
+    assert titles(ask(*asked, "-k", "1")) == every[:1]
+    first, second, *_ = json_of(cli, "ask", *asked, "--json")["candidates"]
     ids = tmp_path / "ids.txt"
     ids.write_text(first["entity_id"] + "\n")
-    denied = genret(*asked, "--deny-ids", str(ids))
-    assert titles(denied)[0] == second["title"]
-    allowed = genret(*asked, "--allow-ids", str(ids))
-    assert titles(allowed) == [first["title"]]
-    lost = genret(*asked, "--allow-ids", "nowhere.txt")
-    assert lost.exit_code == 1
-    assert "nowhere.txt: cannot be read: No such file or directory" in lost.stderr
+    assert titles(ask(*asked, "--deny-ids", ids))[0] == second["title"]
+    assert titles(ask(*asked, "--allow-ids", ids)) == [first["title"]]
+    lost = refused(*asked, "--allow-ids", "nowhere.txt", code=1)
+    assert "nowhere.txt: cannot be read: No such file or directory" in lost
 
 
 def test_queries_come_from_standard_input(index: Path) -> None:
-    done = genret(str(index), "-", "--no-model", "-k", "1", stdin="hamlett\n\nmacbet\n")
+    done = ask(index, "-", "--no-model", "-k", "1", stdin="hamlett\n\nmacbet\n")
     assert titles(done) == ["Hamlet", "Macbeth"]
 
 
@@ -113,30 +106,26 @@ def test_queries_come_from_standard_input(index: Path) -> None:
     ],
 )
 def test_a_wrong_option_is_told_before_anything_is_loaded(options: tuple[str, ...], said: str) -> None:
-    done = genret("nowhere", *options)
-    assert done.exit_code == 2
-    assert said in done.stderr
+    assert said in refused("nowhere", *options)
 
 
 def test_what_cannot_be_asked_is_told_in_a_line(index: Path, bare: Path, tmp_path: Path) -> None:
-    lost = genret(str(tmp_path / "none"), "x", "--no-model")
-    assert (lost.exit_code, lost.stderr) == (1, f"Error: {tmp_path / 'none'}: no such directory\n")
-    plain = genret(str(bare), "x", "--no-model")
-    assert plain.exit_code == 1
-    assert plain.stderr.endswith("add some with: genret update INDEX --evidence all\n")
-    odd = genret(str(index), "hamlett", "--no-model", "--filter", "knd = 'city'", "--json")
+    lost = refused(tmp_path / "none", "x", "--no-model", code=1)
+    assert lost == f"Error: {tmp_path / 'none'}: no such directory"
+    plain = refused(bare, "x", "--no-model", code=1)
+    assert plain.endswith("add some with: genret update INDEX --evidence all")
+    odd = run(cli, "ask", index, "hamlett", "--no-model", "--filter", "knd = 'city'", "--json")
     assert odd.exit_code == 1
     assert json.loads(odd.stdout)["error"]["code"] == "INVALID_ARGUMENT"
     assert "unknown column 'knd'" in odd.stderr
-    assert "Traceback" not in lost.output + plain.output + odd.output
+    assert "Traceback" not in odd.output
 
 
 def test_damaged_evidence_is_named(checkpoint: Path, tmp_path: Path) -> None:
     index = ChangingIndex(tmp_path, checkpoint)
     index.damage("names.arrow")
-    done = genret(str(index.path), "hamlett", "--no-model")
-    assert (done.exit_code, done.stdout) == (1, "")
-    assert "names.arrow" in done.stderr.splitlines()[-1]
+    said = refused(index.path, "hamlett", "--no-model", code=1)
+    assert "names.arrow" in said.splitlines()[-1]
 
 
 def test_the_library_searches_evidence_as_the_command_does(index: Path, bare: Path) -> None:

@@ -21,7 +21,7 @@ from genret.retrieval.answers.answer_types import AnswerRequest
 from genret.retrieval.errors import GenretError, IndexChecksumError, InputError, ModelError
 from genret.retrieval.types import Mention, RetrieveRequest
 from genret.service.client import LIVENESS, CallError, Reply, RetrievalClient
-from genret.service.configuration.server_config import AuthConfig, QueueLimits
+from genret.service.configuration.server_config import QueueLimits
 from genret.service.errors import MESSAGE_TOO_LARGE, NotReadyError, OverloadedError, UnknownIndexError
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 from genret.service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
@@ -291,7 +291,7 @@ async def test_tls_with_own_authorities_and_certificates_and_a_token(kind: str, 
     mine = own.issue("client", client=True)
     read, admin = new_token(), new_token()
     tokens = tokens_in(tmp_path, line_of(Scope.READ, read), line_of(Scope.ADMIN, admin))
-    options = {"tls": ca.server_tls(client_ca=own.ca_file), "auth": AuthConfig(token_file=tokens)}
+    options = {"tls": ca.server_tls(client_ca=own.ca_file), "token_file": tokens}
     trust: dict[str, Any] = {"tls_ca": ca.ca_file, "tls_certificate": mine.certificate, "tls_key": mine.key}
     request = RetrieveRequest("hamlet")
     async with running(FakeRetriever(), **options) as api:

@@ -8,19 +8,20 @@ import signal
 import subprocess
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from genret.retrieval.errors import IndexChecksumError
 from genret.service.client import RetrievalClient
 from genret.service.client.reply import EvidenceInfo, RankingInfo, VectorsInfo
-from genret.service.configuration.server_config import AuthConfig
 from genret.service.main import cli
 from genret.service.security.bearer_tokens import Scope, line_of, new_token
 from genret.service.status import told
+from tests.commands import refusal, run, succeed
 from tests.service.certificates import Authority
 from tests.service.fake_retriever import FakeRetriever, served
 from tests.service.running_server import Threaded, threaded
@@ -28,15 +29,12 @@ from tests.service.secured_server import tokens_in
 from tests.service.server_process import GENRET
 
 COLUMNS = (("kind", "string"), ("year", "int"))
+genret, refused = partial(succeed, cli), partial(refusal, cli)
+NOBODY = ("--address", "127.0.0.1:9")
 
 
-def genret(*arguments: str, stdin: str | bytes | None = None, **environment: str) -> Result:
-    return CliRunner().invoke(cli, arguments, input=stdin, env=environment)
-
-
-def at(api: Threaded, *arguments: str, **named: Any) -> Result:
-    """Run a command that talks to a server."""
-    return genret(*arguments, "--address", api.server.address, **named)
+def at(api: Threaded, *arguments: object, **options: Any) -> Result:
+    return genret(*arguments, "--address", api.server.address, **options)
 
 
 def described(name: str, **fields: Any) -> Any:
@@ -67,7 +65,7 @@ def api() -> Iterator[Threaded]:
 
 def test_indexes_are_lines_in_a_pipe(api: Threaded) -> None:
     done = at(api, "indexes")
-    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stderr == ""
     first, second = (line.split("\t") for line in done.stdout.splitlines())
     assert first[:6] == ["films", "v1", "20", "30", "fake-model", "cpu"]
     assert first[6:] == ["2023-11-14T22:13:20Z", "default", ""]
@@ -107,13 +105,14 @@ def test_indexes_are_objects_for_programs(api: Threaded) -> None:
 
 def test_indexes_are_tables_for_people(api: Threaded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("genret.service.commands.running_server.sys", Terminal())
-    every = at(api, "indexes", COLUMNS="160")
+    wide = {"COLUMNS": "160"}
+    every = at(api, "indexes", env=wide)
     assert "films (default)" in every.stdout
     assert "2023-11-14T22:13:20Z" in every.stdout
-    one = at(api, "indexes", "films", COLUMNS="160")
+    one = at(api, "indexes", "films", env=wide)
     assert "kind (string), year (int)" in one.stdout
     assert "9 tokens" in one.stdout
-    broken = at(api, "indexes", "people", COLUMNS="160")
+    broken = at(api, "indexes", "people", env=wide)
     for said in (
         "names: 8,094, 1.5 MiB",
         "vectors: cannot be used: vectors.faiss: size or digest differs",
@@ -133,17 +132,15 @@ class Terminal:
 
 def test_an_unknown_index_is_said(api: Threaded) -> None:
     for command in ("indexes", "reload"):
-        done = at(api, command, "nowhere")
-        assert done.exit_code == 1
-        assert done.stderr == "Error: no index named 'nowhere' is served here; served: films, people\n"
+        said = refused(command, "nowhere", "--address", api.server.address, code=1)
+        assert said == "Error: no index named 'nowhere' is served here; served: films, people"
 
 
 def test_reload_says_what_it_did(api: Threaded) -> None:
     same = at(api, "reload", "people")
-    assert (same.exit_code, same.stdout) == (0, "index 'people': version v1 is served already\n")
+    assert same.stdout == "index 'people': version v1 is served already\n"
     api.opener.table["people"] = described("people", version="v2")
     done = at(api, "reload", "people")
-    assert done.exit_code == 0
     assert done.stdout.startswith("index 'people': version v1 -> v2; opened in 0.")
     forced = at(api, "reload", "people", "--force", "--json")
     told = json.loads(forced.stdout)
@@ -152,7 +149,7 @@ def test_reload_says_what_it_did(api: Threaded) -> None:
 
 def test_given_titles_are_scored_in_their_order_or_the_best_first(api: Threaded, tmp_path: Path) -> None:
     done = at(api, "score", "author", "Macbeth", "Hamlet", "w " * 21)
-    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stderr == ""
     rows = [line.split("\t") for line in done.stdout.splitlines()]
     assert rows == [
         ["Macbeth", "-7.000000", "0.333333", "2", "Q1,Q2", "0.750000,0.250000"],
@@ -161,7 +158,7 @@ def test_given_titles_are_scored_in_their_order_or_the_best_first(api: Threaded,
     ]
     file = tmp_path / "titles.txt"
     file.write_text("Macbeth\n\n  Hamlet \n", encoding="utf-8")
-    best = at(api, "score", "author", "--titles", str(file), "--best-first", "--json")
+    best = at(api, "score", "author", "--titles", file, "--best-first", "--json")
     assert [json.loads(line)["title"] for line in best.stdout.splitlines()] == ["Hamlet", "Macbeth"]
     piped = at(api, "score", "author", "--titles", "-", stdin="Macbeth\nHamlet\n")
     assert [line.split("\t")[0] for line in piped.stdout.splitlines()] == ["Macbeth", "Hamlet"]
@@ -170,12 +167,11 @@ def test_given_titles_are_scored_in_their_order_or_the_best_first(api: Threaded,
 def test_titles_that_cannot_be_read_are_told_by_file_and_line(tmp_path: Path) -> None:
     file = tmp_path / "titles.txt"
     file.write_bytes(b"Hamlet\n\xff\n")
-    done = genret("score", "x", "--titles", str(file), "--address", "127.0.0.1:9")
-    assert (done.exit_code, done.stderr) == (1, f"Error: {file}, line 2: not valid UTF-8\n")
-    lost = genret("score", "x", "--titles", str(tmp_path / "none"), "--address", "127.0.0.1:9")
-    assert lost.stderr == f"Error: {tmp_path / 'none'}: cannot be read: No such file or directory\n"
-    empty = genret("score", "x", "--titles", "-", "--address", "127.0.0.1:9", stdin="\n \n")
-    assert (empty.exit_code, "titles: must be 1 to 10000, got 0" in empty.stderr) == (2, True)
+    asked = ("score", "x", *NOBODY, "--titles")
+    assert refused(*asked, file, code=1) == f"Error: {file}, line 2: not valid UTF-8"
+    lost = tmp_path / "none"
+    assert refused(*asked, lost, code=1) == f"Error: {lost}: cannot be read: No such file or directory"
+    assert "titles: must be 1 to 10000, got 0" in refused(*asked, "-", stdin="\n \n")
 
 
 def test_a_query_by_shortlist_shows_probabilities(api: Threaded) -> None:
@@ -190,11 +186,12 @@ def test_a_query_by_shortlist_shows_probabilities(api: Threaded) -> None:
 def test_a_withheld_answer_is_said_beside_the_lines(api: Threaded) -> None:
     done = at(api, "query", "x", "--method", "disc", "--min-mass", "1")
     said = "no match: 'x': in the catalogue with probability 0.25, below --min-mass 1\n"
-    assert (done.exit_code, done.stdout, done.stderr) == (0, "", said)
+    assert (done.stdout, done.stderr) == ("", said)
 
 
 def test_what_fails_in_a_stream_is_named_and_the_rest_is_answered(api: Threaded) -> None:
-    done = at(api, "query", "fine", "word " * 200, "--stream", "--json")
+    asked = ("query", "fine", "word " * 200, "--stream", "--json", "--address", api.server.address)
+    done = run(cli, *asked)
     assert done.exit_code == 1
     answers = {document["query"]: document for document in map(json.loads, done.stdout.splitlines())}
     assert answers["fine"]["candidates"]
@@ -227,20 +224,19 @@ def test_an_interruption_that_breaks_a_lock_is_one_all_the_same(
         yield
 
     monkeypatch.setattr(RetrievalClient, "retrieve_stream", interrupted)
-    done = at(api, "query", "-", "--stream", stdin="first\n")
-    assert (done.exit_code, done.stderr) == (130, "interrupted\n")
+    asked = ("query", "-", "--stream", "--address", api.server.address)
+    assert refused(*asked, code=130, stdin="first\n") == "interrupted"
 
 
 def test_health_waits_until_a_server_is_ready() -> None:
     with threaded(FakeRetriever(), load=False) as api:
         address = api.server.address
-        done = genret("health", "--wait", "0.2", "--address", address)
-        assert (done.exit_code, done.stderr) == (1, f"Error: {address} was not ready within 0.2 s\n")
+        said = refused("health", "--wait", "0.2", "--address", address, code=1)
+        assert said == f"Error: {address} was not ready within 0.2 s"
         api.run(api.server.load())
-        ready = genret("health", "--wait", "60", "--address", address)
-        assert (ready.exit_code, ready.stdout) == (0, "SERVING\n")
+        assert at(api, "health", "--wait", "60").stdout == "SERVING\n"
         for asked in ("ready", "live"):
-            told = genret("health", "--json", *(["--live"] if asked == "live" else []), "--address", address)
+            told = at(api, "health", "--json", *(["--live"] if asked == "live" else []))
             assert json.loads(told.stdout) == {"address": address, "asked": asked, "status": "SERVING"}
 
 
@@ -258,18 +254,16 @@ def test_health_waits_until_a_server_is_ready() -> None:
     ],
 )
 def test_wrong_options_are_usage_errors(arguments: tuple[str, ...], message: str) -> None:
-    done = genret("health", *arguments)
-    assert done.exit_code == 2
-    assert f"Error: {message}" in done.stderr
+    assert f"Error: {message}" in refused("health", *arguments)
 
 
 def test_a_token_is_not_sent_in_plaintext_to_other_machines(tmp_path: Path) -> None:
     for extra in ((), ("--token-file", str(tmp_path / "token"))):
         (tmp_path / "token").write_text("secret\n")
-        done = genret("query", "x", "--address", "genret.example:1", *extra, GENRET_TOKEN="secret")
-        assert done.exit_code == 2
-        assert "--token-file: 'genret.example' is another machine" in done.stderr
-        assert "secret" not in done.stderr
+        asked = ("query", "x", "--address", "genret.example:1", *extra)
+        said = refused(*asked, env={"GENRET_TOKEN": "secret"})
+        assert "--token-file: 'genret.example' is another machine" in said
+        assert "secret" not in said
 
 
 @pytest.mark.parametrize(
@@ -284,10 +278,9 @@ def test_a_token_is_not_sent_in_plaintext_to_other_machines(tmp_path: Path) -> N
 )
 def test_a_file_that_holds_no_token_is_refused(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "token").write_text(content)
-    done = genret("health", "--token-file", str(tmp_path / "token"))
-    assert done.exit_code == 2
-    assert "Error: --token-file: " in done.stderr
-    assert message in done.stderr
+    said = refused("health", "--token-file", tmp_path / "token")
+    assert "Error: --token-file: " in said
+    assert message in said
 
 
 def test_commands_speak_tls_and_show_tokens(tmp_path: Path) -> None:
@@ -296,21 +289,20 @@ def test_commands_speak_tls_and_show_tokens(tmp_path: Path) -> None:
     read, admin = new_token(), new_token()
     tokens = tokens_in(tmp_path, line_of(Scope.READ, read), line_of(Scope.ADMIN, admin))
     (tmp_path / "admin").write_text(admin + "\n")
-    options: dict[str, Any] = {"tls": ca.server_tls(client_ca=ca.ca_file), "auth": AuthConfig(tokens)}
+    options: dict[str, Any] = {"tls": ca.server_tls(client_ca=ca.ca_file), "token_file": tokens}
     with threaded(FakeRetriever(), **options) as api:
         reach = (
-            *("--address", f"localhost:{api.server.port}", "--tls-ca", str(ca.ca_file)),
-            *("--tls-cert", str(mine.certificate), "--tls-key", str(mine.key)),
+            *("--address", f"localhost:{api.server.port}", "--tls-ca", ca.ca_file),
+            *("--tls-cert", mine.certificate, "--tls-key", mine.key),
         )
         assert genret("health", *reach).stdout == "SERVING\n", "health asks for no token"
-        stranger = genret("query", "hamlet", *reach)
-        assert stranger.exit_code == 1
-        assert stranger.stderr.endswith("; name a token with --token-file, or in GENRET_TOKEN\n")
-        assert genret("query", "hamlet", *reach, GENRET_TOKEN=read).stdout.startswith("hamlet\t1\t")
-        refused = genret("reload", *reach, GENRET_TOKEN=read)
-        assert refused.exit_code == 1
-        file = ("--token-file", str(tmp_path / "admin"))
-        assert genret("reload", *reach, *file, GENRET_TOKEN=read).exit_code == 0, "the file goes first"
+        stranger = refused("query", "hamlet", *reach, code=1)
+        assert stranger.endswith("; name a token with --token-file, or in GENRET_TOKEN")
+        reader = {"GENRET_TOKEN": read}
+        assert genret("query", "hamlet", *reach, env=reader).stdout.startswith("hamlet\t1\t")
+        refused("reload", *reach, env=reader, code=1)
+        file = ("--token-file", tmp_path / "admin")  # which goes first
+        genret("reload", *reach, *file, env=reader)
         answered = genret("answer", "hamlet", "--schema-name", "any", *reach, *file)
         assert json.loads(answered.stdout) == {"title": "Hamlet"}
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
 from genret.retrieval.evaluation.labelled_sets import RankedAnswers
 from genret.retrieval.evaluation.methods.model_free_methods import ModelFreeMethod
 from genret.service.main import cli
 from tests.checkpoints import make_checkpoint, make_index
+from tests.commands import refusal, run, succeed
 from tests.evaluation_sets import write_mentions, write_queries
 
 QUICK = ("--method", "trie", "--method", "disc:2", "--method", "bm25", "--resamples", "100")
@@ -29,27 +29,26 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def evaluate(
+def asked(
     place: Path,
     out: Path,
     *arguments: str,
     sets: Sequence[str] = ("queries", "mentions"),
     index: Path | None = None,
-) -> Result:
+) -> Sequence[object]:
+    """Return the words of the command."""
     files = {
         "queries": f"asked=queries:{place / 'asked.jsonl'}",
         "mentions": f"mentions:{place / 'marked.jsonl'}",
     }
-    command = ["evaluate", "--index", str(index or place / "index"), "--model", str(place / "model")]
-    for name in sets:
-        command += ["--set", files.get(name, name)]
-    return CliRunner().invoke(cli, [*command, "--out", str(out), *arguments])
+    named = [word for name in sets for word in ("--set", files.get(name, name))]
+    of = ("--index", index or place / "index", "--model", place / "model")
+    return ("evaluate", *of, *named, "--out", out, *arguments)
 
 
 def test_default_methods_make_a_whole_report(place: Path, tmp_path: Path) -> None:
     out = tmp_path / "report"
-    done = evaluate(place, out, "--resamples", "100", "--seeds", "2", "--format", "json")
-    assert done.exit_code == 0, done.output
+    done = succeed(cli, *asked(place, out, "--resamples", "100", "--seeds", "2", "--format", "json"))
     results = json.loads(done.stdout)
     assert results["out"] == str(out)
     assert [s["name"] for s in results["sets"]] == ["asked", "marked"]
@@ -74,15 +73,11 @@ def test_default_methods_make_a_whole_report(place: Path, tmp_path: Path) -> Non
 
 def test_what_was_done_is_gone_on_with(place: Path, tmp_path: Path) -> None:
     out = tmp_path / "report"
-    first = evaluate(place, out, *QUICK, "--no-plots", sets=["queries"])
-    assert first.exit_code == 0, first.output
+    first = succeed(cli, *asked(place, out, *QUICK, "--no-plots", sets=["queries"]))
     assert not (out / "plots").exists()
     kept = (out / "runs" / "asked" / "disc-2.seed0.jsonl").read_bytes()
-    refused = evaluate(place, out, *QUICK, sets=["queries"])
-    assert refused.exit_code == 1
-    assert "--resume" in refused.stderr
-    again = evaluate(place, out, *QUICK, "--method", "beam", "--resume", "--no-plots")
-    assert again.exit_code == 0, again.output
+    assert "--resume" in refusal(cli, *asked(place, out, *QUICK, sets=["queries"]), code=1)
+    again = succeed(cli, *asked(place, out, *QUICK, "--method", "beam", "--resume", "--no-plots"))
     assert (out / "runs" / "asked" / "disc-2.seed0.jsonl").read_bytes() == kept
     assert "disc:2" not in "".join(line for line in again.stderr.splitlines() if " asked " in line)
     assert first.stdout.splitlines()[1].split()[:2] == again.stdout.splitlines()[1].split()[:2]
@@ -90,12 +85,11 @@ def test_what_was_done_is_gone_on_with(place: Path, tmp_path: Path) -> None:
 
 def test_another_index_is_refused_by_its_digest(place: Path, tmp_path: Path) -> None:
     out = tmp_path / "report"
-    assert evaluate(place, out, "--method", "bm25", "--no-plots", sets=["queries"]).exit_code == 0
+    options = ("--method", "bm25", "--no-plots")
+    succeed(cli, *asked(place, out, *options, sets=["queries"]))
     other = make_index(tmp_path / "other", place / "model", "title\nOne\nTwo\n")
-    options = ("--method", "bm25", "--no-plots", "--resume")
-    refused = evaluate(place, out, *options, sets=["queries"], index=other)
-    assert refused.exit_code == 1
-    assert "holds an evaluation of something else: index: was" in refused.stderr
+    refused = refusal(cli, *asked(place, out, *options, "--resume", sets=["queries"], index=other), code=1)
+    assert "holds an evaluation of something else: index: was" in refused
 
 
 def test_an_interruption_loses_the_running_method_alone(
@@ -107,12 +101,12 @@ def test_an_interruption_loses_the_running_method_alone(
     out = tmp_path / "report"
     with monkeypatch.context() as patch:
         patch.setattr(ModelFreeMethod, "answer", stop)
-        stopped = evaluate(place, out, *QUICK, "--no-plots", sets=["queries"])
+        stopped = run(cli, *asked(place, out, *QUICK, "--no-plots", sets=["queries"]))
     assert stopped.exit_code == 130
     assert "interrupted" in stopped.stderr
     assert "--resume goes on" in stopped.stderr
     assert not (out / "report.html").exists()
-    assert evaluate(place, out, *QUICK, "--no-plots", "--resume", sets=["queries"]).exit_code == 0
+    succeed(cli, *asked(place, out, *QUICK, "--no-plots", "--resume", sets=["queries"]))
     assert (out / "report.html").exists()
 
 
@@ -135,9 +129,8 @@ def test_an_interruption_loses_the_running_method_alone(
 def test_mistakes_name_the_option(
     place: Path, tmp_path: Path, arguments: tuple[str, ...], sets: list[str], message: str
 ) -> None:
-    refused = evaluate(place, tmp_path / "report", *arguments, sets=sets)
-    assert refused.exit_code == 2
-    assert message in refused.stderr.replace("'--", "--")
+    refused = refusal(cli, *asked(place, tmp_path / "report", *arguments, sets=sets))
+    assert message in refused.replace("'--", "--")
     assert not (tmp_path / "report").exists()
 
 
@@ -146,6 +139,4 @@ def test_a_missing_set_and_a_foreign_folder_are_refused(place: Path, tmp_path: P
     (tmp_path / "letters" / "to-mother.txt").write_text("dear")
     missing = f"queries:{tmp_path / 'none.jsonl'}"
     for out, one, message in (("report", missing, "none.jsonl"), ("letters", "queries", "holds other files")):
-        refused = evaluate(place, tmp_path / out, *QUICK, sets=[one])
-        assert refused.exit_code == 1
-        assert message in refused.stderr
+        assert message in refusal(cli, *asked(place, tmp_path / out, *QUICK, sets=[one]), code=1)

@@ -11,7 +11,6 @@ from urllib.parse import urlsplit
 import pytest
 from selenium.webdriver.common.keys import Keys
 
-from genret.service.configuration.server_config import AuthConfig
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 from genret.service.security.authority import Authority
 from genret.service.security.bearer_tokens import new_token
@@ -468,7 +467,7 @@ def test_a_server_with_tokens_is_asked_with_the_one_that_was_typed(
     browser: Page, tmp_path: Path, retrieval: CannedRetrieval
 ) -> None:
     token = new_token()
-    with canned_server(retrieval, Authority(AuthConfig(tokens_in(tmp_path, f"read {token}")))) as url:
+    with canned_server(retrieval, Authority(tokens_in(tmp_path, f"read {token}"))) as url:
         browser.open(url)
         browser.wait_text("#failure", "UNAUTHENTICATED")
         assert browser.focused("id") == "token"

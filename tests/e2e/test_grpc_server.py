@@ -72,9 +72,7 @@ async def test_a_batch_has_a_status_per_item() -> None:
         assert not (await api.batch()).results
 
 
-async def test_draining_finishes_what_was_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = TurnedClock(monkeypatch)
-
+async def test_draining_finishes_what_was_accepted(clock: TurnedClock) -> None:
     async def knock(api: Running) -> grpc.StatusCode:
         async with grpc.aio.insecure_channel(api.server.address) as another:
             check = health_pb2_grpc.HealthStub(another).Check(health_pb2.HealthCheckRequest(), timeout=60)

@@ -150,8 +150,7 @@ async def test_streams_leave_room_for_single_calls() -> None:
         assert any("single" in batch for batch in fake.batches[:3]), "beside what was streamed before it"
 
 
-async def test_the_limit_on_time_is_that_of_a_query(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = TurnedClock(monkeypatch)
+async def test_the_limit_on_time_is_that_of_a_query(clock: TurnedClock) -> None:
     fake = FakeRetriever()
     async with running(fake, max_request_seconds=60) as api:
         call = api.stub.RetrieveStream(timeout=3600)

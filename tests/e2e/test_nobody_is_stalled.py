@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from genret.retrieval.defaults import small_model_dir
-from genret.service.configuration.server_config import AuthConfig, IndexSpec, QueueLimits
+from genret.service.configuration.server_config import IndexSpec, QueueLimits
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 from genret.service.serving.served import ServedIndex
 from tests.e2e.conftest import opened
@@ -59,7 +59,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedIndex]:
 async def serving(sample: ServedIndex, folder: Path) -> AsyncIterator[Running]:
     tokens = tokens_in(folder, *(f"read {token}" for token in TOKENS.values()))
     patient = QueueLimits(max_wait_seconds=600.0)
-    async with running(indexes={"sample": sample}, auth=AuthConfig(token_file=tokens), queue=patient) as api:
+    async with running(indexes={"sample": sample}, token_file=tokens, queue=patient) as api:
         yield api
 
 
@@ -73,9 +73,9 @@ async def test_small_calls_end_while_a_large_one_of_another_client_runs(
 ) -> None:
     async with serving(sample, tmp_path) as api:
         await api.stub.Retrieve(SMALL, **options_of("small"))
-        batcher = api.server.engine.lanes.of("cpu").batcher
+        lane = api.server.engine.lanes.of("cpu")
         attack = asyncio.ensure_future(LARGE[large](api.stub, options_of("large")))
-        await until(lambda: bool(batcher._running))
+        await until(lambda: bool(lane._running))
         for _ in range(5):
             answer = await api.stub.Retrieve(SMALL, **options_of("small"))
             assert answer.candidates
@@ -105,16 +105,16 @@ async def test_equal_clients_have_equal_parts_whatever_calls_they_use(
             return number
 
         streams = [asyncio.ensure_future(stream(name)) for name in "abcd"]
-        batcher = api.server.engine.lanes.of("cpu").batcher
-        await until(lambda: batcher.num_waiting >= 64)
+        lane = api.server.engine.lanes.of("cpu")
+        await until(lambda: lane.num_waiting >= 64)
 
         async def singles() -> None:
             while not stopped.is_set():
                 await api.stub.Retrieve(SMALL, **options_of("small"))
 
         small = [asyncio.ensure_future(singles()) for _ in range(40)]
-        await until(lambda: len(batcher._shares._busy) == 2)
-        parts = [client for _, client in sorted(batcher._shares._busy.items())]
+        await until(lambda: len(lane._shares._busy) == 2)
+        parts = [client for _, client in sorted(lane._shares._busy.items())]
         begun = [part.had for part in parts]
         # Many groups long: each is half a second or more, and what runs is charged before it ends.
         await until(lambda: sum(part.had for part in parts) - sum(begun) > 15.0, 600)

@@ -25,7 +25,7 @@ from genret.service.pb.genret.v1 import index_service_pb2 as index_pb
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 from tests.e2e.conftest import model_of, real_server
 from tests.service.changing_index import ChangingIndex
-from tests.service.running_server import Running, failure, opener_of, retriever_of
+from tests.service.running_server import Running, failure, failure_code, opener_of, retriever_of
 from tests.service.tiny_assets import make_checkpoint
 
 StatusCode = grpc.StatusCode
@@ -117,7 +117,7 @@ async def test_answers_finish_over_the_version_they_began_with(a: ChangingIndex,
 
 async def answer_over_the_old_version(api: Api, a: ChangingIndex) -> None:
     table = api.server.engine.indexes
-    device = api.server.engine.lanes.of("cpu").executor
+    device = api.server.engine.lanes.of("cpu").thread
     with table.use("a") as old_a, table.use("b") as old_b:
         a.add("Berlin")
         await api.reload()
@@ -227,8 +227,7 @@ async def test_several_models_answer_for_their_own_indexes(a: ChangingIndex, tmp
         named = pb.AnswerRequest(query="x", schema_name="in-a")
         assert json.loads((await api.stub.Answer(named, timeout=60)).json) in a.titles
         named.index = "second"
-        error, _ = await failure(api.stub.Answer(named, timeout=60))
-        assert error.code() is StatusCode.INVALID_ARGUMENT
+        assert await failure_code(api.stub.Answer(named, timeout=60)) is StatusCode.INVALID_ARGUMENT
         second.add("Berlin")
         assert (await api.reload("second")).reloaded
         assert "Berlin" in await api.titles("second")

@@ -108,13 +108,11 @@ class HeldModel:
         self._go.clear()
 
     def release(self) -> None:
-        """Let the model go on, to the end."""
         self._stop_at = None
         self._go.set()
 
     @contextmanager
     def attached(self) -> Iterator[HeldModel]:
-        """Watch for as long as the body runs."""
         handle = self._module.register_forward_pre_hook(self._begin)
         try:
             yield self
@@ -219,26 +217,28 @@ async def serving(tiny: ServedIndex, sessions: WeakSet[TreeSession]) -> AsyncIte
 
 
 async def gone(call: asyncio.Task[Any]) -> None:
-    """Leave, as a client does."""
     call.cancel()
     await asyncio.gather(call, return_exceptions=True)
     assert call.cancelled()
 
 
-def lets_its_deadline_pass(clock: TurnedClock) -> Callable[[asyncio.Task[Any]], Awaitable[None]]:
+Leave = Callable[[asyncio.Task[Any]], Awaitable[None]]
+
+
+@pytest.fixture
+def late(clock: TurnedClock) -> Leave:
     """Stay, as long as the server takes for the rest of the deadline."""
 
-    async def late(call: asyncio.Task[Any]) -> None:
+    async def stay(call: asyncio.Task[Any]) -> None:
         clock.forward(DEADLINE_S)
         assert await call == "DEADLINE_EXCEEDED"
 
-    return late
+    return stay
 
 
 async def leave_the_queue(
-    api: Api, transport: Transport, form: str, leave: Callable[[asyncio.Task[Any]], Awaitable[None]],
-    deadline_s: float | None = None,
-) -> None:  # fmt: skip
+    api: Api, transport: Transport, form: str, leave: Leave, deadline_s: float | None = None
+) -> None:
     """End a call whose requests wait behind another one."""
     lane = api.running.server.engine.lanes.of("cpu")
     api.model.watch(stop_at=0)
@@ -246,10 +246,10 @@ async def leave_the_queue(
     await until(api.model.reached.is_set)
     call = api.ask(transport, form, deadline_s)
     number = FORMS[form][2]
-    await until(lambda: lane.batcher.num_waiting == number)
+    await until(lambda: lane.num_waiting == number)
     await leave(call)
     # All of it while the device is still at the other one.
-    await until(lambda: not lane.batcher.num_waiting)
+    await until(lambda: not lane.num_waiting)
     await until(lambda: (lane.admission.num_requests, api.users(), api.running_calls()) == (1, 1, 1))
     api.model.release()
     assert (await ahead).candidates
@@ -257,9 +257,8 @@ async def leave_the_queue(
 
 
 async def leave_the_model(
-    api: Api, transport: Transport, form: str, at: int, leave: Callable[[asyncio.Task[Any]], Awaitable[None]],
-    deadline_s: float | None = None,
-) -> int:  # fmt: skip
+    api: Api, transport: Transport, form: str, at: int, leave: Leave, deadline_s: float | None = None
+) -> int:
     """End a call while the model is at its pass number `at`; 0 is that of the prompts.
 
     Returns the number of its requests that were running: of a batch some may have ended, or not begun.
@@ -268,7 +267,7 @@ async def leave_the_model(
     call = api.ask(transport, form, deadline_s)
     await until(api.model.reached.is_set)
     lane = api.running.server.engine.lanes.of("cpu")
-    running = lane.admission.num_requests - lane.batcher.num_waiting
+    running = lane.admission.num_requests - lane.num_waiting
     assert running >= 1 if form == "batch" else running == FORMS[form][2]
     await leave(call)
     # Who left is known at once; the device is free at the next step.
@@ -322,9 +321,8 @@ async def test_a_client_leaves_the_model_at_the_prompts_and_at_steps(
     ],
 )
 async def test_the_deadline_passes_in_the_model(
-    served: Served, form: str, transport: Transport, at: int, monkeypatch: pytest.MonkeyPatch
+    served: Served, form: str, transport: Transport, at: int, late: Leave
 ) -> None:
-    late = lets_its_deadline_pass(TurnedClock(monkeypatch))
     async with served as api:
         before = api.ended("deadline_exceeded", "running")
         await leave_the_model(api, transport, form, at, late, DEADLINE_S)
@@ -335,9 +333,8 @@ async def test_the_deadline_passes_in_the_model(
     ("transport", "form"), [("grpc", "beam"), ("grpc", "answer"), ("http", "disc"), ("http", "score")]
 )
 async def test_the_deadline_passes_in_the_queue(
-    served: Served, form: str, transport: Transport, monkeypatch: pytest.MonkeyPatch
+    served: Served, form: str, transport: Transport, late: Leave
 ) -> None:
-    late = lets_its_deadline_pass(TurnedClock(monkeypatch))
     async with served as api:
         before = api.ended("deadline_exceeded", "queue")
         await leave_the_queue(api, transport, form, late, DEADLINE_S)
@@ -347,10 +344,9 @@ async def test_the_deadline_passes_in_the_queue(
 @pytest.mark.skipif(not PROPOSED, reason="needs the extra vectors")
 @pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_a_client_leaves_while_vectors_are_asked(
-    served: Served, transport: Transport, monkeypatch: pytest.MonkeyPatch
+    served: Served, transport: Transport, late: Leave, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with served as api:
-        late = lets_its_deadline_pass(TurnedClock(monkeypatch))
         ask = Ranker.ask
         asked, go = threading.Event(), threading.Event()
 

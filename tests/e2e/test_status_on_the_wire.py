@@ -25,7 +25,7 @@ from genret.decoding import errors as decoding
 from genret.retrieval import errors as retrieval
 from genret.retrieval.index.reader import Index
 from genret.service import errors as service
-from genret.service.configuration.server_config import AuthConfig, IndexSpec, QueueLimits
+from genret.service.configuration.server_config import IndexSpec, QueueLimits
 from genret.service.gateway.endpoints import ENDPOINTS, NDJSON_TYPE, Endpoint
 from genret.service.pb.genret.v1 import index_service_pb2 as index_pb
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
@@ -94,7 +94,6 @@ async def ask_grpc(api: Running, ask: Ask) -> Seen:
 
 
 async def ask_http(client: httpx.AsyncClient, ask: Ask) -> Seen:
-    """Ask over HTTP."""
     fields = json_format.MessageToDict(ask.message, preserving_proto_field_name=True)
     path = ask.endpoint.path.replace("{name}", str(fields.pop("name", "")))
     headers = {
@@ -152,7 +151,7 @@ def dies_of(bug: BaseException) -> Trigger:
 
 
 # The last moment of a drain: the queue takes nothing any more.
-draining = met(done=lambda api: api.server.engine.lanes.of("cpu").batcher.close())
+draining = met(done=lambda api: api.server.engine.lanes.of("cpu").close())
 # The server's own limit passes: at a client's deadline the client answers itself.
 too_late = met(retriever=FakeRetriever(held=True), max_request_seconds=0.2)
 
@@ -197,7 +196,7 @@ def guarded(ask: Ask, has_token: bool) -> Trigger:
     @asynccontextmanager
     async def trigger(folder: Path) -> AsyncIterator[tuple[Faces, Ask]]:
         token = new_token()
-        async with faces(auth=AuthConfig(tokens_in(folder, f"read {token}"))) as face:
+        async with faces(token_file=tokens_in(folder, f"read {token}")) as face:
             yield face, replace(ask, token=token if has_token else "")
 
     return trigger

@@ -92,7 +92,6 @@ def tune(place: Path, *arguments: object, model: bool = True) -> Result:
 
 
 def told(place: Path, *arguments: object, model: bool = True) -> dict[str, Any]:
-    """Tune and return what is said."""
     return json.loads(done(tune(place, "--json", *arguments, model=model)).stdout)
 
 
@@ -179,13 +178,6 @@ def test_people_are_told_what_changed(place: Path) -> None:
     assert lines[-1].startswith(f"{place / 'index'}: version ")
     assert lines[-1].endswith("; ranking without a model")
     assert "genret tune: looking for candidates" in shown.stderr
-
-
-def test_queries_made_from_the_catalogue_alone_will_do(place: Path) -> None:
-    # Which queries are made depends on the tokens; of 40, one half sometimes has fewer than the 20 of a fit.
-    command = ("tune", place / "index", "--no-model", "--made", "120", "--folds", "2", "--quiet", "--json")
-    facts = json.loads(done(genret(*command)).stdout)
-    assert [one["name"] for one in facts["sets"]] == ["made from the catalogue"]
 
 
 def _refused(done: Result, *said: str) -> None:
@@ -290,7 +282,8 @@ def test_a_build_weighs_a_model_as_a_tuning_without_labels_does(place: Path) -> 
     said = done(weigh(place)).stderr
     assert "the model is weighed: hits@1 of queries made from the catalogue 0." in said
     done(build(place, "--tokenizer", model, out="plain"))
-    done(genret("tune", place / "plain", "--model", model, "--device", "cpu", "--quiet"))
+    tuned = done(genret("tune", place / "plain", "--model", model, "--device", "cpu", "--quiet", "--json"))
+    assert [one["name"] for one in json.loads(tuned.stdout)["sets"]] == ["made from the catalogue"]
     with Index.open(place / "weighed") as index, Index.open(place / "plain") as other:
         assert Rankings.read(index).to_bytes() == Rankings.read(other).to_bytes()
         (step,) = index.manifest.history

@@ -8,9 +8,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from genret.service.main import cli
+from tests.commands import refusal
 from tests.service.server_process import ENVIRONMENT, GENRET, ServerProcess, genret
 from tests.trie_oracles import needs_numba
 
@@ -43,9 +43,7 @@ def test_without_a_folder_and_numba_the_modules_are_compiled(
 def test_without_numba_there_is_nothing_to_compile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(FOLDER, str(tmp_path))
     monkeypatch.setattr("genret.service.commands.warm_cache.find_spec", lambda name: None)
-    result = CliRunner().invoke(cli, ["warm-cache"])
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert "install generative-retrieval[numba]" in result.stderr
+    assert "install generative-retrieval[numba]" in refusal(cli, "warm-cache", code=1)
 
 
 @needs_numba

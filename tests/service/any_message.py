@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
+from genret.service.wire.json import INTEGER_RANGES
 
 Cpp = FieldDescriptor
 # What else is in a request matters only where it gets beyond the first check.
@@ -40,12 +41,6 @@ STRINGS = (*USUAL_TEXTS, *FILTER_TEXTS, *SCHEMA_TEXTS, *ODD_TEXTS, "x" * 300, *L
 FINITE_FLOATS = (0.0, -0.0, 0.5, 1.0, 1.5, -1.0, 1e-9, 5e-324, 1e308, -1e308)
 FLOATS = (*FINITE_FLOATS, float("inf"), float("-inf"), float("nan"))
 SMALL = (0, 1, 2, 3, 7)
-_RANGES = {
-    Cpp.CPPTYPE_INT32: (-(2**31), 2**31 - 1),
-    Cpp.CPPTYPE_INT64: (-(2**63), 2**63 - 1),
-    Cpp.CPPTYPE_UINT32: (0, 2**32 - 1),
-    Cpp.CPPTYPE_UINT64: (0, 2**64 - 1),
-}
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 # One field of each wire type under a number that no message has, groups opened and closed and neither.
 UNKNOWN_FIELDS = (
@@ -67,7 +62,7 @@ def scalar(field: FieldDescriptor) -> SearchStrategy[Any]:
         return st.sampled_from([*known, *known, -1, len(known) + 1, 2**31 - 1, -(2**31)])
     if kind in (Cpp.CPPTYPE_DOUBLE, Cpp.CPPTYPE_FLOAT):
         return st.sampled_from(FLOATS) | st.floats(width=32)
-    low, high = _RANGES[kind]
+    low, high = INTEGER_RANGES[kind]
     return st.sampled_from([*SMALL, *SMALL, 1000, low, high]) | st.integers(low, high)
 
 

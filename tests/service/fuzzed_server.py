@@ -41,7 +41,6 @@ class Outcome:
 
 
 def methods() -> list[MethodDescriptor]:
-    """Every method that a server offers."""
     services = (Default().FindServiceByName(name) for name in SERVICES)
     return [method for service in services for method in service.methods]
 
@@ -148,7 +147,6 @@ class Fuzzed:
         wait_until(lambda: not self.held())
 
     def held(self) -> list[str]:
-        """What the server holds for requests, in words; nothing when there are none."""
         return held_for_requests(self.threaded.server)
 
 
@@ -161,7 +159,7 @@ def held_for_requests(server: Any) -> list[str]:
         counts = {
             "admitted": lane.admission.num_requests,
             "admitted tokens": lane.admission.num_tokens,
-            "waiting": lane.batcher.num_waiting,
+            "waiting": lane.num_waiting,
             "clients": lane.admission.num_clients,
         }
         held += [f"{number} {what} on {lane.device}" for what, number in counts.items() if number]

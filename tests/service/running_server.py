@@ -194,6 +194,11 @@ async def failure(call: Awaitable[Any]) -> tuple[grpc.aio.AioRpcError, dict[str,
     raise AssertionError(f"the call succeeded: {answer}")
 
 
+async def failure_code(call: Awaitable[Any]) -> grpc.StatusCode:
+    error, _ = await failure(call)
+    return error.code()
+
+
 def unpack(status: Any) -> dict[str, Any]:
     details = {}
     for packed in status.details if status is not None else ():

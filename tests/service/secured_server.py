@@ -10,9 +10,10 @@ from typing import Any
 
 import grpc
 
+from genret.service.call import TOKEN
 from genret.service.configuration.server_config import TlsConfig
 from genret.service.rpc import AuthenticationInterceptor
-from genret.service.security.authority import PRINCIPAL, Authority, Principal
+from genret.service.security.authority import Authority
 from genret.service.security.tls import server_credentials
 
 READ_METHOD = "/genret.v1.RetrievalService/Retrieve"
@@ -36,7 +37,7 @@ def tokens_in(folder: Path, *lines: str) -> Path:
 class Secured:
     port: int
     parsed: list[bytes] = field(default_factory=list)
-    principals: list[Principal | None] = field(default_factory=list)
+    tokens: list[str] = field(default_factory=list)
 
     def channel(self, credentials: grpc.ChannelCredentials | None = None) -> grpc.aio.Channel:
         """A channel with connections of its own: none is shared with an earlier channel."""
@@ -103,19 +104,19 @@ class _Echo(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc is untyped
         return message
 
     async def _unary(self, request: bytes, context: Any) -> bytes:
-        self._running.principals.append(PRINCIPAL.get())
+        self._running.tokens.append(TOKEN.get())
         return request
 
     async def _server_stream(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
-        self._running.principals.append(PRINCIPAL.get())
+        self._running.tokens.append(TOKEN.get())
         yield request
         yield request
 
     async def _client_stream(self, requests: AsyncIterator[bytes], context: Any) -> bytes:
-        self._running.principals.append(PRINCIPAL.get())
+        self._running.tokens.append(TOKEN.get())
         return b"".join([request async for request in requests])
 
     async def _bidirectional(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
-        self._running.principals.append(PRINCIPAL.get())
+        self._running.tokens.append(TOKEN.get())
         async for request in requests:
             yield request

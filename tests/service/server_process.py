@@ -72,20 +72,16 @@ class ServerProcess:
 
     @property
     def pid(self) -> int:
-        """The number of the process."""
         return self._process.pid
 
     def engine_pid(self) -> int:
-        """The number of the engine's process."""
         children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text(encoding="ascii")
         return int(children.split()[0])
 
     def send(self, number: signal.Signals) -> None:
-        """Send it a signal."""
         self._process.send_signal(number)
 
     def exit_code(self) -> int:
-        """Wait for its end, and return the code."""
         code = self._process.wait(_SECONDS)
         self._reader.join(_SECONDS)
         return code

@@ -1,4 +1,4 @@
-"""The batcher: what shares a batch, what is dropped, what failures touch, and freed memory."""
+"""The queue of a device: what shares a batch, what is dropped, what failures touch, and freed memory."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from genret.service.call import PRIORITY_KEY
 from genret.service.configuration.server_config import BatchLimits, QueueLimits
 from genret.service.errors import NotReadyError, OverloadedError
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
-from genret.service.serving.admission import Admission, Patience
-from genret.service.serving.batching import Batcher, QueuedResult
-from genret.service.serving.device_threads import DeviceExecutor, DeviceThread, Work, contained
+from genret.service.serving.admission import Patience
+from genret.service.serving.batching import DeviceQueue, QueuedResult
+from genret.service.serving.device_threads import DeviceThread, Work, contained
 from genret.service.serving.fair_shares import (
     BULK_WEIGHT,
     Caller,
@@ -46,71 +46,68 @@ from genret.service.serving.fair_shares import (
 from genret.service.serving.heap import keep_freed_memory
 from genret.service.streams import StreamRoom
 from tests.service.fake_retriever import FakeRetriever
-from tests.service.running_server import failure, running, until
+from tests.service.running_server import failure_code, running, until
 from tests.service.turned_clock import TurnedClock
 
 
 @asynccontextmanager
-async def batching(
-    queue: QueueLimits | None = None, **limits: Any
-) -> AsyncIterator[tuple[Batcher, Admission]]:
-    admission = Admission(queue or QueueLimits())
-    batcher = Batcher(BatchLimits(**limits), admission)
+async def batching(queue: QueueLimits | None = None, **limits: Any) -> AsyncIterator[DeviceQueue]:
+    lane = DeviceQueue("cpu", BatchLimits(**limits), queue or QueueLimits())
     try:
-        yield batcher, admission
+        yield lane
     finally:
-        await batcher.close()
-    assert (admission.num_requests, admission.num_tokens) == (0, 0), "all work is given back"
+        await lane.close()
+    assert (lane.admission.num_requests, lane.admission.num_tokens) == (0, 0), "all work is given back"
 
 
 def submit(
-    batcher: Batcher, fake: FakeRetriever, query: str, tokens: int = 1, seconds: float | None = None
+    lane: DeviceQueue, fake: FakeRetriever, query: str, tokens: int = 1, seconds: float | None = None
 ) -> asyncio.Task[QueuedResult]:
     deadline = None if seconds is None else time.monotonic() + seconds
-    call = batcher.submit(fake.respond, RetrieveRequest(query), tokens, CancelToken(deadline))
+    call = lane.submit(fake.respond, RetrieveRequest(query), tokens, CancelToken(deadline))
     return asyncio.create_task(call)
 
 
 async def test_an_idle_device_waits_for_the_company_of_the_last_batch_only_so_long(
-    monkeypatch: pytest.MonkeyPatch,
+    stopped_clock: TurnedClock,
 ) -> None:
-    clock = TurnedClock(monkeypatch, stopped=True)
-    async with batching(max_delay_ms=150, max_size=3) as (batcher, _):
+    clock = stopped_clock
+    async with batching(max_delay_ms=150, max_size=3) as lane:
         fake = FakeRetriever()
-        await asyncio.gather(submit(batcher, fake, "a"), submit(batcher, fake, "b"))
-        first = submit(batcher, fake, "c")
-        await clock.until(lambda: batcher.num_waiting == 1)
+        await asyncio.gather(submit(lane, fake, "a"), submit(lane, fake, "b"))
+        first = submit(lane, fake, "c")
+        await clock.until(lambda: lane.num_waiting == 1)
         clock.forward(0.02)
-        answers = await asyncio.gather(first, submit(batcher, fake, "d"))  # on a clock that stands still
+        answers = await asyncio.gather(first, submit(lane, fake, "d"))  # on a clock that stands still
         assert fake.batches == [["a", "b"], ["c", "d"]], "as many as before: nobody else is expected"
         assert [answer.queue_ms for answer in answers] == [pytest.approx(20), 0]
-        alone = submit(batcher, fake, "e")
-        await clock.until(lambda: batcher.num_waiting == 1)
+        alone = submit(lane, fake, "e")
+        await clock.until(lambda: lane.num_waiting == 1)
         clock.forward(0.14)
         await asyncio.to_thread(time.sleep, 0.01)
-        assert batcher.num_waiting == 1, "the other one may come yet"
+        assert lane.num_waiting == 1, "the other one may come yet"
         clock.forward(0.02)
         assert (await alone).queue_ms == pytest.approx(160)
-        assert (await submit(batcher, fake, "f")).queue_ms == 0, "a single client never waits"
+        assert (await submit(lane, fake, "f")).queue_ms == 0, "a single client never waits"
 
 
-async def test_a_full_batch_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    TurnedClock(monkeypatch, stopped=True)
-    async with batching(max_delay_ms=5000, max_size=3) as (batcher, _):
+@pytest.mark.usefixtures("stopped_clock")
+async def test_a_full_batch_does_not_wait() -> None:
+    async with batching(max_delay_ms=5000, max_size=3) as lane:
         fake = FakeRetriever()
         for queries in ("abcdef", "ghi"):
-            await asyncio.gather(*(submit(batcher, fake, query) for query in queries))
+            await asyncio.gather(*(submit(lane, fake, query) for query in queries))
         assert [len(batch) for batch in fake.batches] == [3, 3, 3]
 
 
 async def test_requests_of_one_retriever_share_a_batch_and_keep_their_order() -> None:
-    async with batching(max_delay_ms=20, max_tokens=10) as (batcher, _):
+    async with batching(max_delay_ms=20, max_tokens=10) as lane:
         one, two, other = FakeRetriever(), FakeRetriever(), FakeRetriever(held=True)
-        busy = submit(batcher, other, "busy")
+        busy = submit(lane, other, "busy")
         await until(other.running.is_set)
         of = ((one, "a", 4), (two, "b", 4), (one, "c", 4), (one, "d", 4), (one, "huge", 99), (two, "e", 4))
-        calls = [submit(batcher, *asked) for asked in of]
-        await until(lambda: batcher.num_waiting == len(of))
+        calls = [submit(lane, *asked) for asked in of]
+        await until(lambda: lane.num_waiting == len(of))
         other.hold.set()
         await asyncio.gather(busy, *calls)
         assert one.batches == [["a", "c"], ["d"], ["huge"]]
@@ -118,72 +115,55 @@ async def test_requests_of_one_retriever_share_a_batch_and_keep_their_order() ->
 
 
 async def test_a_deadline_that_cannot_be_met_is_refused_at_once() -> None:
-    async with batching(QueueLimits(max_wait_seconds=60), max_delay_ms=0) as (batcher, admission):
+    async with batching(QueueLimits(max_wait_seconds=60), max_delay_ms=0) as lane:
         fake = FakeRetriever(held=True)
-        admission.speed.observe(10, seconds=1.0)
-        first = submit(batcher, fake, "first", tokens=100)
+        lane.admission.speed.observe(10, seconds=1.0)
+        first = submit(lane, fake, "first", tokens=100)
         await until(fake.running.is_set)
         with pytest.raises(OverloadedError, match="the work ahead takes about 10"):
-            await submit(batcher, fake, "hopeless", seconds=2)
-        patient = submit(batcher, fake, "patient", seconds=600)
+            await submit(lane, fake, "hopeless", seconds=2)
+        patient = submit(lane, fake, "patient", seconds=600)
         fake.hold.set()
         await asyncio.gather(first, patient)
 
 
 async def test_a_bug_hits_the_guilty_only() -> None:
-    async with batching(max_delay_ms=20) as (batcher, _):
+    async with batching(max_delay_ms=20) as lane:
         fake = FakeRetriever(bugs={"bug": ZeroDivisionError("x"), "big": MemoryError()})
-        calls = [submit(batcher, fake, q) for q in ("a", "bug", "b", "big")]
+        calls = [submit(lane, fake, q) for q in ("a", "bug", "b", "big")]
         a, bug, b, big = await asyncio.gather(*calls, return_exceptions=True)
         assert [type(one) for one in (a, b)] == [QueuedResult, QueuedResult]
         assert [type(one) for one in (bug, big)] == [ZeroDivisionError, OverloadedError]
         assert big.reason == "MEMORY_FULL"
-        assert (await submit(batcher, fake, "after")).result.candidates
+        assert (await submit(lane, fake, "after")).result.candidates
 
 
-async def test_a_retriever_that_breaks_its_contract_does_not_stop_the_batcher() -> None:
+async def test_a_retriever_that_breaks_its_contract_does_not_stop_the_queue() -> None:
     class Short(FakeRetriever):
         def respond(self, requests: Any, cancel: Any = None) -> list[Any]:
             return super().respond(requests, cancel)[:-1]
 
-    async with batching(max_delay_ms=20) as (batcher, _):
-        calls = [submit(batcher, Short(), "a"), submit(batcher, FakeRetriever(), "b")]
+    async with batching(max_delay_ms=20) as lane:
+        calls = [submit(lane, Short(), "a"), submit(lane, FakeRetriever(), "b")]
         broken, good = await asyncio.gather(*calls, return_exceptions=True)
         assert isinstance(broken, ValueError)
         assert isinstance(good, QueuedResult)
 
 
 async def test_closing_fails_what_waits_and_stops_what_runs() -> None:
-    async with batching(max_delay_ms=0) as (batcher, _):
+    async with batching(max_delay_ms=0) as lane:
         fake = FakeRetriever(held=True)
-        running = submit(batcher, fake, "running")
+        running = submit(lane, fake, "running")
         await until(fake.running.is_set)
-        waiting = submit(batcher, fake, "waiting")
-        await until(lambda: batcher.num_waiting == 1)
-        await batcher.close()
+        waiting = submit(lane, fake, "waiting")
+        await until(lambda: lane.num_waiting == 1)
+        await lane.close()
         for call in (running, waiting):
             with pytest.raises(NotReadyError):
                 await call
         with pytest.raises(NotReadyError):
-            await submit(batcher, fake, "late")
+            await submit(lane, fake, "late")
         await until(lambda: len(fake.stopped_by) == 1)
-
-
-async def test_the_executor_runs_one_call_at_a_time_on_its_own_thread() -> None:
-    executor = DeviceExecutor("cpu")
-    inside, most, names = [0], [0], set()
-
-    def work(seconds: float) -> None:
-        inside[0] += 1
-        most[0] = max(most[0], inside[0])
-        names.add(threading.current_thread().name)
-        time.sleep(seconds)
-        inside[0] -= 1
-
-    await asyncio.gather(*(executor.run(work, seconds=0.01) for _ in range(5)))
-    executor.close()
-    executor.close()
-    assert (most, names) == ([1], {"genret-cpu_0"})
 
 
 class HungRetriever(FakeRetriever):
@@ -195,25 +175,24 @@ class HungRetriever(FakeRetriever):
         return super().respond(requests, cancel)
 
 
-async def test_deadlines_hold_while_a_device_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = TurnedClock(monkeypatch)
+async def test_deadlines_hold_while_a_device_hangs(clock: TurnedClock) -> None:
     retriever = HungRetriever(held=True)
-    async with batching(max_size=1) as (batcher, admission):
+    async with batching(max_size=1) as lane:
         try:
             begun = time.monotonic()
             tokens = [CancelToken(begun + 600), CancelToken(begun + 1200), CancelToken(math.inf)]
             calls = [
-                asyncio.create_task(batcher.submit(retriever.respond, RetrieveRequest(f"q{i}"), 5, token))
+                asyncio.create_task(lane.submit(retriever.respond, RetrieveRequest(f"q{i}"), 5, token))
                 for i, token in enumerate(tokens)
             ]
-            await until(lambda: retriever.running.is_set() and batcher.num_waiting == 2)
+            await until(lambda: retriever.running.is_set() and lane.num_waiting == 2)
             for call, where in zip(calls, ("during decoding", "in the queue"), strict=False):
                 assert not call.done()
                 clock.forward(600)
                 with pytest.raises(DeadlineExceededError, match=f"^the deadline passed {where}$"):
                     await asyncio.wait_for(call, 60)
             # What runs on a device that hangs counts until it ends, what waited for it does not.
-            assert admission.num_requests == 2
+            assert lane.admission.num_requests == 2
         finally:
             retriever.hold.set()
         assert isinstance((await calls[2]).result, RetrievalResult)
@@ -221,14 +200,14 @@ async def test_deadlines_hold_while_a_device_hangs(monkeypatch: pytest.MonkeyPat
 
 async def test_requests_that_fail_do_not_make_a_device_look_fast() -> None:
     retriever = FakeRetriever(errors={"bad": InputError("query", "fits no model")})
-    async with batching() as (batcher, admission):
+    async with batching() as lane:
         retriever.seconds = 0.05
-        await batcher.submit(retriever.respond, RetrieveRequest("good"), 100, CancelToken())
+        await lane.submit(retriever.respond, RetrieveRequest("good"), 100, CancelToken())
         retriever.seconds = 0.0
         for _ in range(30):
             with pytest.raises(InputError):
-                await batcher.submit(retriever.respond, RetrieveRequest("bad"), 100, CancelToken())
-        assert admission.speed.seconds(100, 1) >= 0.04
+                await lane.submit(retriever.respond, RetrieveRequest("bad"), 100, CancelToken())
+        assert lane.admission.speed.seconds(100, 1) >= 0.04
 
 
 class PanicError(BaseException):
@@ -251,15 +230,10 @@ def raising(error: BaseException) -> None:
 
 
 @pytest.mark.parametrize("bug", WORST, ids=lambda bug: type(bug).__module__ + type(bug).__name__)
-async def test_executor_tells_whoever_waits(bug: BaseException) -> None:
-    executor = DeviceExecutor("cpu")
-    try:
-        with pytest.raises(RuntimeError, match=type(bug).__name__) as caught:
-            await asyncio.wait_for(executor.run(raising, bug), 60)
-        assert caught.value.__cause__ is bug
-        assert await executor.run(int, "7") == 7
-    finally:
-        executor.close()
+def test_what_no_future_can_hold_becomes_an_exception(bug: BaseException) -> None:
+    with pytest.raises(RuntimeError, match=type(bug).__name__) as caught:
+        contained(raising, bug)
+    assert caught.value.__cause__ is bug
 
 
 def test_exceptions_pass_as_they_are() -> None:
@@ -271,8 +245,7 @@ def test_exceptions_pass_as_they_are() -> None:
 async def test_panic_of_a_tokenizer_ends_the_call_or_its_item_alone(query: str) -> None:
     items = [pb.RetrieveRequest(query=text) for text in (query, "good")]
     async with running(PanickingTokenizer()) as s:
-        error, _ = await failure(s.retrieve(query))
-        assert error.code() is grpc.StatusCode.INTERNAL
+        assert await failure_code(s.retrieve(query)) is grpc.StatusCode.INTERNAL
         reply = await s.batch(*items)
         assert [result.WhichOneof("outcome") for result in reply.results] == ["error", "response"]
         asked = [pb.RetrieveStreamRequest(id=str(i), request=item) for i, item in enumerate(items)]
@@ -427,19 +400,19 @@ async def test_calls_of_a_device_run_side_by_side_and_what_is_to_come_last_waits
 
 
 async def test_a_single_call_does_not_wait_behind_what_its_own_client_streams() -> None:
-    async with batching(max_delay_ms=0, max_size=2) as (batcher, _):
+    async with batching(max_delay_ms=0, max_size=2) as lane:
         fake, other = FakeRetriever(), FakeRetriever(held=True)
-        busy = submit(batcher, other, "busy")
+        busy = submit(lane, other, "busy")
         await until(other.running.is_set)
 
         def ask(call: str, query: str, client: str = "me") -> asyncio.Task[QueuedResult]:
             asked = RetrieveRequest(query)
             return asyncio.create_task(
-                batcher.submit(fake.respond, asked, 5, CancelToken(), Caller(client, call), Patience.STREAM)
+                lane.submit(fake.respond, asked, 5, CancelToken(), Caller(client, call), Patience.STREAM)
             )
 
         calls = [ask("stream", f"s{i}") for i in range(6)] + [ask("single", "one"), ask("other", "o", "you")]
-        await until(lambda: batcher.num_waiting == len(calls))
+        await until(lambda: lane.num_waiting == len(calls))
         other.hold.set()
         await asyncio.gather(busy, *calls)
         order = [query for batch in fake.batches for query in batch]
@@ -529,14 +502,14 @@ async def test_the_priority_of_a_call_is_read_off_its_metadata() -> None:
     shares: list[float] = []
     asked = pb.RetrieveRequest(query="hamlet")
     async with running(FakeRetriever()) as api:
-        batcher = api.server.engine.lanes.of("cpu").batcher
-        ask = batcher.submit
+        lane = api.server.engine.lanes.of("cpu")
+        ask = lane.submit
 
         async def watched(*arguments: Any) -> QueuedResult:
             shares.append(arguments[4].weight)
             return await ask(*arguments)
 
-        batcher.submit = watched  # type: ignore[method-assign]
+        lane.submit = watched  # type: ignore[method-assign]
         for metadata in ((), ((PRIORITY_KEY, "bulk"),), ((PRIORITY_KEY, "interactive"),)):
             await api.stub.Retrieve(asked, metadata=metadata, timeout=60)
         with pytest.raises(grpc.aio.AioRpcError, match="must be interactive or bulk, got 'soon'") as caught:
@@ -587,16 +560,16 @@ async def test_every_forward_that_a_call_has_waited_for_lets_one_group_more_begi
             num_forwards += 1
         return fake.respond(requests, cancels)
 
-    async with batching() as (batcher, _):
+    async with batching() as lane:
         fake, busy = FakeRetriever(), FakeRetriever(held=True)
-        calls = [submit(batcher, busy, "busy")]
+        calls = [submit(lane, busy, "busy")]
         await until(busy.running.is_set)
         alone = RetrieveRequest("a", method="beam", exact=True)  # a group of its own
         calls += [
-            asyncio.create_task(batcher.submit(decode, alone, 1, CancelToken(), Caller("one", str(number))))
+            asyncio.create_task(lane.submit(decode, alone, 1, CancelToken(), Caller("one", str(number))))
             for number in range(9)
         ]
-        await until(lambda: batcher.num_waiting == 9)
+        await until(lambda: lane.num_waiting == 9)
         busy.hold.set()
         await asyncio.gather(*calls)
     assert begun[:6] == [0, 0, 0, 1, 2, 3]

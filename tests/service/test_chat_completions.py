@@ -13,7 +13,6 @@ import pytest
 from pydantic import BaseModel
 
 from genret.decoding.errors import PromptTooLongError
-from genret.service.configuration.server_config import AuthConfig
 from genret.service.errors import OverloadedError
 from genret.service.gateway.endpoints import FORM_ENDPOINTS
 from tests.service.fake_retriever import FakeRetriever, served
@@ -40,9 +39,9 @@ FAKE = FakeRetriever(
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    tokens = AuthConfig(token_file=tokens_in(tmp_path_factory.mktemp("tokens"), f"read {SECRET}"))
+    tokens = tokens_in(tmp_path_factory.mktemp("tokens"), f"read {SECRET}")
     indexes = {"plays": served(FAKE, "plays"), "films/new": served(FakeRetriever(), "films/new")}
-    with serving_in_a_thread(indexes=indexes, auth=tokens) as found:
+    with serving_in_a_thread(indexes=indexes, token_file=tokens) as found:
         yield found
 
 

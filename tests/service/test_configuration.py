@@ -36,6 +36,7 @@ from genret.service.configuration.server_config import (
 from genret.service.configuration.settings import NAME, SETTINGS, Key, Setting, renewed
 from genret.service.configuration.sources import config_text
 from genret.service.main import cli
+from tests.commands import refusal, succeed
 
 # What has to be said beside a setting so that the rules between settings hold.
 _COMPANIONS: dict[str, dict[str, object]] = {
@@ -58,19 +59,16 @@ class Sample:
 
     @property
     def flag(self) -> object:
-        """As a flag gives it."""
         if isinstance(self.value, bool):
             return self.value
         return [self.text] if self.setting.repeated else self.text
 
     @property
     def key(self) -> Key:
-        """Where a file has it."""
         return self.setting.named("a")
 
     @property
     def toml(self) -> str:
-        """As a file has it."""
         value = str(self.value) if isinstance(self.value, Path) else self.value
         if len(self.key) == 2 and self.key[0] == "schemas":
             return f"[schemas]\na = {json.dumps(value)}\n"
@@ -79,11 +77,9 @@ class Sample:
 
     @property
     def companions(self) -> dict[str, object]:
-        """Flags that it needs beside it."""
         return _COMPANIONS.get(self.setting.parameter, {})
 
     def got(self, config: ServerConfig) -> Any:
-        """Return what the configuration has for it."""
         holder: Any = config
         if self.setting.key[0] in ("indexes", "models", "schemas"):
             name = "a" if NAME in self.setting.key else "default"
@@ -196,7 +192,6 @@ APART = "tell them apart with NAME"
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    run = CliRunner()
     bad = tmp_path / "bad.toml"
     bad.write_bytes(b"a = '\xff'")
     big = tmp_path / "big.toml"
@@ -207,11 +202,9 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         (bad, "not valid UTF-8 at byte 6"),
         (big, "settings of at most 1,048,576 bytes are expected, this is larger"),
     ):
-        done = run.invoke(cli, ["serve", "--config", str(file), "--port", "x"])
-        assert done.exit_code == 2
-        assert f"{file}: {message}" in done.stderr
-        assert "--port: must be a whole number" in done.stderr, "the rest is looked at as well"
-        assert "Traceback" not in done.stderr
+        said = refusal(cli, "serve", "--config", file, "--port", "x")
+        assert f"{file}: {message}" in said
+        assert "--port: must be a whole number" in said, "the rest is looked at as well"
 
 
 @pytest.mark.parametrize(
@@ -354,7 +347,7 @@ def test_paths_of_a_file_are_relative_to_it(tmp_path: Path, monkeypatch: pytest.
     toml += "[models.default]\ncheckpoint='models'\ndraft='org/name'\n[models.b]\ncheckpoint='./none'\n"
     config = resolved(tmp_path, {"tls_certificate": "c", "tls_key": "k"}, toml=toml, index="i").config
     assert config.indexes == (IndexSpec("i", Path("i")), IndexSpec("a", tmp_path / "a"))
-    assert (config.auth.token_file, config.tls.key) == (Path("/t"), Path("k"))
+    assert (config.token_file, config.tls.key) == (Path("/t"), Path("k"))
     assert config.models[0].checkpoint == str(tmp_path / "models")
     assert config.models[0].draft == "org/name"
     assert config.models[1].checkpoint == str(tmp_path / "none")
@@ -514,13 +507,11 @@ def test_without_any_source_there_are_the_defaults(tmp_path: Path) -> None:
 @pytest.mark.parametrize("setting", [s for s in SETTINGS if s.negation])
 def test_switches_are_switched_both_ways(setting: Setting) -> None:
     """The command line hands on what it was given, so that a flag takes back what a file says."""
-    run = CliRunner()
     beside = ["--log-requests"] if setting.parameter == "log_queries" else []
     for flag, word in ((setting.flag, "true"), (setting.negation, "false")):
         assert flag is not None
         other = {setting.variable: "false" if word == "true" else "true"}
-        done = run.invoke(cli, ["serve", "i", "--print-config", *beside, flag], env=other)
-        assert done.exit_code == 0, done.output
+        done = succeed(cli, "serve", "i", "--print-config", *beside, flag, env=other)
         assert f"{setting.key[-1]} = {word}  # {setting.flag}\n" in done.stdout
 
 
@@ -540,7 +531,6 @@ PATH = st.lists(PART, min_size=1, max_size=3).map(lambda parts: Path("/", *parts
 
 
 def values(kind: Kind) -> st.SearchStrategy[Any]:
-    """Return what values of a kind may be."""
     match kind.rule:
         case OneOf(words=words):
             return st.sampled_from(words)
@@ -662,9 +652,8 @@ def test_relative_paths_are_printed_absolute(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_path_that_is_no_text_cannot_be_printed() -> None:
-    done = CliRunner().invoke(cli, ["serve", "i", "--print-config", "--token-file", "/\udcff"])
-    assert done.exit_code == 2
-    assert "--token-file: TOML holds Unicode text only, got '/\\udcff'" in done.stderr
+    said = refusal(cli, "serve", "i", "--print-config", "--token-file", "/\udcff")
+    assert "--token-file: TOML holds Unicode text only, got '/\\udcff'" in said
 
 
 def test_the_file_of_the_manual_is_one(tmp_path: Path) -> None:
@@ -672,12 +661,10 @@ def test_the_file_of_the_manual_is_one(tmp_path: Path) -> None:
     file.write_text(
         PAGE.read_text(encoding="utf-8").split("```toml\n", 1)[1].split("```", 1)[0], encoding="utf-8"
     )
-    run = CliRunner()
-    first = run.invoke(cli, ["serve", "--config", str(file), "--print-config"])
-    assert first.exit_code == 0, first.output
+    first = succeed(cli, "serve", "--config", file, "--print-config")
     assert f'path = "{tmp_path}/indexes/products"  # {file}' in first.stdout
     file.write_text(first.stdout, encoding="utf-8")
-    second = run.invoke(cli, ["serve", "--print-config"], env={"GENRET_SERVE_CONFIG": str(file)})
+    second = succeed(cli, "serve", "--print-config", env={"GENRET_SERVE_CONFIG": str(file)})
     assert second.stdout == first.stdout.replace("# default", f"# {file}")
 
 

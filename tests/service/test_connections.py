@@ -80,13 +80,12 @@ def test_the_limit_on_open_files_is_raised_to_the_most_allowed() -> None:
 
 
 def test_a_warning_that_comes_often_is_logged_once_a_minute(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    stopped_clock: TurnedClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    clock = TurnedClock(monkeypatch, stopped=True)
     warning = RareWarning()
     for _ in range(1000):
         warning.log("too many")
-    clock.forward(60)
+    stopped_clock.forward(60)
     warning.log("too many")
     assert caplog.messages == ["too many", "too many (999 more times since the last line)"]
 
@@ -226,8 +225,7 @@ async def test_a_body_with_two_lengths_is_refused_and_its_connection_closed() ->
         assert b"both Content-Length and Transfer-Encoding" in reply
 
 
-async def test_an_old_connection_ends_with_its_next_reply(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = TurnedClock(monkeypatch)
+async def test_an_old_connection_ends_with_its_next_reply(clock: TurnedClock) -> None:
     ask = b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n"
     limits = ConnectionLimits(max_age_seconds=10)
     async with (

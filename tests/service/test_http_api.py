@@ -14,7 +14,7 @@ import httpx
 import pytest
 from starlette.requests import Request
 
-from genret.service.configuration.server_config import AuthConfig, HttpConfig
+from genret.service.configuration.server_config import HttpConfig
 from genret.service.gateway import endpoints
 from genret.service.wire.json import message_from_json
 from tests.service.fake_retriever import FakeRetriever, version
@@ -143,15 +143,15 @@ async def test_odd_request_ids_are_replaced_and_bugs_are_logged(caplog: pytest.L
     assert re.fullmatch("[0-9a-f]{32}", other.headers["x-request-id"])
 
 
-def with_tokens(folder: Path) -> AuthConfig:
-    return AuthConfig(tokens_in(folder, f"read {SECRET}", f"admin {ADMIN}"))
+def with_tokens(folder: Path) -> Path:
+    return tokens_in(folder, f"read {SECRET}", f"admin {ADMIN}")
 
 
 async def test_tokens_are_asked_for_where_the_server_has_some(tmp_path: Path) -> None:
     def bearer(token: str) -> dict[str, str]:
         return {"authorization": f"Bearer {token}"}
 
-    async with http_client(auth=with_tokens(tmp_path)) as client:
+    async with http_client(token_file=with_tokens(tmp_path)) as client:
         for path in ("/v1/indexes", "/v1/indexes/fake", "/metrics"):
             refused = await client.get(path)
             assert code_of(refused) == (401, "UNAUTHENTICATED"), path
@@ -187,7 +187,7 @@ async def test_the_page_can_be_left_out() -> None:
 
 async def test_indexes_are_reloaded_by_those_who_may(tmp_path: Path) -> None:
     admin = {"authorization": f"Bearer {ADMIN}"}
-    async with http_client(FakeRetriever(), FakeRetriever(), auth=with_tokens(tmp_path)) as client:
+    async with http_client(FakeRetriever(), FakeRetriever(), token_file=with_tokens(tmp_path)) as client:
         refused = await client.post("/v1/indexes/fake1:reload", headers={"authorization": f"Bearer {SECRET}"})
         assert code_of(refused) == (403, "PERMISSION_DENIED")
         done = await client.post("/v1/indexes/fake1:reload", headers=admin)

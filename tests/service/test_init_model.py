@@ -12,7 +12,7 @@ from genret.retrieval.prompts import CheckpointConfig
 from genret.retrieval.text import Rendering, TextTokenizer
 from genret.service.main import cli
 from tests.checkpoints import END, make_checkpoint, make_index
-from tests.commands import run, succeed
+from tests.commands import refusal, run, succeed
 from tests.retrieval.test_prompts import STOP, chat_checkpoint
 from tests.service.server_process import ServerProcess
 
@@ -133,29 +133,25 @@ TWO_ENDS = "'few-shot-mention' ends titles with '\\n', the prompt 'plain' with '
 def test_what_cannot_be_is_one_line_and_writes_nothing(
     tmp_path: Path, arguments: list[str], code: int, said: str
 ) -> None:
-    result = genret("init-model", bare(tmp_path), *arguments)
-    assert result.exit_code == code
-    assert said in result.stderr
+    assert said in refusal(cli, "init-model", bare(tmp_path), *arguments, code=code)
     assert not (tmp_path / "genret.json").exists()
 
 
 def test_a_file_that_is_there_is_replaced_by_force_alone(tmp_path: Path) -> None:
     checkpoint = make_checkpoint(tmp_path)
     before = (checkpoint / "genret.json").read_bytes()
-    result = genret("init-model", checkpoint)
-    assert result.exit_code == 1
-    assert f"{checkpoint / 'genret.json'} is there already; replace it with --force" in result.stderr
+    refused = refusal(cli, "init-model", checkpoint, code=1)
+    assert f"{checkpoint / 'genret.json'} is there already; replace it with --force" in refused
     assert (checkpoint / "genret.json").read_bytes() == before
-    assert genret("init-model", checkpoint, "--force").exit_code == 0
+    done("init-model", checkpoint, "--force")
     assert CheckpointConfig.load(checkpoint).default_prompt == "few-shot"
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "config.json"])
 def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path, name: str) -> None:
     (bare(tmp_path) / name).unlink()
-    result = genret("init-model", tmp_path)
-    assert result.exit_code == 1
-    assert f"expected a checkpoint with {name}, got none" in result.stderr
+    refused = refusal(cli, "init-model", tmp_path, code=1)
+    assert f"expected a checkpoint with {name}, got none" in refused
 
 
 def test_commands_take_a_prompt_and_refuse_one_that_does_not_fit(tmp_path: Path) -> None:

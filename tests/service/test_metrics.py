@@ -6,6 +6,7 @@ import asyncio
 import re
 import time
 from typing import Any
+from unittest.mock import AsyncMock
 
 import grpc
 import httpx
@@ -26,18 +27,16 @@ from genret.service.configuration.server_config import (
 )
 from genret.service.errors import NotReadyError, OverloadedError
 from genret.service.observability.metrics import Metrics, geometric, monitoring_app
-from genret.service.serving.batching import Batcher, DeviceQueues, QueuedResult
+from genret.service.serving.batching import DeviceQueue, DeviceQueues, QueuedResult
 from genret.service.serving.fair_shares import Caller
 from genret.service.serving.readiness import Readiness, State
 from tests.service.fake_retriever import FakeRetriever, version
 from tests.service.full_metrics import watched
-from tests.service.running_server import failure, running, until
+from tests.service.running_server import failure, failure_code, running, until
 from tests.service.turned_clock import TurnedClock
 
 
 class Scraped:
-    """What a scrape shows."""
-
     def __init__(self, shown: Metrics | str) -> None:
         text = shown if isinstance(shown, str) else shown.render()[0].decode()
         self.families = {f.name: f for f in text_string_to_metric_families(text)}
@@ -54,8 +53,7 @@ class Scraped:
 async def ask(
     lanes: DeviceQueues, fake: FakeRetriever, query: str, token: CancelToken | None = None
 ) -> QueuedResult:
-    batcher = lanes.of("cpu").batcher
-    return await batcher.submit(fake.respond, RetrieveRequest(query), 1, token or CancelToken())
+    return await lanes.of("cpu").submit(fake.respond, RetrieveRequest(query), 1, token or CancelToken())
 
 
 LABELS = {"method", "code", "device", "finish_reason", "reason", "stage", "index", "outcome", "model"}
@@ -87,16 +85,21 @@ async def test_what_exists_anyway_is_read_at_the_scrape() -> None:
         assert Scraped(metrics)("genret_ready") == 0
         await readiness.announce(State.READY)
         first.hold.clear()
-        batcher = lanes.of("cpu").batcher
-        token = CancelToken()
-        running = asyncio.create_task(batcher.submit(first.respond, RetrieveRequest("a"), 10, token))
+        lane = lanes.of("cpu")
+
+        def submit(client: str, tokens: int) -> asyncio.Task[QueuedResult]:
+            asked, caller = RetrieveRequest("a"), Caller(client, "call")
+            return asyncio.create_task(lane.submit(first.respond, asked, tokens, CancelToken(), caller))
+
+        running = submit("me", 10)
         await until(first.running.is_set)
-        waiting = asyncio.create_task(batcher.submit(first.respond, RetrieveRequest("b"), 7, token))
-        await until(lambda: batcher.num_waiting == 1)
+        waiting = [submit(client, 7) for client in ("me", "you", "me")]
+        await until(lambda: lane.num_waiting == 3)
         seen = Scraped(metrics)
         assert seen("genret_ready") == 1
-        assert seen("genret_queue_depth", device="cpu") == 1
-        assert seen("genret_queue_tokens", device="cpu") == 17
+        assert seen("genret_queue_depth", device="cpu") == 3
+        assert seen("genret_queue_tokens", device="cpu") == 31
+        assert seen("genret_clients", device="cpu") == 2
         assert seen("genret_build_info", version="1.2.3") == 1
         index = {"name": "index0", "version": "v1", "digest": "d1", "model": "fake-model", "device": "cpu"}
         assert seen("genret_index_info", **index) == 1
@@ -112,10 +115,10 @@ async def test_what_exists_anyway_is_read_at_the_scrape() -> None:
         assert seen("genret_grammar_cache_held_bytes", model="fake-model") == 4000
         await readiness.announce(State.DRAINING)
         first.hold.set()
-        await asyncio.gather(running, waiting)
+        await asyncio.gather(running, *waiting)
         seen = Scraped(metrics)
-        assert (seen("genret_ready"), seen("genret_queue_depth", device="cpu")) == (0, 0)
-        assert seen("genret_queue_tokens", device="cpu") == 0
+        queues = [seen(f"genret_{name}", device="cpu") for name in ("queue_depth", "queue_tokens", "clients")]
+        assert [seen("genret_ready"), *queues] == [0, 0, 0, 0]
 
 
 async def counted(*requests: Any) -> Scraped:
@@ -124,7 +127,7 @@ async def counted(*requests: Any) -> Scraped:
     answer = fake.respond
     async with watched(fake) as (metrics, lanes, _):
         for request in requests:
-            await lanes.of("cpu").batcher.submit(answer, request, 100, CancelToken())
+            await lanes.of("cpu").submit(answer, request, 100, CancelToken())
         return Scraped(metrics)
 
 
@@ -188,12 +191,11 @@ async def test_refusals_are_counted_by_their_reason() -> None:
 
 
 async def test_clients_that_leave_and_deadlines_are_counted_once_where_they_happened(
-    monkeypatch: pytest.MonkeyPatch,
+    clock: TurnedClock,
 ) -> None:
-    clock = TurnedClock(monkeypatch)
     fake = FakeRetriever()
     async with watched(fake) as (metrics, lanes, _):
-        batcher = lanes.of("cpu").batcher
+        lane = lanes.of("cpu")
         with pytest.raises(DeadlineExceededError):
             await ask(lanes, fake, "late", CancelToken(time.monotonic() - 1))
         fake.hold.clear()
@@ -202,11 +204,11 @@ async def test_clients_that_leave_and_deadlines_are_counted_once_where_they_happ
         waiting = asyncio.create_task(ask(lanes, fake, "b"))
         hurried = CancelToken(time.monotonic() + 600)
         expired = asyncio.create_task(ask(lanes, fake, "c", hurried))
-        await until(lambda: batcher.num_waiting == 2)
+        await until(lambda: lane.num_waiting == 2)
         waiting.cancel()
-        await until(lambda: batcher.num_waiting == 1)
+        await until(lambda: lane.num_waiting == 1)
         clock.forward(600)
-        await until(lambda: batcher.num_waiting == 0)
+        await until(lambda: lane.num_waiting == 0)
         running.cancel()
         ended = await asyncio.gather(running, waiting, expired, return_exceptions=True)
         left = asyncio.CancelledError
@@ -225,11 +227,10 @@ async def test_clients_that_leave_and_deadlines_are_counted_once_where_they_happ
 
 
 async def test_a_deadline_that_ends_the_decoding_and_the_wait_at_once_is_counted_once(
-    monkeypatch: pytest.MonkeyPatch,
+    clock: TurnedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The decoder has noticed, and the wait is over before who waits is told of it."""
-    clock = TurnedClock(monkeypatch)
-    finish = Batcher._finish
+    finish = DeviceQueue._finish
 
     def late(*arguments: Any) -> None:
         clock.forward(600)
@@ -237,30 +238,12 @@ async def test_a_deadline_that_ends_the_decoding_and_the_wait_at_once_is_counted
 
     fake = FakeRetriever({"a": DeadlineExceededError("late")})
     async with watched(fake) as (metrics, lanes, _):
-        monkeypatch.setattr(Batcher, "_finish", late)
+        monkeypatch.setattr(DeviceQueue, "_finish", late)
         with pytest.raises(DeadlineExceededError):
             await ask(lanes, fake, "a", CancelToken(time.monotonic() + 600))
         seen = Scraped(metrics)
     stages = ("arrival", "queue", "running")
     assert [seen("genret_deadline_exceeded_total", stage=s) for s in stages] == [0, 0, 1]
-
-
-async def test_clients_with_work_are_counted() -> None:
-    fake = FakeRetriever(held=True)
-    async with watched(fake) as (metrics, lanes, _):
-        calls = [
-            asyncio.create_task(
-                lanes.of("cpu").batcher.submit(
-                    fake.respond, RetrieveRequest(call), 1, CancelToken(), Caller(client, call)
-                )
-            )
-            for client, call in (("a", "1"), ("a", "2"), ("b", "3"))
-        ]
-        await until(lambda: lanes.of("cpu").admission.num_requests == 3)
-        assert Scraped(metrics)("genret_clients", device="cpu") == 2
-        fake.hold.set()
-        await asyncio.gather(*calls)
-        assert Scraped(metrics)("genret_clients", device="cpu") == 0
 
 
 async def test_a_client_that_gives_up_at_its_deadline_is_no_cancellation() -> None:
@@ -290,7 +273,7 @@ def readiness() -> Readiness:
 
 @pytest.fixture
 def client(readiness: Readiness) -> TestClient:
-    return TestClient(monitoring_app(Metrics(), readiness))
+    return TestClient(monitoring_app(Metrics(), readiness, AsyncMock(return_value=b"")))
 
 
 def test_metrics_are_plain_text_of_now(client: TestClient) -> None:
@@ -334,8 +317,7 @@ async def test_a_server_tells_of_its_calls_and_reloads(caplog: pytest.LogCapture
     ):
         watched, api = (f"http://{one.address}" for one in (server.server.monitoring, server.server.http))
         assert (await client.get(f"{watched}/readyz")).status_code == 503
-        error, _ = await failure(server.retrieve())
-        assert error.code() is grpc.StatusCode.UNAVAILABLE
+        assert await failure_code(server.retrieve()) is grpc.StatusCode.UNAVAILABLE
         await server.server.load()
         assert (await client.get(f"{watched}/readyz")).status_code == 200
         await server.retrieve("a secret query")

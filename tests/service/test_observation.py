@@ -33,8 +33,9 @@ from genret.service.observability.observations import CallObserver, QueueObserva
 from genret.service.observability.tracing import Tracing
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 from genret.service.rpc import ObservationInterceptor, call_of, host_of
+from genret.service.serving.connections import OpenCalls
 from tests.service.fake_retriever import fake_result, fake_scores
-from tests.service.running_server import overtaken, until
+from tests.service.running_server import failure_code, overtaken, until
 
 SERVICE = "genret.v1.RetrievalService"
 KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
@@ -60,7 +61,6 @@ class Observed:
         return multicallable(request, timeout=timeout, **options)
 
     def codes(self) -> dict[tuple[str, str], float]:
-        """Calls counted, by method and code."""
         return {
             (sample.labels["method"], sample.labels["code"]): sample.value
             for family in self.metrics.requests.collect()
@@ -73,7 +73,6 @@ class Observed:
         assert self.in_flight() == 0
 
     def in_flight(self) -> float:
-        """Calls that have not ended."""
         return sum(s.value for family in self.metrics.in_flight.collect() for s in family.samples)
 
 
@@ -87,7 +86,8 @@ async def observed(
 ) -> AsyncIterator[Observed]:
     """Serve Retrieve by `behaviour`, of any kind, with interceptors `behind` the observing one."""
     metrics = Metrics()
-    interceptors = [ObservationInterceptor(metrics, log or LogConfig(), tracing), *behind]
+    observer = CallObserver(metrics, log or LogConfig(), tracing)
+    interceptors = [ObservationInterceptor(observer, OpenCalls()), *behind]
     server = grpc.aio.server(interceptors=interceptors)
     handler = getattr(grpc, f"{kind}_rpc_method_handler")(
         behaviour,
@@ -253,12 +253,10 @@ async def test_a_client_that_waited_to_its_deadline_counts_as_that(kind: str) ->
 async def test_methods_that_are_not_there_share_one_label_and_bytes_that_are_no_message_are_invalid() -> None:
     async with observed(behaviour("unary_unary", nothing)) as running:
         for name in (f"/{SERVICE}/Nothing", "/x.Y/Z", "/genret.v1.RetrievalService/retrieve"):
-            with pytest.raises(grpc.aio.AioRpcError) as raised:
-                await running.channel.unary_unary(name)(b"")
-            assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED
-        with pytest.raises(grpc.aio.AioRpcError) as raised:
-            await running.channel.unary_unary(f"/{SERVICE}/Retrieve")(b"\xff\xff\xff")
-        assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            unknown = running.channel.unary_unary(name)(b"")
+            assert await failure_code(unknown) is grpc.StatusCode.UNIMPLEMENTED
+        garbage = running.channel.unary_unary(f"/{SERVICE}/Retrieve")(b"\xff\xff\xff")
+        assert await failure_code(garbage) is grpc.StatusCode.INVALID_ARGUMENT
         counted = {("unknown", "UNIMPLEMENTED"): 3, ("Retrieve", "INVALID_ARGUMENT"): 1}
         await until(lambda: running.codes() == counted)
 
@@ -387,7 +385,7 @@ def call(
 
 
 def answered(asked: RetrieveRequest | ScoreRequest) -> None:
-    """Stand in for the batcher, which tells its device's observer of answers in the task of the call."""
+    """Stand in for the device's queue, which tells its observer of answers in the task of the call."""
     result = fake_scores(asked) if isinstance(asked, ScoreRequest) else fake_result(asked)
     QueueObservations(Metrics(), "cpu").answered(asked, result, queued_s=0.5, seconds=1.0)
 

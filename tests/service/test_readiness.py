@@ -57,11 +57,6 @@ async def test_watchers_hear_of_a_drain_and_do_not_hold_it_up() -> None:
         await asyncio.wait_for(draining, 60)
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> TurnedClock:
-    return TurnedClock(monkeypatch, stopped=True)
-
-
 async def pass_by(clock: TurnedClock, seconds: float) -> None:
     """Turn the clock forward, and let whoever waited for that go on."""
     clock.forward(seconds)
@@ -74,37 +69,37 @@ def coming(quiet: IdleWait, hurry: asyncio.Event | None = None) -> asyncio.Task[
 
 
 @pytest.mark.parametrize("comes", [False, True])
-async def test_it_is_quiet_soon_after_the_last_that_comes(clock: TurnedClock, comes: bool) -> None:
+async def test_it_is_quiet_soon_after_the_last_that_comes(stopped_clock: TurnedClock, comes: bool) -> None:
     quiet = IdleWait()
     waiting = coming(quiet)
-    await pass_by(clock, 0.04)
+    await pass_by(stopped_clock, 0.04)
     if comes:
         quiet.broken()
-        await pass_by(clock, 0.04)
+        await pass_by(stopped_clock, 0.04)
     assert not waiting.done()
-    await pass_by(clock, 0.02)
+    await pass_by(stopped_clock, 0.02)
     assert waiting.done()
 
 
-async def test_what_never_ends_is_not_waited_for(clock: TurnedClock) -> None:
+async def test_what_never_ends_is_not_waited_for(stopped_clock: TurnedClock) -> None:
     quiet = IdleWait()
     waiting = coming(quiet)
     for _ in range(24):
-        await pass_by(clock, 0.04)
+        await pass_by(stopped_clock, 0.04)
         assert not waiting.done()
         quiet.broken()
-    await pass_by(clock, 0.05)
+    await pass_by(stopped_clock, 0.05)
     assert waiting.done()
 
 
-async def test_who_is_in_a_hurry_does_not_wait(clock: TurnedClock) -> None:
+async def test_who_is_in_a_hurry_does_not_wait(stopped_clock: TurnedClock) -> None:
     hurry = asyncio.Event()
     waiting = coming(IdleWait(), hurry)
-    await pass_by(clock, 0.04)
+    await pass_by(stopped_clock, 0.04)
     assert not waiting.done()
     hurry.set()
-    await pass_by(clock, 0)
+    await pass_by(stopped_clock, 0)
     assert waiting.done()
     another = coming(IdleWait(), hurry)
-    await pass_by(clock, 0)
+    await pass_by(stopped_clock, 0)
     assert another.done()

@@ -22,7 +22,7 @@ from genret.retrieval.errors import (
 from genret.service.pb.genret.v1 import index_service_pb2 as pb
 from genret.service.serving.served import IndexTable, ServedIndex
 from tests.service.fake_retriever import FakeRetriever, version
-from tests.service.running_server import Running, failure, running, until
+from tests.service.running_server import Running, failure, failure_code, running, until
 
 StatusCode = grpc.StatusCode
 
@@ -60,7 +60,7 @@ def reload(api: Running, name: str = "", force: bool = False, timeout: float = 6
 def is_next(api: Running) -> bool:
     """Whether a request waits for the device and for nothing else."""
     lane = api.server.engine.lanes.of("cpu")
-    return lane.batcher.num_waiting == 1
+    return lane.num_waiting == 1
 
 
 async def served_version(api: Running, index: str = "") -> str:
@@ -197,8 +197,7 @@ async def test_a_version_that_cannot_be_warmed_up_is_released_and_changes_nothin
     async with running(FakeRetriever()) as api:
         broken = version(2, SlowToWarm(ModelError("broken logits")))
         api.opener.table["fake"] = broken
-        error, _ = await failure(reload(api))
-        assert error.code() is StatusCode.FAILED_PRECONDITION
+        assert await failure_code(reload(api)) is StatusCode.FAILED_PRECONDITION
         await until(lambda: api.opener.released == [broken])
         assert await served_version(api) == "v1"
 
@@ -207,8 +206,7 @@ async def test_a_callers_deadline_ends_the_wait_and_not_the_reload() -> None:
     async with running(FakeRetriever(), max_request_seconds=0.05) as api:
         api.opener.table["fake"] = version(2)
         api.opener.hold.clear()
-        error, _ = await failure(reload(api, timeout=0.2))
-        assert error.code() is StatusCode.DEADLINE_EXCEEDED
+        assert await failure_code(reload(api, timeout=0.2)) is StatusCode.DEADLINE_EXCEEDED
         patient = asyncio.ensure_future(reload(api))
         await asyncio.sleep(0.1)  # longer than a request may take
         api.opener.hold.set()
@@ -218,8 +216,7 @@ async def test_a_callers_deadline_ends_the_wait_and_not_the_reload() -> None:
 
 async def test_a_server_that_warms_up_or_drains_reloads_nothing() -> None:
     async with running(FakeRetriever(), load=False) as api:
-        error, _ = await failure(reload(api))
-        assert error.code() is StatusCode.UNAVAILABLE
+        assert await failure_code(reload(api)) is StatusCode.UNAVAILABLE
         api.server.hang_up()
         await asyncio.sleep(0)
         assert api.opener.opened == []

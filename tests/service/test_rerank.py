@@ -12,7 +12,6 @@ import httpx
 import pytest
 
 from genret.retrieval.score_types import MAX_SCORED_TITLES
-from genret.service.configuration.server_config import AuthConfig
 from genret.service.errors import OverloadedError
 from tests.service.fake_retriever import FakeRetriever
 from tests.service.http_gateway import serving_in_a_thread
@@ -29,9 +28,9 @@ def full() -> OverloadedError:
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    tokens = AuthConfig(token_file=tokens_in(tmp_path_factory.mktemp("tokens"), f"read {SECRET}"))
+    tokens = tokens_in(tmp_path_factory.mktemp("tokens"), f"read {SECRET}")
     fakes = FakeRetriever(errors={"full": full()}), FakeRetriever()
-    with serving_in_a_thread(*fakes, auth=tokens) as found:
+    with serving_in_a_thread(*fakes, token_file=tokens) as found:
         yield found
 
 

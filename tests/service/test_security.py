@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import hashlib
 import hmac
-import json
 import os
 import re
 from collections.abc import Callable
@@ -16,7 +15,6 @@ from typing import Any
 
 import grpc
 import pytest
-from click.testing import CliRunner
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,7 +22,6 @@ from hypothesis import strategies as st
 from genret.retrieval.errors import InputError
 from genret.service.call import CallScope, Priority, current_client, current_priority, enter
 from genret.service.configuration.server_config import (
-    AuthConfig,
     HttpConfig,
     IndexSpec,
     ServerConfig,
@@ -38,7 +35,6 @@ from genret.service.pb.genret.v1 import index_service_pb2, retrieval_service_pb2
 from genret.service.security import bearer_tokens as tokens_module
 from genret.service.security.authority import (
     Authority,
-    Principal,
     enter_as,
     refuse_cross_site,
     refuse_foreign_host,
@@ -49,6 +45,7 @@ from genret.service.security.bearer_tokens import (
     METHOD_SCOPES,
     MIN_CHARACTERS,
     Scope,
+    Token,
     TokenSet,
     digest_of,
     line_of,
@@ -58,6 +55,7 @@ from genret.service.security.bearer_tokens import (
 )
 from genret.service.security.tls import load_certificates, server_credentials, ssl_context, warn_of_doubts
 from genret.service.security.watched_files import WatchedFiles
+from tests.commands import json_of, refusal, succeed
 from tests.service.certificates import Authority as CertificateAuthority
 from tests.service.certificates import PrivateKey, write_key
 from tests.service.secured_server import secured, tokens_in
@@ -68,7 +66,7 @@ CONFIG = ServerConfig(indexes=(IndexSpec("any", Path("any")),))
 
 @pytest.fixture
 def authority(tmp_path: Path) -> Authority:
-    return Authority(AuthConfig(tokens_in(tmp_path, f"read {READ}", f"admin {ADMIN}")))
+    return Authority(tokens_in(tmp_path, f"read {READ}", f"admin {ADMIN}"))
 
 
 def test_a_principal_has_a_scope_and_a_fingerprint_that_is_no_secret(authority: Authority) -> None:
@@ -146,14 +144,14 @@ def test_without_tokens_reloading_is_for_who_is_trusted_to_connect(
         ({"http": HttpConfig(host="0.0.0.0", port=0)}, True),
         ({"http": HttpConfig(host="0.0.0.0", port=None)}, False),
         ({"host": "0.0.0.0", "tls": TlsConfig(Path("c.pem"), Path("k.pem"))}, False),
-        ({"host": "0.0.0.0", "auth": AuthConfig()}, False),
+        ({"host": "0.0.0.0", "token_file": None}, False),
     ],
 )
 def test_tokens_that_travel_unencrypted_are_warned_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, changes: dict[str, Any], warned: bool
 ) -> None:
-    auth = AuthConfig(tokens_in(tmp_path, f"read {READ}"))
-    Authority.of(replace(CONFIG, **{"insecure": True, "auth": auth, **changes}))
+    token_file = tokens_in(tmp_path, f"read {READ}")
+    Authority.of(replace(CONFIG, **{"insecure": True, "token_file": token_file, **changes}))
     assert ["unencrypted" in record.getMessage() for record in caplog.records] == [True] * warned
 
 
@@ -449,7 +447,7 @@ def test_keys_are_refused_with_which_no_grpc_client_would_get_through(
 
     async def scenario() -> bytes:
         trusting = grpc.ssl_channel_credentials(ca.ca_bytes)
-        async with secured(Authority(AuthConfig()), tls) as running, running.channel(trusting) as channel:
+        async with secured(Authority(None), tls) as running, running.channel(trusting) as channel:
             return await running.echo(channel)
 
     if good:
@@ -500,34 +498,32 @@ def test_a_good_certificate_is_not_warned_of(
 @pytest.mark.parametrize("scope", Scope)
 @pytest.mark.parametrize("priority", Priority)
 def test_a_new_token_works_with_the_line_below_it(tmp_path: Path, scope: Scope, priority: Priority) -> None:
-    run, new = CliRunner().invoke, ["token", "new", "--scope", scope.value, "--priority", priority.value]
-    token, line = run(cli, new).stdout.splitlines()
+    new = ("token", "new", "--scope", scope.value, "--priority", priority.value)
+    token, line = succeed(cli, *new).stdout.splitlines()
     assert token not in line
     path = tokens_in(tmp_path, line)
     found = read_token_file(path).find(token)
     assert found is not None
     assert (found.scope, found.priority) == (scope, priority)
     shown = {"scope": scope.value, "priority": priority.value, "fingerprint": found.fingerprint}
-    check = ["token", "check", str(path)]
-    assert json.loads(run(cli, [*check, "--json"]).stdout) == shown
+    assert json_of(cli, "token", "check", path, "--json") == shown
     bulk = "bulk " if priority is Priority.BULK else ""
-    assert run(cli, check).stdout == f"{scope.value} {bulk}{found.fingerprint}\n"
-    document = json.loads(run(cli, [*new, "--json"]).stdout)
+    assert succeed(cli, "token", "check", path).stdout == f"{scope.value} {bulk}{found.fingerprint}\n"
+    document = json_of(cli, *new, "--json")
     assert parse(document["line"]).find(document["token"]) is not None
 
 
 def test_a_new_token_may_read_and_is_urgent_unless_told_otherwise() -> None:
-    token, line = CliRunner().invoke(cli, ["token", "new"]).stdout.splitlines()
+    token, line = succeed(cli, "token", "new").stdout.splitlines()
     assert line == line_of(Scope.READ, token)
 
 
 def test_a_bad_file_is_told_by_line_and_without_its_tokens(tmp_path: Path) -> None:
     path = tokens_in(tmp_path, "read a-token-that-is-long-enough", "read tooshort")
-    result = CliRunner().invoke(cli, ["token", "check", str(path)])
-    assert result.exit_code == 1
-    assert "tokens, line 2: a token must have 16 to 512 characters" in result.stderr
-    assert "a-token-that" not in result.output
-    assert "tooshort" not in result.output
+    said = refusal(cli, "token", "check", path, code=1)
+    assert "tokens, line 2: a token must have 16 to 512 characters" in said
+    assert "a-token-that" not in said
+    assert "tooshort" not in said
 
 
 async def test_a_call_has_the_priority_it_asks_for_and_with_a_bulk_token_never_a_better_one() -> None:
@@ -538,7 +534,7 @@ async def test_a_call_has_the_priority_it_asks_for_and_with_a_bulk_token_never_a
         ("", Priority.BULK, Priority.BULK),
     ):
         enter(CallScope("id", "Answer", priority=sent))
-        enter_as(Principal(Scope.READ, "0123abcd", best))
+        enter_as(Token(Scope.READ, bytes.fromhex("0123abcd"), best))
         assert current_priority() is expected
     enter(CallScope("id", "Answer", priority="now"))
     with pytest.raises(InputError, match="x-request-priority: must be interactive or bulk, got 'now'"):
@@ -548,7 +544,7 @@ async def test_a_call_has_the_priority_it_asks_for_and_with_a_bulk_token_never_a
 async def test_a_client_is_its_token_or_else_its_address() -> None:
     enter(CallScope("id", "Answer", peer="10.0.0.7"))
     assert current_client() == "10.0.0.7"
-    enter_as(Principal(Scope.READ))
+    enter_as(Token(Scope.READ))
     assert current_client() == "10.0.0.7"
-    enter_as(Principal(Scope.READ, "0123abcd"))
+    enter_as(Token(Scope.READ, bytes.fromhex("0123abcd")))
     assert current_client() == "0123abcd"

@@ -20,7 +20,7 @@ from genret.service.pb.genret.v1 import index_service_pb2 as index_pb
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 from genret.service.serving import engine_process
 from tests.service.fake_retriever import FakeRetriever, served
-from tests.service.running_server import LocalWorker, Running, failure, running, until
+from tests.service.running_server import LocalWorker, Running, failure, failure_code, running, until
 
 Ask = Callable[[Running], Awaitable[Any]]
 _MENTIONS = [pb.Mention(mention="a"), pb.Mention(mention=" ")]
@@ -127,8 +127,7 @@ async def test_an_engine_that_ends_is_told_and_started_again(monkeypatch: pytest
             assert error.code() is grpc.StatusCode.UNAVAILABLE
             assert details["RetryInfo"].retry_delay.seconds == 2
         assert api.server.readiness.state.name == "WARMING"
-        error, _ = await failure(api.retrieve("meanwhile"))
-        assert error.code() is grpc.StatusCode.UNAVAILABLE
+        assert await failure_code(api.retrieve("meanwhile")) is grpc.StatusCode.UNAVAILABLE
         await until(lambda: api.server.readiness.state.name == "READY")
         assert (await api.retrieve("again")).candidates[0].title == "title of again"
         assert len(started) == 1

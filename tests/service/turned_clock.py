@@ -29,3 +29,13 @@ class TurnedClock:
         """Wait in real time, whatever this clock shows."""
         while not condition():
             await asyncio.to_thread(time.sleep, 0.001)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> TurnedClock:
+    return TurnedClock(monkeypatch)
+
+
+@pytest.fixture
+def stopped_clock(monkeypatch: pytest.MonkeyPatch) -> TurnedClock:
+    return TurnedClock(monkeypatch, stopped=True)

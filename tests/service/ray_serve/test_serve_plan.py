@@ -12,14 +12,12 @@ from unittest.mock import MagicMock
 
 import grpc
 import pytest
-from click.testing import CliRunner
 from google.rpc import status_pb2
 
 from genret.decoding.errors import DeadlineExceededError, DecodingError
 from genret.retrieval.errors import GenretError, IndexChecksumError, InputError
 from genret.service.configuration.resolve import ConfigurationError
 from genret.service.configuration.server_config import (
-    AuthConfig,
     HttpConfig,
     IndexSpec,
     MetricsConfig,
@@ -39,6 +37,7 @@ from genret.service.ray_serve.deployment import REFUSAL, SERVICER_FUNCTION, Serv
 from genret.service.ray_serve.proxied_services import MethodRegistry, add_services_to_server
 from genret.service.ray_serve.replica import RELOAD, Dispatcher, GenretReplica
 from genret.service.security.bearer_tokens import Scope, line_of, new_token
+from tests.commands import refusal, succeed
 from tests.service.fake_retriever import FakeRetriever
 from tests.service.running_server import Running, running
 from tests.service.secured_server import tokens_in
@@ -85,7 +84,7 @@ def test_paths_mean_the_same_in_the_folder_of_a_replica(
         indexes=(IndexSpec("titles", Path("index")),),
         schemas=(SchemaSpec("book", Path("book.json")),),
         models=(ModelSpec(checkpoint="model", draft="hub/name"),),
-        auth=AuthConfig(Path("tokens")),
+        token_file=Path("tokens"),
         insecure=True,
     )
     made = with_absolute_paths(config)
@@ -94,7 +93,7 @@ def test_paths_mean_the_same_in_the_folder_of_a_replica(
         tmp_path / "book.json",
     ]
     assert [(spec.checkpoint, spec.draft) for spec in made.models] == [(str(tmp_path / "model"), "hub/name")]
-    assert made.auth.token_file == tmp_path / "tokens"
+    assert made.token_file == tmp_path / "tokens"
     assert ServePlan(config).paths() == {
         str(tmp_path / "index"): "the index",
         str(tmp_path / "book.json"): "the schema",
@@ -105,12 +104,9 @@ def test_paths_mean_the_same_in_the_folder_of_a_replica(
 
 def test_the_file_says_what_is_deployed_and_gives_the_same_configuration_back() -> None:
     yaml = pytest.importorskip("yaml")
-    runner = CliRunner()
     arguments = ["deploy-ray", "titles=/indexes/titles", "--insecure", "--print-config"]
     arguments += ["--num-replicas", "3", "--num-gpus", "0.5", "--port", "7000", "--max-queue-size", "64"]
-    result = runner.invoke(cli, arguments)
-    assert result.exit_code == 0, result.output
-    told = yaml.safe_load(result.output)
+    told = yaml.safe_load(succeed(cli, *arguments).output)
     assert told["grpc_options"] == {"port": 7000, "grpc_servicer_functions": [SERVICER_FUNCTION]}
     (application,) = told["applications"]
     assert application["import_path"] == "genret.service.ray_serve.app:build"
@@ -155,9 +151,7 @@ def test_mistakes_on_the_command_line_are_usage_errors(
     if {"--address", "--detach"} & {*arguments}:
         pytest.importorskip("ray.serve")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    result = CliRunner().invoke(cli, ["deploy-ray", *arguments])
-    assert result.exit_code == 2
-    assert message in result.output
+    assert message in refusal(cli, "deploy-ray", *arguments)
 
 
 def test_the_file_to_start_from_fits_what_is_deployed() -> None:
@@ -346,7 +340,7 @@ async def test_what_is_no_answer_is_told_in_grpcs_words(
 async def test_a_reload_is_refused_with_what_to_do_instead(tmp_path: Path) -> None:
     secret = new_token()
     tokens = tokens_in(tmp_path, line_of(Scope.ADMIN, secret))
-    async with running(FakeRetriever(), auth=AuthConfig(tokens)) as s:
+    async with running(FakeRetriever(), token_file=tokens) as s:
         calls = dispatcher(s)
         unknown, known = RayContext(), RayContext(authorization=f"Bearer {secret}")
         for context in (unknown, known):
