@@ -602,23 +602,23 @@ async def test_a_client_that_is_ahead_begins_nothing_beside_what_it_has_running(
         seconds += 10.0 if name == "long" else 0.1
         if name == "long" and not number:
             loop.call_soon_threadsafe(ask, "short", "one")
-            while not batcher.num_waiting:
+            while not lane.num_waiting:
                 time.sleep(0.001)
 
     def ask(query: str, client: str) -> None:
         alone = RetrieveRequest(query, method="beam", exact=True)  # a group of its own
         caller = Caller(client, query)
-        tasks.append(asyncio.create_task(batcher.submit(decode, alone, 1, CancelToken(), caller)))
+        tasks.append(asyncio.create_task(lane.submit(decode, alone, 1, CancelToken(), caller)))
 
     decode = Decoding(4, after)
-    async with batching() as (batcher, _):
-        batcher.thread._scheduler._clock = lambda: seconds
+    async with batching() as lane:
+        lane.thread._scheduler._clock = lambda: seconds
         busy = FakeRetriever(held=True)
-        tasks.append(submit(batcher, busy, "busy"))
+        tasks.append(submit(lane, busy, "busy"))
         await until(busy.running.is_set)
         ask("long", "one")
         ask("other", "two")
-        await until(lambda: batcher.num_waiting == 2)
+        await until(lambda: lane.num_waiting == 2)
         busy.hold.set()
         await until(lambda: len(tasks) == 4)
         await asyncio.gather(*tasks)
@@ -632,15 +632,15 @@ async def test_a_single_call_does_not_wait_for_the_end_of_what_its_own_client_st
     def after(name: str, number: int) -> None:
         if name == "stream" and not number and len(tasks) == 8:
             loop.call_soon_threadsafe(ask, "single")
-            while batcher.num_waiting < 5:
+            while lane.num_waiting < 5:
                 time.sleep(0.001)
 
     def ask(call: str) -> None:
         asked, caller = RetrieveRequest(call), Caller("me", call)
-        tasks.append(asyncio.create_task(batcher.submit(decode, asked, 1, CancelToken(), caller)))
+        tasks.append(asyncio.create_task(lane.submit(decode, asked, 1, CancelToken(), caller)))
 
     decode = Decoding(5, after)
-    async with batching(max_delay_ms=0, max_size=4) as (batcher, _):
+    async with batching(max_delay_ms=0, max_size=4) as lane:
         for _ in range(8):
             ask("stream")
         await until(lambda: len(tasks) == 9)
