@@ -18,7 +18,6 @@ from genret.decoding.errors import DecodingCancelledError, DecodingError, Invali
 from genret.decoding.grammar.automaton.title_slot_values import TitleSlotValue
 from genret.decoding.grammar.constraint import GrammarConstraint
 from genret.decoding.grammar.errors import GrammarError
-from genret.decoding.grammar.grammar_cache import CacheStats
 from genret.decoding.language_model import LanguageModel, PromptPrefix
 from genret.decoding.params import AnswerParams, BeamParams, DiscParams
 from genret.retrieval.answers.answer_types import (
@@ -107,11 +106,6 @@ class Answerer:
         self._draft = draft
         self._limits = Limits.of(model)
         self._prompts = PromptEncoder(tokenizer, model.vocab_size, self._limits.prompt_tokens(_MIN_ROOM))
-
-    @property
-    def stats(self) -> CacheStats:
-        """Counters of the cache of grammars."""
-        return self.engine.schemas.stats
 
     def add_index(self, name: str, index: Index, filters: FilterStore, find: Finder) -> None:
         """Let schemas name an index; the first one is the default meaning of "titles"."""

@@ -16,9 +16,10 @@ from typing import TypeVar, cast
 from weakref import WeakSet
 
 from genret.decoding.answering.speller import Speller
+from genret.decoding.bounded_cache import CacheCounts
 from genret.decoding.grammar.compile_options import GrammarOptions, compile_budget, current_budget
 from genret.decoding.grammar.errors import GrammarError, SchemaLimitError, VocabularyError
-from genret.decoding.grammar.grammar_cache import CacheStats, GrammarCache
+from genret.decoding.grammar.grammar_cache import GrammarCache
 from genret.decoding.grammar.holes.text_leaf import TextSearcher
 from genret.decoding.grammar.json_grammar import Grammar, compile_schema
 from genret.decoding.grammar.leaves.leaf import TitleSlotLeaf, TitleSlotName, TitleSlotOpener
@@ -75,7 +76,7 @@ class SchemaStore:
         self._lock = threading.Lock()
 
     @property
-    def stats(self) -> CacheStats:
+    def stats(self) -> CacheCounts:
         """Counters of the cache of grammars."""
         return self._cache.stats
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from genret.decoding.bounded_cache import BoundedCache
+from genret.decoding.bounded_cache import BoundedCache, CacheCounts
 from genret.decoding.cancellation import CancelToken
 from genret.decoding.constraints import StaticConstraint
 from genret.decoding.errors import DecodingCancelledError
@@ -62,18 +62,6 @@ _MAX_BATCH_BYTES = 512 * 2**20
 _ROW_BYTES, _ENTITY_BYTES = 4, 1
 
 
-@dataclass(frozen=True, slots=True)
-class FilterCacheStats:
-    """Counters of the filters kept; their memory includes that of the keys."""
-
-    hits: int
-    misses: int
-    evictions: int
-    num_filters: int
-    num_bytes: int
-    max_bytes: int
-
-
 def kept_bytes(key: FilterKey, made: EntityFilter) -> int:
     """Return the memory of a kept filter with its key."""
     return made.num_bytes + sys.getsizeof(key.predicate) + _OBJECT_BYTES
@@ -104,11 +92,9 @@ class FilterStore:
         self._most = max(1, _MAX_BATCH_BYTES // size)
 
     @property
-    def stats(self) -> FilterCacheStats:
+    def stats(self) -> CacheCounts:
         """The counters of the cache."""
-        with (kept := self.cache).lock:
-            counts = (kept.hits, kept.misses, kept.evictions, len(kept), kept.size, kept.max_size)
-        return FilterCacheStats(*counts)
+        return self.cache.counts
 
     def check(self, restriction: Restriction) -> None:
         """Raise InputError for "filter" if a predicate does not fit the index; cheap, and from any thread."""
