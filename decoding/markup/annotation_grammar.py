@@ -224,7 +224,8 @@ class AnnotationAutomaton:
         self.text = b"".join(pieces)
         self._places = [*itertools.accumulate(map(len, pieces), initial=0)]
         lasts = enumerate(self._bounds.last_close)
-        self._longest_mention = max(self._places[last] - self._places[begin] for begin, last in lasts)
+        lengths = (self._places[last] - self._places[begin] for begin, last in lasts if last >= 0)
+        self._longest_mention = max(lengths, default=0)
         self._characters = {place: number for number, place in enumerate(self._places)}
         start = _Spot(_OUTSIDE, 0, 0, 0)
         self._spots = [start, start]  # the second one is the grammar's, behind the end token
@@ -334,7 +335,7 @@ class AnnotationAutomaton:
             character = self._characters.get(at)
             if at < len(self.text):
                 ways[self.text[at]] = spot._replace(at=at + 1)
-            if character is not None and self._bounds.opens[character] and links != self._max_links:
+            if character is not None and self._bounds.last_close[character] >= 0 and links != self._max_links:
                 counted = links + (self._max_links is not None)
                 ways[OPEN] = _Spot(_MENTION, at, character, counted)
             return ways
