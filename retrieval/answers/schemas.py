@@ -86,17 +86,10 @@ class SchemaStore:
         with self._lock:
             return sum(schema.num_bytes for schema in self._alive)
 
-    def name_schema(
-        self,
-        name: str,
-        schema: str | Mapping[str, object] | bool,
-        indexes: IndexSet,
-        titles: str = FIRST_INDEX,
-    ) -> None:
-        """Give a schema a name, and compile it as requests ask for it by default.
+    def name_schema(self, name: str, schema: str | Mapping[str, object] | bool, indexes: IndexSet) -> None:
+        """Give a schema a name, and compile it as requests to the first index ask for it by default.
 
-        Requests to the first index call the index `titles` "titles". InputError, whose field is the name, if
-        the name is empty or taken, or the schema cannot be used.
+        InputError, whose field is the name, if the name is empty or taken, or the schema cannot be used.
         """
         check_text("schema", name)
         if not name.strip():
@@ -104,21 +97,21 @@ class SchemaStore:
         if name in self._named:
             raise InputError("schema", f"two schemas are named {name!r}")
         request = AnswerRequest("-", schema_text(schema))
-        self._keep(request, indexes, titles)
+        self._keep(request, indexes)
         self._named[name] = str(request.schema)
 
-    def prepare_named(self, indexes: IndexSet, titles: str = FIRST_INDEX) -> None:
+    def prepare_named(self, indexes: IndexSet) -> None:
         """Compile the named schemas over other indexes; InputError names one that cannot be used."""
         for name in self._named:
             try:
-                self._keep(AnswerRequest("-", schema_name=name), indexes, titles)
+                self._keep(AnswerRequest("-", schema_name=name), indexes)
             except InputError as error:
                 raise InputError(name, error.message) from error
 
-    def _keep(self, request: AnswerRequest, indexes: IndexSet, titles: str) -> None:
-        compiled = self.prepare(request, indexes, titles)
+    def _keep(self, request: AnswerRequest, indexes: IndexSet) -> None:
+        compiled = self.prepare(request, indexes, indexes.first_name)
         with self._lock:
-            self._kept[self._asked(request, indexes, titles)] = compiled
+            self._kept[self._asked(request, indexes, indexes.first_name)] = compiled
 
     def find(
         self, request: AnswerRequest, indexes: IndexSet, titles: str = FIRST_INDEX
@@ -134,7 +127,7 @@ class SchemaStore:
             raise _refusal(request, error) from error
 
     def prepare(self, request: AnswerRequest, indexes: IndexSet, titles: str = FIRST_INDEX) -> CompiledSchema:
-        """Return the schema of a request, compiled unless it is known; arguments as of `name_schema`.
+        """Return the schema of a request, compiled unless it is known; it calls the index `titles` "titles".
 
         Raises:
             SchemaRejectedError: the schema cannot be used; names keyword and JSON pointer.
@@ -367,10 +360,6 @@ class AnswerEngine:
                 self.schemas.forget(named)
             if "title_slots" in self._parts:
                 self.title_slots.forget(named)
-
-    def title(self, spelled: bytes) -> str:
-        """Return the text of a JSON string."""
-        return str(json.loads(spelled))
 
     def warm_up(self, indexes: IndexSet | None = None) -> None:
         """Make and compile everything for these indexes (None: those of now), so that no request waits."""

@@ -93,7 +93,7 @@ class ServedModel:
             self._alive[served] = indexes
         try:
             answerer.engine.warm_up(indexes)
-            answerer.compile_named(indexes)
+            answerer.engine.schemas.prepare_named(indexes)
             replaced = self._published.get(spec.name)
             if self._config.warm_completion or (
                 replaced is not None and self._retriever_of(replaced).index.completer.is_warm
