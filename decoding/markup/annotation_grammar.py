@@ -179,11 +179,10 @@ class AnnotationGrammar:
         if self.is_complete(state):
             return self.vocabulary.packed([self.vocabulary.end_token_id])
         found, many = self._automaton.tokens(state, self.vocabulary.root)
-        mask = (self.vocabulary.nothing if many is None else many).copy()
-        octets = mask.view(np.uint8)
-        for token in found:
-            octets[token >> 3] |= 1 << (token & 7)
-        mask.flags.writeable = False
+        mask = self.vocabulary.packed(list(found))
+        if many is not None:
+            mask = mask | many
+            mask.flags.writeable = False
         return mask
 
     def _find_move(self, state: int, token: int) -> int:

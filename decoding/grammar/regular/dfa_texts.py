@@ -88,19 +88,15 @@ def _sources(rows: Sequence[Row]) -> tuple[list[int], list[list[int]]]:
     return numbers, sources
 
 
-def count_texts(rows: Sequence[Row], is_end: Sequence[bool], most: int | None = None) -> int | None:
-    """Count the texts; None: infinitely many. Every state can be reached and can reach an end.
-
-    Counting stops at `most`: counts may have as many digits as the longest text has symbols.
-    """
+def count_texts(rows: Sequence[Row], is_end: Sequence[bool]) -> int | None:
+    """Count the texts; None: infinitely many. Every state can be reached and can reach an end."""
     order = bottom_up(rows)
     if order is None:
         return None
     counts = [0] * len(rows)
     for state in order:
         total = sum([(last - first + 1) * counts[target] for first, last, target in rows[state]])
-        total += is_end[state]
-        counts[state] = total if most is None or total < most else most
+        counts[state] = total + is_end[state]
     return counts[0]
 
 

@@ -380,10 +380,3 @@ def test_only_an_automaton_that_counts_too_far_is_refused() -> None:
         TextSet.of(0, 10**6, compile_pattern("^[a-z]+$")).automaton()
     with pytest.raises(AutomatonLimitError):
         TextSet.of(0, 10**6).automaton()
-
-
-@settings(max_examples=60, deadline=None)
-@given(text_sets(), st.integers(0, 10**7))
-def test_counting_may_stop_early(texts: TextSet, most: int) -> None:
-    total = texts.automaton().count()
-    assert texts.automaton().count(most) == (None if total is None else min(total, most))
