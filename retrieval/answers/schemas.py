@@ -30,7 +30,7 @@ from genret.retrieval.answers.answer_types import AnswerRequest, schema_text
 from genret.retrieval.answers.schema_explanation import user_error
 from genret.retrieval.answers.title_holes import FIRST_INDEX, Finder, IndexSet, NamedIndex, TitleSlots
 from genret.retrieval.answers.validation import AnswerValidator
-from genret.retrieval.arguments import check_text
+from genret.retrieval.arguments import check_count, check_text
 from genret.retrieval.errors import GenretError, InputError, ModelError
 from genret.retrieval.filters.entity_filter import FilterStore
 from genret.retrieval.index.reader import Index
@@ -66,8 +66,7 @@ class SchemaStore:
     """Grammars of one model, for any number of threads; see `GrammarCache` for `max_bytes`."""
 
     def __init__(self, leaves: Leaves, max_bytes: int = DEFAULT_GRAMMAR_CACHE_BYTES) -> None:
-        if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 0:
-            raise InputError("grammar_cache", f"must be an integer of at least 0, got {max_bytes!r}")
+        check_count("grammar_cache", max_bytes)
         self._leaves = leaves
         self._cache: GrammarCache[CompiledSchema] = GrammarCache(max_bytes)
         self._named: dict[str, str] = {}

@@ -17,8 +17,7 @@ from genret.decoding.constraints import StaticConstraint
 from genret.decoding.errors import DecodingCancelledError
 from genret.decoding.trie.row_filter import FilteredTrie, RowFilter, counts_before
 from genret.decoding.trie.title_trie import TitleTrie
-from genret.retrieval.arguments import FilterKey, Restriction
-from genret.retrieval.errors import InputError
+from genret.retrieval.arguments import FilterKey, Restriction, check_count
 from genret.retrieval.filters.evaluate import check_restriction, entity_mask
 from genret.retrieval.index.reader import Index
 
@@ -52,7 +51,6 @@ def constraint_of(trie: TitleTrie, filters: Sequence[EntityFilter | None]) -> St
 
 
 DEFAULT_FILTER_CACHE_BYTES = 256 * 2**20
-_MAX_BYTES = 2**50
 # Memory of the Python objects of a kept filter: over a small index, most of it.
 _OBJECT_BYTES = 2048
 # Memory of the distinct filters of one batch, which all stay while it is decoded. It also keeps their number
@@ -83,8 +81,7 @@ class FilterStore:
     def __init__(
         self, index: Index, device: torch.device | str, max_bytes: int = DEFAULT_FILTER_CACHE_BYTES
     ) -> None:
-        if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or not 0 <= max_bytes <= _MAX_BYTES:
-            raise InputError("filter_cache_bytes", f"must be an integer of at least 0, got {max_bytes!r}")
+        check_count("filter_cache_bytes", max_bytes)
         self.cache: BoundedCache[FilterKey, EntityFilter] = BoundedCache(max_bytes, kept_bytes)
         self._index = index
         self._device = torch.device(device)
