@@ -8,10 +8,23 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class CacheCounts:
+    """Counts since a cache of bytes was made, and what it holds now."""
+
+    hits: int  # Values found
+    misses: int  # Values not found, those included that another thread was making
+    evictions: int  # Values dropped to make room
+    entries: int  # Values held
+    num_bytes: int  # Memory of them and of their keys
+    max_bytes: int  # The bound on it
 
 
 class BoundedCache(Generic[K, V]):
@@ -34,7 +47,6 @@ class BoundedCache(Generic[K, V]):
         misses: Values not found, or made.
         waits: Values that another thread was making.
         evictions: Values dropped to make room.
-        not_kept: Values too large to be kept.
     """
 
     def __init__(
@@ -47,7 +59,7 @@ class BoundedCache(Generic[K, V]):
     ) -> None:
         self.max_size = max_size
         self.lock = threading.RLock()  # Held by every method; hold it to make several calls atomic
-        self.size = self.hits = self.misses = self.waits = self.evictions = self.not_kept = 0
+        self.size = self.hits = self.misses = self.waits = self.evictions = 0
         self._size_of = size_of or (lambda key, value: 1)
         self._max_value_size = max_size if max_value_size is None else max_value_size
         self._on_evict = on_evict
@@ -57,6 +69,13 @@ class BoundedCache(Generic[K, V]):
     def __len__(self) -> int:
         """Number of values held."""
         return len(self._entries)
+
+    @property
+    def counts(self) -> CacheCounts:
+        """Counts so far, and the present content, of a cache whose sizes are in bytes."""
+        with self.lock:
+            misses = self.misses + self.waits
+            return CacheCounts(self.hits, misses, self.evictions, len(self), self.size, self.max_size)
 
     def items(self) -> Iterator[tuple[K, V]]:
         """Iterate over the entries, the one used last first; hold the lock meanwhile."""
@@ -86,7 +105,6 @@ class BoundedCache(Generic[K, V]):
             if entry is not None:
                 return entry[0]
             if size > self._max_value_size:
-                self.not_kept += 1
                 return value
             self._entries[key] = value, size
             self.size += size

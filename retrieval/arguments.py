@@ -83,6 +83,12 @@ def integer(field_name: str, value: object, low: int, high: int, when: str = "")
     return found
 
 
+def check_count(field_name: str, value: object, least: int = 0) -> None:
+    """Raise InputError for a value that is no integer of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InputError(field_name, f"must be an integer of at least {least}, got {value!r}")
+
+
 def number(field_name: str, value: object, low: float, high: float) -> float:
     """Return a number in [low, high]; InputError otherwise, for NaN too."""
     if isinstance(value, bool) or not isinstance(value, Real):

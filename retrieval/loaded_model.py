@@ -28,6 +28,7 @@ from genret.decoding.language_model import (
     TreeWriter,
 )
 from genret.decoding.row_trees import NodeSpan, RowTrees
+from genret.retrieval.arguments import check_count
 from genret.retrieval.checkpoints import find_checkpoint
 from genret.retrieval.errors import InputError, ModelError
 from genret.retrieval.prompts import SCHEMA_PLACE, PromptTemplate
@@ -376,8 +377,7 @@ class PrefixStore:
     """
 
     def __init__(self, model: LanguageModel, max_bytes: int = DEFAULT_PREFIX_BYTES) -> None:
-        if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 0:
-            raise InputError("prefix_bytes", f"must be an integer of at least 0, got {max_bytes!r}")
+        check_count("prefix_bytes", max_bytes)
         self._model = model
         # None: cannot be shared
         self._held: BoundedCache[_Key, PromptPrefix | None] = BoundedCache(

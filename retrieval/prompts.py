@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from genret.retrieval.arguments import check_text
+from genret.retrieval.arguments import check_count, check_text
 from genret.retrieval.checkpoints import SETTINGS_FILE, json_object, settings_folder, weights_folder
 from genret.retrieval.errors import InputError, ModelError
 from genret.retrieval.text import Rendering, TextTokenizer
@@ -109,10 +109,7 @@ class PromptTemplate:
     def __post_init__(self) -> None:
         for name in ("name", *_TEMPLATE_TEXTS):
             check_text(name, getattr(self, name))
-        if isinstance(self.context_chars, bool) or not isinstance(self.context_chars, int):
-            raise InputError("context_chars", f"must be an integer, got {self.context_chars!r}")
-        if self.context_chars < 0:
-            raise InputError("context_chars", f"must be >= 0, got {self.context_chars}")
+        check_count("context_chars", self.context_chars)
         for name in ("lowercase", "special_tokens"):
             if not isinstance(getattr(self, name), bool):
                 raise InputError(name, f"must be true or false, got {getattr(self, name)!r}")

@@ -87,12 +87,12 @@ class SharedAnswerer:
         self._lock = threading.Lock()
 
     def add_index(self, name: str, index: Index, filters: FilterStore, find: Finder) -> None:
-        """Let schemas name an index (`Answerer.add_index`)."""
+        """Let schemas name an index (`AnswerEngine.add_index`)."""
         with self._lock:
             if self._made is None:
                 self._waiting[name] = (index, filters, find)
             else:
-                self._made.add_index(name, index, filters, find)
+                self._made.engine.add_index(name, index, filters, find)
 
     def get(self) -> Answerer:
         """Return the answerer, which knows every index that was added."""
@@ -100,7 +100,7 @@ class SharedAnswerer:
             if self._made is None:
                 made = self._make()
                 for name, known in self._waiting.items():
-                    made.add_index(name, *known)
+                    made.engine.add_index(name, *known)
                 self._waiting.clear()
                 self._made = made
             return self._made

@@ -8,11 +8,11 @@ beside it, so that the same text again is one look-up, and another spelling of i
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from typing import Generic, Protocol, TypeVar
 
-from genret.decoding.bounded_cache import BoundedCache
+from genret.decoding.bounded_cache import BoundedCache, CacheCounts
 from genret.decoding.grammar.errors import SchemaError
 
 # Cost of an entry beside its grammar and its texts: dictionary slots, counters.
@@ -31,22 +31,6 @@ class Measured(Protocol):
 
 
 G = TypeVar("G", bound=Measured)
-
-
-@dataclass(frozen=True, slots=True)
-class CacheStats:
-    """Counts since the cache was made, and what it holds now."""
-
-    hits: int  # Requests answered from the cache, rejections among them
-    waits: int  # Requests that waited for a compilation another one had begun
-    compilations: int  # Schemas compiled, with success or not
-    rejections: int  # Schemas refused, each time they were asked for
-    timeouts: int  # Compilations that took too long; asked for again they are tried again
-    evictions: int  # Grammars dropped to make room
-    not_kept: int  # Grammars larger than the whole cache
-    entries: int  # Grammars held
-    held_bytes: int  # Memory of the grammars held, their keys and texts included
-    max_bytes: int  # The bound on it
 
 
 class _Entry(Generic[G]):
@@ -81,7 +65,7 @@ class GrammarCache(Generic[G]):
             max_bytes, lambda key, entry: entry.num_bytes, single_flight=True, on_evict=self._evicted
         )
         self._by_text: dict[Hashable, Hashable] = {}  # keys of what is held
-        self._rejections = self._timeouts = self._evictions = 0
+        self._evictions = 0
 
     def get(
         self,
@@ -125,8 +109,6 @@ class GrammarCache(Generic[G]):
 
     def _outcome(self, entry: _Entry[G]) -> G:
         if isinstance(entry.outcome, SchemaError):
-            with self._held.lock:
-                self._rejections += 1
             raise _again(entry.outcome)
         return entry.outcome
 
@@ -139,22 +121,11 @@ class GrammarCache(Generic[G]):
                     return
 
     @property
-    def stats(self) -> CacheStats:
-        """Counts so far, and the present content."""
-        held = self._held
-        with held.lock:
-            return CacheStats(
-                hits=held.hits,
-                waits=held.waits,
-                compilations=held.misses,
-                rejections=self._rejections,
-                timeouts=self._timeouts,
-                evictions=self._evictions,
-                not_kept=held.not_kept,
-                entries=sum(not isinstance(entry.outcome, SchemaError) for _, entry in held.items()),
-                held_bytes=held.size,
-                max_bytes=held.max_size,
-            )
+    def stats(self) -> CacheCounts:
+        """Counts so far, and the present content; refusals are no entries, and are not counted as dropped."""
+        with self._held.lock:
+            entries = sum(not isinstance(entry.outcome, SchemaError) for _, entry in self._held.items())
+            return replace(self._held.counts, evictions=self._evictions, entries=entries)
 
     def discard(self, where: Callable[[Hashable], bool]) -> None:
         """Drop the grammars, and the refusals, for whose key `where` is true; counts stay."""
@@ -170,10 +141,6 @@ class GrammarCache(Generic[G]):
             outcome = compile_grammar()
         except SchemaError as error:
             outcome = _again(error)
-        except TimeoutError:
-            with self._held.lock:
-                self._timeouts += 1
-            raise
         entry: _Entry[G] = _Entry(outcome, key_bytes)
         entry.add_text(text, text_bytes)  # before it is measured: text and grammar are kept together or not
         return entry

@@ -33,6 +33,7 @@ from genret.decoding.grammar.token_trie import FlatTrie, TokenNode
 
 # A packed mask is words of this many tokens.
 WORD_BITS = 32
+_SET_ONE_BY_ONE = 500
 _CONTINUATION = bytes(range(0x80, 0xC0))
 
 
@@ -142,6 +143,11 @@ class Vocabulary:
 
     def packed(self, tokens: Sequence[int] | NDArray[np.integer]) -> NDArray[np.uint32]:
         """A read-only mask that allows these tokens. Shape: (ceil(V / 32),), uint32."""
+        if len(tokens) <= _SET_ONE_BY_ONE:
+            octets = bytearray(self.num_words * WORD_BITS // 8)
+            for token in tokens:
+                octets[token >> 3] |= 1 << (token & 7)
+            return np.frombuffer(bytes(octets), "<u4").astype(np.uint32, copy=False)
         allowed = np.zeros(self.num_words * WORD_BITS, dtype=np.bool_)
         allowed[np.asarray(tokens, dtype=np.int64)] = True
         mask = np.packbits(allowed, bitorder="little").view("<u4").astype(np.uint32, copy=False)

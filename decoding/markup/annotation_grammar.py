@@ -171,11 +171,10 @@ class AnnotationGrammar:
         if self.is_complete(state):
             return self.vocabulary.packed([self.vocabulary.end_token_id])
         found, many = self._automaton.tokens(state, self.vocabulary.root)
-        mask = (self.vocabulary.nothing if many is None else many).copy()
-        octets = mask.view(np.uint8)
-        for token in found:
-            octets[token >> 3] |= 1 << (token & 7)
-        mask.flags.writeable = False
+        mask = self.vocabulary.packed(list(found))
+        if many is not None:
+            mask = mask | many
+            mask.flags.writeable = False
         return mask
 
     def _find_move(self, state: int, token: int) -> int:
@@ -216,7 +215,8 @@ class AnnotationAutomaton:
         self.text = b"".join(pieces)
         self._places = [*itertools.accumulate(map(len, pieces), initial=0)]
         lasts = enumerate(self._bounds.last_close)
-        self._longest_mention = max(self._places[last] - self._places[begin] for begin, last in lasts)
+        lengths = (self._places[last] - self._places[begin] for begin, last in lasts if last >= 0)
+        self._longest_mention = max(lengths, default=0)
         self._characters = {place: number for number, place in enumerate(self._places)}
         start = _Spot(_OUTSIDE, 0, 0, 0)
         self._spots = [start, start]  # the second one is the grammar's, behind the end token
@@ -326,7 +326,7 @@ class AnnotationAutomaton:
             character = self._characters.get(at)
             if at < len(self.text):
                 ways[self.text[at]] = spot._replace(at=at + 1)
-            if character is not None and self._bounds.opens[character] and links != self._max_links:
+            if character is not None and self._bounds.last_close[character] >= 0 and links != self._max_links:
                 counted = links + (self._max_links is not None)
                 ways[OPEN] = _Spot(_MENTION, at, character, counted)
             return ways

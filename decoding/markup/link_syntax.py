@@ -155,11 +155,10 @@ class Boundaries:
     separates no character from its marks, and crosses no paragraph break.
     """
 
-    opens: tuple[bool, ...]  # whether a mention may begin there; some place then ends it. Length n + 1.
     closes: tuple[bool, ...]  # whether a mention may end there, by the place alone. Length n + 1.
-    # First possible end of a mention that begins there, -1 for none. Length n + 1.
+    # First possible end of a mention that begins there, -1 where none may begin. Length n + 1.
     first_close: tuple[int, ...]
-    last_close: tuple[int, ...]  # last possible end, -1 for none. Length n + 1.
+    last_close: tuple[int, ...]  # last possible end, -1 where none may begin. Length n + 1.
 
 
 def find_boundaries(text: str, rules: MentionRules) -> Boundaries:
@@ -171,7 +170,7 @@ def find_boundaries(text: str, rules: MentionRules) -> Boundaries:
     following_close = _following(closes)
     preceding_close = _preceding(closes)
     breaks = [found.start() for found in _BREAK.finditer(text)] + [length]
-    opens, first, last = [], [], []
+    first, last = [], []
     number = 0
     for place in range(length + 1):
         while breaks[number] < place:
@@ -182,10 +181,9 @@ def find_boundaries(text: str, rules: MentionRules) -> Boundaries:
             most = preceding_close[min(place + rules.max_chars, breaks[number])]
             if least <= most:
                 begin, end = least, most
-        opens.append(begin >= 0)
         first.append(begin)
         last.append(end)
-    return Boundaries(tuple(opens), tuple(closes), tuple(first), tuple(last))
+    return Boundaries(tuple(closes), tuple(first), tuple(last))
 
 
 def _is_cut(text: str, place: int, word_boundaries: bool) -> bool:

@@ -15,7 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from genret.decoding.grammar.holes.text_leaf import TextSearcher
-from genret.decoding.grammar.holes.text_places import FIRST_PLAIN, PLAIN, QUOTE, TextRange, first_from
+from genret.decoding.grammar.holes.text_places import (
+    FIRST_PLAIN,
+    PLAIN,
+    QUOTE,
+    TextRange,
+    TextSearch,
+    first_from,
+)
 from genret.decoding.grammar.leaves.leaf import FEW_TOKENS, Exit, LeafTokens, TokenCache
 from genret.decoding.grammar.token_trie import TokenNode
 from genret.decoding.markup.link_syntax import BACKSLASH, TITLE_CLOSE, TITLE_OPEN, spelled_title
@@ -29,19 +36,11 @@ _KEPT_BYTES = 16 << 20
 _ENDED = -1
 
 
-class TitleRange(NamedTuple):
-    """Titles that begin with the bytes written so far: positions [begin, end), `depth` bytes written."""
-
-    begin: int
-    end: int
-    depth: int
-
-
 class TitlePlace(NamedTuple):
     """A place in a title: runs of the plain titles and of the copied spellings, None for an empty run."""
 
-    plain: TitleRange | None
-    spelled: TitleRange | None
+    plain: TextRange | None
+    spelled: TextRange | None
 
 
 class LinkTitles:
@@ -69,7 +68,8 @@ class LinkTitles:
     def start(self) -> TitlePlace:
         """The place before the first byte."""
         runs = (
-            TitleRange(0, len(texts), 0) if len(texts) else None for texts in (self._plain, self._spelled)
+            TextRange(0, len(texts), 0, PLAIN) if len(texts) else None
+            for texts in (self._plain, self._spelled)
         )
         return TitlePlace(*runs)
 
@@ -143,12 +143,12 @@ class LinkTitles:
             return ()
         found: list[int] = []
         for texts, run in self._in(place):
-            end = first_from(texts, *run, 0)
+            end = first_from(texts, *run[:3], 0)
             numbers = texts.numbers(run.begin, end)
             found += numbers if texts is self._plain else [self._numbers[number] for number in numbers]
         return tuple(sorted(found))
 
-    def _in(self, place: TitlePlace) -> Iterator[tuple[SortedTexts, TitleRange]]:
+    def _in(self, place: TitlePlace) -> Iterator[tuple[SortedTexts, TextRange]]:
         if place.plain is not None:
             yield self._plain, place.plain
         if place.spelled is not None:
@@ -159,7 +159,7 @@ class LinkTitles:
         many: NDArray[np.uint32] | None = None
         vocabulary = self.searcher.vocabulary
         if place.plain is not None:
-            found = self.searcher.tokens(self._plain, TextRange(*place.plain, PLAIN), node)
+            found = self.searcher.tokens(self._plain, place.plain, node)
             inside.update(found.few)
             if found.many is not None:
                 many = found.many & ~self._quotes
@@ -176,7 +176,7 @@ class LinkTitles:
         packed.flags.writeable = False
         return LeafTokens((), packed, rests)
 
-    def _walk(self, run: TitleRange, node: TokenNode, inside: set[int]) -> None:
+    def _walk(self, run: TextRange, node: TokenNode, inside: set[int]) -> None:
         """Find the tokens that stay inside of copied titles."""
         waiting = [(node, run)]
         while waiting:
@@ -237,16 +237,11 @@ class LinkTitles:
         return self.searcher.vocabulary.packed(sorted(self._quoting))
 
 
-def _narrow(texts: SortedTexts, run: TitleRange | None, byte: int) -> TitleRange | None:
-    if run is None:
-        return None
-    first = first_from(texts, *run, byte)
-    if first == run.end or texts.byte(first, run.depth) != byte:
-        return None
-    return TitleRange(first, first_from(texts, first, run.end, run.depth, byte + 1), run.depth + 1)
+def _narrow(texts: SortedTexts, run: TextRange | None, byte: int) -> TextRange | None:
+    return None if run is None else TextSearch(texts).plain(run, byte)
 
 
-def _bytes_of(texts: SortedTexts, run: TitleRange) -> Iterator[int]:
+def _bytes_of(texts: SortedTexts, run: TextRange) -> Iterator[int]:
     """The next bytes of a run's titles, ascending, each once; -1 first for titles that end."""
     at = run.begin
     while at < run.end:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import math
 import time
 from collections.abc import Sequence
@@ -18,7 +19,6 @@ from genret.decoding.errors import DecodingCancelledError, DecodingError, Invali
 from genret.decoding.grammar.automaton.title_slot_values import TitleSlotValue
 from genret.decoding.grammar.constraint import GrammarConstraint
 from genret.decoding.grammar.errors import GrammarError
-from genret.decoding.grammar.grammar_cache import CacheStats
 from genret.decoding.language_model import LanguageModel, PromptPrefix
 from genret.decoding.params import AnswerParams, BeamParams, DiscParams
 from genret.retrieval.answers.answer_types import (
@@ -31,13 +31,11 @@ from genret.retrieval.answers.answer_types import (
 )
 from genret.retrieval.answers.schema_explanation import user_error
 from genret.retrieval.answers.schemas import AnswerEngine, CompiledSchema
-from genret.retrieval.answers.title_holes import Finder, IndexSet, ShortlistedSlots
+from genret.retrieval.answers.title_holes import IndexSet, ShortlistedSlots
 from genret.retrieval.answers.validation import InvalidAnswerError, SlowValidationError
 from genret.retrieval.arguments import check_known, named, new_seed
 from genret.retrieval.errors import GenretError, InputError, ModelError
-from genret.retrieval.filters.entity_filter import FilterStore
 from genret.retrieval.index.owners import title_owners
-from genret.retrieval.index.reader import Index
 from genret.retrieval.loaded_model import (
     DEFAULT_BATCH_SIZE,
     ChainMeter,
@@ -108,23 +106,9 @@ class Answerer:
         self._limits = Limits.of(model)
         self._prompts = PromptEncoder(tokenizer, model.vocab_size, self._limits.prompt_tokens(_MIN_ROOM))
 
-    @property
-    def stats(self) -> CacheStats:
-        """Counters of the cache of grammars."""
-        return self.engine.schemas.stats
-
-    def add_index(self, name: str, index: Index, filters: FilterStore, find: Finder) -> None:
-        """Let schemas name an index; the first one is the default meaning of "titles"."""
-        self.engine.add_index(name, index, filters, find)
-
     def name_schema(self, name: str, schema: Schema) -> None:
         """Give a schema a name for requests, and compile it. InputError if either cannot be used."""
-        indexes = self.engine.indexes
-        self.engine.schemas.name_schema(name, schema, indexes, indexes.first_name)
-
-    def compile_named(self, indexes: IndexSet) -> None:
-        """Compile the named schemas over the indexes of coming requests; InputError names one that fails."""
-        self.engine.schemas.prepare_named(indexes, indexes.first_name)
+        self.engine.schemas.name_schema(name, schema, self.engine.indexes)
 
     def job(
         self,
@@ -378,7 +362,7 @@ class Answerer:
         return AnswerEntity(
             pointer=value.pointer,
             index=value.name.index,
-            title=self.engine.title(spelled),
+            title=json.loads(spelled),
             entities=tuple(map(index.entity, shares)),
             shares=tuple(shares.values()),
         )

@@ -16,9 +16,10 @@ from typing import TypeVar, cast
 from weakref import WeakSet
 
 from genret.decoding.answering.speller import Speller
+from genret.decoding.bounded_cache import CacheCounts
 from genret.decoding.grammar.compile_options import GrammarOptions, compile_budget, current_budget
 from genret.decoding.grammar.errors import GrammarError, SchemaLimitError, VocabularyError
-from genret.decoding.grammar.grammar_cache import CacheStats, GrammarCache
+from genret.decoding.grammar.grammar_cache import GrammarCache
 from genret.decoding.grammar.holes.text_leaf import TextSearcher
 from genret.decoding.grammar.json_grammar import Grammar, compile_schema
 from genret.decoding.grammar.leaves.leaf import TitleSlotLeaf, TitleSlotName, TitleSlotOpener
@@ -29,7 +30,7 @@ from genret.retrieval.answers.answer_types import AnswerRequest, schema_text
 from genret.retrieval.answers.schema_explanation import user_error
 from genret.retrieval.answers.title_holes import FIRST_INDEX, Finder, IndexSet, NamedIndex, TitleSlots
 from genret.retrieval.answers.validation import AnswerValidator
-from genret.retrieval.arguments import check_text
+from genret.retrieval.arguments import check_count, check_text
 from genret.retrieval.errors import GenretError, InputError, ModelError
 from genret.retrieval.filters.entity_filter import FilterStore
 from genret.retrieval.index.reader import Index
@@ -65,8 +66,7 @@ class SchemaStore:
     """Grammars of one model, for any number of threads; see `GrammarCache` for `max_bytes`."""
 
     def __init__(self, leaves: Leaves, max_bytes: int = DEFAULT_GRAMMAR_CACHE_BYTES) -> None:
-        if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 0:
-            raise InputError("grammar_cache", f"must be an integer of at least 0, got {max_bytes!r}")
+        check_count("grammar_cache", max_bytes)
         self._leaves = leaves
         self._cache: GrammarCache[CompiledSchema] = GrammarCache(max_bytes)
         self._named: dict[str, str] = {}
@@ -75,7 +75,7 @@ class SchemaStore:
         self._lock = threading.Lock()
 
     @property
-    def stats(self) -> CacheStats:
+    def stats(self) -> CacheCounts:
         """Counters of the cache of grammars."""
         return self._cache.stats
 
@@ -85,17 +85,10 @@ class SchemaStore:
         with self._lock:
             return sum(schema.num_bytes for schema in self._alive)
 
-    def name_schema(
-        self,
-        name: str,
-        schema: str | Mapping[str, object] | bool,
-        indexes: IndexSet,
-        titles: str = FIRST_INDEX,
-    ) -> None:
-        """Give a schema a name, and compile it as requests ask for it by default.
+    def name_schema(self, name: str, schema: str | Mapping[str, object] | bool, indexes: IndexSet) -> None:
+        """Give a schema a name, and compile it as requests to the first index ask for it by default.
 
-        Requests to the first index call the index `titles` "titles". InputError, whose field is the name, if
-        the name is empty or taken, or the schema cannot be used.
+        InputError, whose field is the name, if the name is empty or taken, or the schema cannot be used.
         """
         check_text("schema", name)
         if not name.strip():
@@ -103,21 +96,21 @@ class SchemaStore:
         if name in self._named:
             raise InputError("schema", f"two schemas are named {name!r}")
         request = AnswerRequest("-", schema_text(schema))
-        self._keep(request, indexes, titles)
+        self._keep(request, indexes)
         self._named[name] = str(request.schema)
 
-    def prepare_named(self, indexes: IndexSet, titles: str = FIRST_INDEX) -> None:
+    def prepare_named(self, indexes: IndexSet) -> None:
         """Compile the named schemas over other indexes; InputError names one that cannot be used."""
         for name in self._named:
             try:
-                self._keep(AnswerRequest("-", schema_name=name), indexes, titles)
+                self._keep(AnswerRequest("-", schema_name=name), indexes)
             except InputError as error:
                 raise InputError(name, error.message) from error
 
-    def _keep(self, request: AnswerRequest, indexes: IndexSet, titles: str) -> None:
-        compiled = self.prepare(request, indexes, titles)
+    def _keep(self, request: AnswerRequest, indexes: IndexSet) -> None:
+        compiled = self.prepare(request, indexes, indexes.first_name)
         with self._lock:
-            self._kept[self._asked(request, indexes, titles)] = compiled
+            self._kept[self._asked(request, indexes, indexes.first_name)] = compiled
 
     def find(
         self, request: AnswerRequest, indexes: IndexSet, titles: str = FIRST_INDEX
@@ -133,7 +126,7 @@ class SchemaStore:
             raise _refusal(request, error) from error
 
     def prepare(self, request: AnswerRequest, indexes: IndexSet, titles: str = FIRST_INDEX) -> CompiledSchema:
-        """Return the schema of a request, compiled unless it is known; arguments as of `name_schema`.
+        """Return the schema of a request, compiled unless it is known; it calls the index `titles` "titles".
 
         Raises:
             SchemaRejectedError: the schema cannot be used; names keyword and JSON pointer.
@@ -366,10 +359,6 @@ class AnswerEngine:
                 self.schemas.forget(named)
             if "title_slots" in self._parts:
                 self.title_slots.forget(named)
-
-    def title(self, spelled: bytes) -> str:
-        """Return the text of a JSON string."""
-        return str(json.loads(spelled))
 
     def warm_up(self, indexes: IndexSet | None = None) -> None:
         """Make and compile everything for these indexes (None: those of now), so that no request waits."""

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from genret.decoding.constraints import StaticConstraint, log_normalisers
-from genret.retrieval.arguments import Restriction, checked_ids
+from genret.retrieval.arguments import Restriction, check_count, checked_ids
 from genret.retrieval.errors import InputError
 from genret.retrieval.filters.entity_filter import FilterStore, constraint_of
 from genret.retrieval.filters.predicate import parse
@@ -86,8 +86,7 @@ class TitleArguments:
         if mode not in MODES:
             raise InputError(MODE, f"must be mask, disc or sink, got {mode!r}")
         written = mine.get(WRITTEN, 0)
-        if isinstance(written, bool) or not isinstance(written, int) or written < 0:
-            raise InputError(WRITTEN, f"must be an integer of at least 0, got {written!r}")
+        check_count(WRITTEN, written)
         if written and mode == "disc":
             raise InputError(WRITTEN, "is for mask and sink: a draw of disc begins with its title")
         restriction = Restriction(

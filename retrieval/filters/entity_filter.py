@@ -11,14 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from genret.decoding.bounded_cache import BoundedCache
+from genret.decoding.bounded_cache import BoundedCache, CacheCounts
 from genret.decoding.cancellation import CancelToken
 from genret.decoding.constraints import StaticConstraint
 from genret.decoding.errors import DecodingCancelledError
 from genret.decoding.trie.row_filter import FilteredTrie, RowFilter, counts_before
 from genret.decoding.trie.title_trie import TitleTrie
-from genret.retrieval.arguments import FilterKey, Restriction
-from genret.retrieval.errors import InputError
+from genret.retrieval.arguments import FilterKey, Restriction, check_count
 from genret.retrieval.filters.evaluate import check_restriction, entity_mask
 from genret.retrieval.index.reader import Index
 
@@ -52,7 +51,6 @@ def constraint_of(trie: TitleTrie, filters: Sequence[EntityFilter | None]) -> St
 
 
 DEFAULT_FILTER_CACHE_BYTES = 256 * 2**20
-_MAX_BYTES = 2**50
 # Memory of the Python objects of a kept filter: over a small index, most of it.
 _OBJECT_BYTES = 2048
 # Memory of the distinct filters of one batch, which all stay while it is decoded. It also keeps their number
@@ -60,18 +58,6 @@ _OBJECT_BYTES = 2048
 _MAX_BATCH_BYTES = 512 * 2**20
 # Bytes of a filter per row and per entity.
 _ROW_BYTES, _ENTITY_BYTES = 4, 1
-
-
-@dataclass(frozen=True, slots=True)
-class FilterCacheStats:
-    """Counters of the filters kept; their memory includes that of the keys."""
-
-    hits: int
-    misses: int
-    evictions: int
-    num_filters: int
-    num_bytes: int
-    max_bytes: int
 
 
 def kept_bytes(key: FilterKey, made: EntityFilter) -> int:
@@ -95,8 +81,7 @@ class FilterStore:
     def __init__(
         self, index: Index, device: torch.device | str, max_bytes: int = DEFAULT_FILTER_CACHE_BYTES
     ) -> None:
-        if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or not 0 <= max_bytes <= _MAX_BYTES:
-            raise InputError("filter_cache_bytes", f"must be an integer of at least 0, got {max_bytes!r}")
+        check_count("filter_cache_bytes", max_bytes)
         self.cache: BoundedCache[FilterKey, EntityFilter] = BoundedCache(max_bytes, kept_bytes)
         self._index = index
         self._device = torch.device(device)
@@ -104,11 +89,9 @@ class FilterStore:
         self._most = max(1, _MAX_BATCH_BYTES // size)
 
     @property
-    def stats(self) -> FilterCacheStats:
+    def stats(self) -> CacheCounts:
         """The counters of the cache."""
-        with (kept := self.cache).lock:
-            counts = (kept.hits, kept.misses, kept.evictions, len(kept), kept.size, kept.max_size)
-        return FilterCacheStats(*counts)
+        return self.cache.counts
 
     def check(self, restriction: Restriction) -> None:
         """Raise InputError for "filter" if a predicate does not fit the index; cheap, and from any thread."""

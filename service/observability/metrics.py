@@ -28,16 +28,12 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from genret.decoding.bounded_cache import CacheCounts
 from genret.service.client.reply import IndexInfo
 from genret.service.serving.batching import DeviceQueue, DeviceQueues
 from genret.service.serving.readiness import Readiness, State
 from genret.service.serving.schema_compiler import SchemaCompiler
-from genret.service.serving.served import (
-    REJECTIONS,
-    STAGES,
-    CacheCounts,
-    IndexTable,
-)
+from genret.service.serving.served import REJECTIONS, STAGES, IndexTable
 
 _DIGITS = 6
 
@@ -298,7 +294,7 @@ def _cache(name: str, what: str, label: str, counts: dict[str, CacheCounts]) -> 
     for event, text in _CACHE_EVENTS.items():
         values = [(key, getattr(count, event)) for key, count in counts.items()]
         yield _gauge(f"{name}_{event}", f"{text} the {what}.", label, values, CounterMetricFamily)
-    held = [(key, count.held_bytes) for key, count in counts.items()]
+    held = [(key, count.num_bytes) for key, count in counts.items()]
     yield _gauge(f"{name}_held_bytes", f"Memory of the {what}, bytes.", label, held)
 
 

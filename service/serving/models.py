@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from genret.decoding.bounded_cache import CacheCounts
 from genret.decoding.cancellation import CancelToken
 from genret.retrieval.answers.answer_types import AnswerRequest
 from genret.retrieval.complete_types import CompleteRequest, CompleteResult
@@ -32,11 +33,7 @@ from genret.service.configuration.server_config import (
 )
 from genret.service.errors import OverloadedError, UnservableIndexError
 from genret.service.serving.admission import estimate_tokens
-from genret.service.serving.served import (
-    CacheCounts,
-    Outcome,
-    ServedIndex,
-)
+from genret.service.serving.served import Outcome, ServedIndex
 
 if TYPE_CHECKING:
     from genret.retrieval.answers.answerer import AnswerJob
@@ -96,7 +93,7 @@ class ServedModel:
             self._alive[served] = indexes
         try:
             answerer.engine.warm_up(indexes)
-            answerer.compile_named(indexes)
+            answerer.engine.schemas.prepare_named(indexes)
             replaced = self._published.get(spec.name)
             if self._config.warm_completion or (
                 replaced is not None and self._retriever_of(replaced).index.completer.is_warm
@@ -144,7 +141,7 @@ class ServedModel:
     @property
     def held_grammar_bytes(self) -> int:
         """Memory of the grammars kept."""
-        return 0 if self._loaded is None else self._loaded.answerer.stats.held_bytes
+        return 0 if self._loaded is None else self._loaded.answerer.engine.schemas.stats.num_bytes
 
     def _retriever_of(self, served: ServedIndex) -> Retriever:
         (named,) = (named for named in self._alive[served] if named.name == served.description.name)
@@ -287,14 +284,11 @@ class PinnedRetriever:
 
     def filter_cache(self) -> CacheCounts:
         """Return the counts of the filters kept of the index."""
-        stats = self.retriever.filters.stats
-        return CacheCounts(stats.hits, stats.misses, stats.evictions, stats.num_bytes)
+        return self.retriever.filters.stats
 
     def grammar_cache(self) -> CacheCounts:
         """Return the counts of the grammars kept of the model. Only for a warm retriever."""
-        stats = self.retriever.answerer.stats
-        # A request that waits for another's compilation has not found the grammar in the cache.
-        return CacheCounts(stats.hits, stats.compilations + stats.waits, stats.evictions, stats.held_bytes)
+        return self.retriever.answerer.engine.schemas.stats
 
     def trial(self, num_requests: int) -> tuple[int, float]:
         """Answer that many plain requests; return their work, tokens, and the time taken, seconds."""

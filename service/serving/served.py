@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol, get_args
+from typing import Any, Literal, Protocol, get_args
 
+from genret.decoding.bounded_cache import CacheCounts
 from genret.decoding.cancellation import CancelToken
 from genret.decoding.errors import DecodingError
 from genret.retrieval.answers.answer_types import AnswerRequest, AnswerResult
@@ -149,15 +150,6 @@ class IndexTable:
     def describe(self) -> list[IndexInfo]:
         """Return every index, the default one first."""
         return [served.description for served in self._served.values()]
-
-
-class CacheCounts(NamedTuple):
-    """Counters of a cache, and the memory of its entries, bytes."""
-
-    hits: int
-    misses: int
-    evictions: int
-    held_bytes: int
 
 
 class Opener(Protocol):

@@ -119,8 +119,8 @@ def test_special_tokens_in_markup_part_the_texts() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"context_chars": -1}, r"context_chars: must be >= 0, got -1"),
-        ({"context_chars": "9"}, r"context_chars: must be an integer, got '9'"),
+        ({"context_chars": -1}, r"context_chars: must be an integer of at least 0, got -1"),
+        ({"context_chars": "9"}, r"context_chars: must be an integer of at least 0, got '9'"),
         ({"mention_format": "{left}"}, r"mention_format: must contain \{mention\}"),
         ({"prefix": None}, r"prefix: must be text, got NoneType"),
         ({"suffix": "\udc00"}, r"suffix: not valid Unicode: half a surrogate pair at character 1"),

@@ -130,7 +130,7 @@ def test_one_filter_is_made_once(retriever: Retriever) -> None:
     for text in [*spellings, *spellings]:
         retriever.retrieve(["one", "two"], filter=text)
     stats = retriever.filters.stats
-    assert (stats.misses, stats.num_filters) == (1, 1)
+    assert (stats.misses, stats.entries) == (1, 1)
     assert stats.hits == 3
     data = 12 + 4 * (retriever.index.num_rows + 1)
     assert data < stats.num_bytes < data + 4096
@@ -191,5 +191,5 @@ def test_a_request_that_is_given_up_while_its_filter_is_made_leaves_the_others_a
     replies = retriever.retrieve_batch(requests, [gone, late, None, CancelToken()])
     assert [type(reply) for reply in replies[:2]] == [DecodingCancelledError, DeadlineExceededError]
     assert [ids(reply) for reply in replies[2:]] == [{"Q4", "Q5", "Q6"}] * 2
-    assert retriever.filters.stats.num_filters == 1
+    assert retriever.filters.stats.entries == 1
     assert sum(retriever.model.prompts) == 2  # type: ignore[attr-defined]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from genret.decoding.bounded_cache import CacheCounts
 from genret.decoding.cancellation import CancelToken
 from genret.decoding.errors import DecodingError
 from genret.retrieval.answers.answer_types import AnswerEntity, AnswerRequest, AnswerResult
@@ -24,7 +25,7 @@ from genret.retrieval.types import (
     Timings,
 )
 from genret.service.client.reply import IndexInfo
-from genret.service.serving.served import CacheCounts, Outcome, Request, ServedIndex
+from genret.service.serving.served import Outcome, Request, ServedIndex
 
 Cancel = Sequence[CancelToken | None] | None
 MAX_PROMPT_TOKENS = 100
@@ -92,10 +93,10 @@ class FakeRetriever:
         return self.trials[num_requests]
 
     def filter_cache(self) -> CacheCounts:
-        return CacheCounts(hits=5, misses=2, evictions=1, held_bytes=300)
+        return CacheCounts(hits=5, misses=2, evictions=1, entries=1, num_bytes=300, max_bytes=300)
 
     def grammar_cache(self) -> CacheCounts:
-        return CacheCounts(hits=7, misses=3, evictions=0, held_bytes=4000)
+        return CacheCounts(hits=7, misses=3, evictions=0, entries=3, num_bytes=4000, max_bytes=9000)
 
     def _warm_up(self) -> None:
         self.num_warm_ups += 1

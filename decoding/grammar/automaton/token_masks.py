@@ -24,8 +24,6 @@ from genret.decoding.grammar.vocabulary import WORD_BITS, Vocabulary, tokens_of
 
 # An array's header, an entry of the tables and the tuple of a mask.
 _MASK_BYTES = 400
-_SETTING_ONE_BY_ONE = 500
-_WORD = np.dtype("<u4")
 # The constructor of a named tuple takes three times as long.
 _made = tuple.__new__
 
@@ -112,7 +110,7 @@ class Masks:
         few = tuple(sorted(set(found)))
         mask = self._shared.get(few)
         if mask is None:
-            packed = self._bits(few)
+            packed = self._vocabulary.packed(few)
             self._memory.num_bytes += _MASK_BYTES + self._num_octets + 36 * len(few)
             mask = self._shared[few] = _made(Mask, (packed, few))
         return mask
@@ -134,15 +132,6 @@ class Masks:
         for token in few:
             octets[token >> 3] |= 1 << (token & 7)
         return union
-
-    def _bits(self, tokens: tuple[int, ...]) -> NDArray[np.uint32]:
-        """A read-only mask of tokens."""
-        if len(tokens) > _SETTING_ONE_BY_ONE:
-            return self._vocabulary.packed(tokens)
-        octets = bytearray(self._num_octets)
-        for token in tokens:
-            octets[token >> 3] |= 1 << (token & 7)
-        return np.frombuffer(bytes(octets), _WORD)
 
 
 def _top_segments(stack: ParseStack, depth: int) -> list[StackSegment]:

@@ -93,7 +93,7 @@ class TextSearch:
                 return TextRange(*run, depth, FINAL) if run else None
             if byte == BACKSLASH:
                 return TextRange(begin, end, depth, ESCAPE) if self._spelled_by(place, b"\\") else None
-            return self._plain(place, byte) if byte >= FIRST_PLAIN else None
+            return self.plain(place, byte) if byte >= FIRST_PLAIN else None
         if mode == START:
             return TextRange(begin, end, 0, PLAIN) if byte == QUOTE else None
         if mode == FINAL:
@@ -131,6 +131,11 @@ class TextSearch:
         begin, end, depth, _ = place
         return self._byte(begin, depth) == self._byte(end - 1, depth)
 
+    def plain(self, place: TextRange, byte: int) -> TextRange | None:
+        """The place behind a whole byte of the texts."""
+        run = self._run(place.begin, place.end, place.depth, byte)
+        return TextRange(*run, place.depth + 1, PLAIN) if run else None
+
     def walk(self, place: TextRange, trie: FlatTrie, positions: tuple[int, ...]) -> TokenWalk:
         """Find the tokens of the trie below some positions that go on with some text."""
         tokens: list[int] = []
@@ -167,11 +172,6 @@ class TextSearch:
                 else:
                     open_places.append((child, after))
 
-    def _plain(self, place: TextRange, byte: int) -> TextRange | None:
-        """The place behind a whole byte of the texts."""
-        run = self._run(place.begin, place.end, place.depth, byte)
-        return TextRange(*run, place.depth + 1, PLAIN) if run else None
-
     def _within_escape(self, place: TextRange, written: bytes) -> TextRange | None:
         """The place with so much of an escape written."""
         if written in _MODES:
@@ -179,7 +179,7 @@ class TextSearch:
             return place._replace(mode=_MODES[written]) if there else None
         for byte in ESCAPED_BYTES:
             if SPELLINGS[byte] == written:
-                return self._plain(place, byte)
+                return self.plain(place, byte)
         return None
 
     def _spelled_by(self, place: TextRange, written: bytes) -> list[int]:

@@ -12,7 +12,7 @@ labels left out.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -167,7 +167,7 @@ class DfaLeaf:
     @cached_property
     def models(self) -> StateModels:
         """The models of the states."""
-        return StateModels(self.automaton, self.label, self.is_alive, self._walker.vocabulary)
+        return StateModels(self, self._walker.vocabulary)
 
     @cached_property
     def _distances(self) -> list[int]:
@@ -189,23 +189,16 @@ _Difference = tuple[int, int, int]
 
 
 class StateModels:
-    """Models of the states of one automaton, by its labels and living states as `DfaLeaf` has them.
+    """Models of the states of one leaf.
 
     `others` are models of the same automaton with other labels and living states; findings about its rows are
     shared.
     """
 
-    def __init__(
-        self,
-        automaton: ByteDfa,
-        label: Callable[[int], int],
-        is_alive: Callable[[int], bool],
-        vocabulary: Vocabulary,
-        others: StateModels | None = None,
-    ) -> None:
-        self._rows = automaton.rows
-        self._label = label
-        self._is_alive = is_alive
+    def __init__(self, leaf: DfaLeaf, vocabulary: Vocabulary, others: StateModels | None = None) -> None:
+        self._rows = leaf.automaton.rows
+        self._label = leaf.label
+        self._is_alive = leaf.is_alive
         self._vocabulary = vocabulary
         self._models: dict[int, int] = {} if others is None else others._models
         self._differences: dict[tuple[int, int], list[_Difference] | None]
@@ -476,8 +469,7 @@ class RestrictedKeys(DfaLeaf):
     @cached_property
     def models(self) -> StateModels:
         """The models of the states."""
-        vocabulary = self._walker.vocabulary
-        return StateModels(self.automaton, self.label, self.is_alive, vocabulary, self._leaf.models)
+        return StateModels(self, self._walker.vocabulary, self._leaf.models)
 
     @cached_property
     def table(self) -> TransitionTable:

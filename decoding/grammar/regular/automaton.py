@@ -69,9 +69,9 @@ class Automaton:
         """Approximate memory."""
         return _STATE_BYTES * len(self.rows) + _EDGE_BYTES * sum(map(len, self.rows))
 
-    def count(self, most: int | None = None) -> int | None:
-        """Count the texts, at most up to `most`; None: infinitely many."""
-        return count_texts(self.rows, self.is_final, most)
+    def count(self) -> int | None:
+        """Count the texts; None: infinitely many."""
+        return count_texts(self.rows, self.is_final)
 
     @property
     def is_final(self) -> list[bool]:

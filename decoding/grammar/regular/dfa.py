@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from genret.decoding.grammar.compile_options import current_budget
 from genret.decoding.grammar.regular.automaton import Automaton
 from genret.decoding.grammar.regular.dfa_texts import automaton_of, longest_length
-from genret.decoding.grammar.regular.minimise import Edge, Row, renumbered
-from genret.decoding.grammar.regular.ranges import SCALAR_VALUES, Ranges
+from genret.decoding.grammar.regular.minimise import Row, renumbered
+from genret.decoding.grammar.regular.ranges import SCALAR_VALUES, Ranges, complement
 
 # Texts longer than this check the clock one by one.
 _LONG_TEXT = 10_000
@@ -160,15 +160,5 @@ _EVERYTHING = Dfa((_any_char(0),), (0,))
 
 def _filled(row: Row, sink: int) -> Row:
     """A row whose gaps lead to a sink."""
-    out: list[Edge] = []
-    for low, high in SCALAR_VALUES:
-        position = low
-        for first, last, target in row:
-            if low <= first <= high:
-                if position < first:
-                    out.append((position, first - 1, sink))
-                out.append((first, last, target))
-                position = last + 1
-        if position <= high:
-            out.append((position, high, sink))
-    return tuple(out)
+    gaps = complement(tuple((first, last) for first, last, _ in row))
+    return tuple(sorted([*row, *((first, last, sink) for first, last in gaps)]))

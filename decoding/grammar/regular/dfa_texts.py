@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from genret.decoding.grammar.compile_options import current_budget
-from genret.decoding.grammar.regular.minimise import Edge, Row, joined, renumbered
+from genret.decoding.grammar.regular.minimise import CHECKED_BITS, Edge, Row, joined, renumbered
 
 
 def automaton_of(texts: Sequence[Sequence[int]], labels: Sequence[int]) -> tuple[list[Row], list[int]]:
@@ -58,17 +58,13 @@ def automaton_of(texts: Sequence[Sequence[int]], labels: Sequence[int]) -> tuple
     return renumbered(out_rows, out_labels, start=len(out_rows) - 1, trimmed=True)
 
 
-# One state of 256 checks the clock: a state may have hundreds of edges.
-_CHECKED_BITS = 255
-
-
 def bottom_up(rows: Sequence[Row]) -> list[int] | None:
     """All states, each behind those it leads to; None if there is a cycle."""
     missing, sources = _sources(rows)
     order = [state for state, number in enumerate(missing) if not number]
     check_time = current_budget().check_time
     for state in order:
-        if not state & _CHECKED_BITS:
+        if not state & CHECKED_BITS:
             check_time()
         for source in sources[state]:
             missing[source] -= 1
@@ -83,7 +79,7 @@ def _sources(rows: Sequence[Row]) -> tuple[list[int], list[list[int]]]:
     sources: list[list[int]] = [[] for _ in rows]
     check_time = current_budget().check_time
     for state, row in enumerate(rows):
-        if not state & _CHECKED_BITS:
+        if not state & CHECKED_BITS:
             check_time()
         targets = {target for _, _, target in row}
         numbers.append(len(targets))
@@ -92,19 +88,15 @@ def _sources(rows: Sequence[Row]) -> tuple[list[int], list[list[int]]]:
     return numbers, sources
 
 
-def count_texts(rows: Sequence[Row], is_end: Sequence[bool], most: int | None = None) -> int | None:
-    """Count the texts; None: infinitely many. Every state can be reached and can reach an end.
-
-    Counting stops at `most`: counts may have as many digits as the longest text has symbols.
-    """
+def count_texts(rows: Sequence[Row], is_end: Sequence[bool]) -> int | None:
+    """Count the texts; None: infinitely many. Every state can be reached and can reach an end."""
     order = bottom_up(rows)
     if order is None:
         return None
     counts = [0] * len(rows)
     for state in order:
         total = sum([(last - first + 1) * counts[target] for first, last, target in rows[state]])
-        total += is_end[state]
-        counts[state] = total if most is None or total < most else most
+        counts[state] = total + is_end[state]
     return counts[0]
 
 
@@ -115,7 +107,7 @@ def distances(rows: Sequence[Row], is_end: Sequence[bool]) -> list[int]:
     order = [state for state, end in enumerate(is_end) if end]
     check_time = current_budget().check_time
     for number, state in enumerate(order):
-        if not number & _CHECKED_BITS:
+        if not number & CHECKED_BITS:
             check_time()
         for source in sources[state]:
             if found[source] < 0:
@@ -133,7 +125,7 @@ def shortest_text(rows: Sequence[Row], is_end: Sequence[bool], start: int) -> li
     order = [start]
     check_time = current_budget().check_time
     for number, state in enumerate(order):
-        if not number & _CHECKED_BITS:
+        if not number & CHECKED_BITS:
             check_time()
         if is_end[state]:
             break

@@ -17,7 +17,7 @@ Edge = tuple[int, int, int]
 Row = tuple[Edge, ...]
 
 # One state of 256 checks the clock: a state may have hundreds of edges.
-_CHECKED_BITS = 255
+CHECKED_BITS = 255
 # Steps of the refinement between two checks of the clock.
 _CHECKED_STEPS = 5_000
 
@@ -89,7 +89,7 @@ def _live_states(rows: Sequence[Sequence[Edge]], labels: Sequence[int]) -> list[
     check_time = current_budget().check_time
     while stack:
         state = stack.pop()
-        if not state & _CHECKED_BITS:
+        if not state & CHECKED_BITS:
             check_time()
         if labels[state] >= 0:
             ends.append(state)
@@ -103,7 +103,7 @@ def _live_states(rows: Sequence[Sequence[Edge]], labels: Sequence[int]) -> list[
         live[state] = True
     while ends:
         state = ends.pop()
-        if not state & _CHECKED_BITS:
+        if not state & CHECKED_BITS:
             check_time()
         for source in sources[state]:
             if not live[source]:
@@ -112,11 +112,11 @@ def _live_states(rows: Sequence[Sequence[Edge]], labels: Sequence[int]) -> list[
     return live
 
 
-def joined(edges: Sequence[Edge]) -> Row:
+def joined(edges: Sequence[tuple[int, int, _Key]]) -> tuple[tuple[int, int, _Key], ...]:
     """Sorted edges; those that touch and lead to the same state are joined."""
-    out: list[Edge] = []
+    out: list[tuple[int, int, _Key]] = []
     last_end = -2
-    last_target = -1
+    last_target: _Key | None = None
     for edge in edges:
         first, last, target = edge
         if first == last_end + 1 and target == last_target:
@@ -152,7 +152,7 @@ def _charsets(
     for state, row in enumerate(rows):
         if not live[state]:
             continue
-        if not state & _CHECKED_BITS:
+        if not state & CHECKED_BITS:
             check_time()
         for target, symbols in symbols_by_target(row).items():
             if live[target]:
@@ -235,7 +235,7 @@ def _numbered(
     out_rows: list[Row] = []
     check_time = current_budget().check_time
     for state in order:
-        if not len(out_rows) & _CHECKED_BITS:
+        if not len(out_rows) & CHECKED_BITS:
             check_time()
         row: list[Edge] = []
         row_end = row_target = -2

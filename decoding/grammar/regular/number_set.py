@@ -16,7 +16,7 @@ from typing import Any
 from genret.decoding.bounded_cache import Remembered
 from genret.decoding.grammar.compile_options import AutomatonLimitError, current_budget
 from genret.decoding.grammar.regular.byte_dfa import ByteDfa
-from genret.decoding.grammar.regular.minimise import explored
+from genret.decoding.grammar.regular.minimise import explored, joined
 from genret.decoding.grammar.regular.number_magnitudes import (
     ALL_NUMBERS,
     INTEGERS,
@@ -339,7 +339,7 @@ class _NumberReader:
             return _EVERY[state]
         side, plain = state
         reader = self._readers[side]
-        edges = _joined(side, reader.steps(plain))
+        edges = _digits(side, reader.steps(plain))
         point = reader.point(plain)
         return edges if point is None else [(POINT, POINT, (side, point)), *edges]
 
@@ -352,21 +352,12 @@ class _NumberReader:
 
     def _first(self, side: int) -> Iterable[ReaderEdge]:
         reader = self._readers[side]
-        return _EVERY["first"] if reader is None else _joined(side, reader.first())
+        return _EVERY["first"] if reader is None else _digits(side, reader.first())
 
 
-def _joined(side: int, plains: Iterable[Any]) -> list[ReaderEdge]:
+def _digits(side: int, plains: Iterable[Any]) -> list[ReaderEdge]:
     """Edges of the ten digits to the states behind each, None for none; alike neighbours are joined."""
-    edges: list[ReaderEdge] = []
-    last = None
-    for byte, plain in enumerate(plains, ZERO):
-        if plain is not None and plain == last:
-            first, _, target = edges[-1]
-            edges[-1] = (first, byte, target)
-        elif plain is not None:
-            edges.append((byte, byte, (side, plain)))
-        last = plain
-    return edges
+    return list(joined([(byte, byte, (side, plain)) for byte, plain in enumerate(plains, ZERO) if plain]))
 
 
 def _up_to(largest: Decimal, step: Decimal) -> NumberSet:

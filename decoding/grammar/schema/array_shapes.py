@@ -26,7 +26,7 @@ class ListShape(ArrayShape):
     The first items are `prefix`, all others are `rest`, which is None where `most` leaves no room for them.
     """
 
-    __slots__ = ("_last", "_least", "_most", "_options", "_prefix", "_rest", "_sizes")
+    __slots__ = ("_last", "_least", "_most", "_prefix", "_rest", "_sizes")
 
     def __init__(
         self, prefix: tuple[ValueNode, ...], rest: ValueNode | None, least: int, most: int | None
@@ -37,7 +37,6 @@ class ListShape(ArrayShape):
         self._most = most
         self._last = 0
         self._sizes: list[int] = []
-        self._options: dict[int, tuple[Option, ...]] = {}
 
     def cost(self) -> int:
         """Fewest bytes of such an array, as far as its items' values are known."""
@@ -78,14 +77,9 @@ class ListShape(ArrayShape):
 
     def items(self, place: int) -> tuple[Option, ...]:
         """The ways to go on with an item."""
-        options = self._options.get(place)
-        if options is None:
-            if place == self._most:
-                options = ()
-            else:
-                options = (Option(self._value(place), min(place + 1, self._last)),)
-            self._options[place] = options
-        return options
+        if place == self._most:
+            return ()
+        return (Option(self._value(place), min(place + 1, self._last)),)
 
     def shortest(self, place: int) -> int:
         """Fewest bytes that close the array from between two items."""
@@ -98,18 +92,6 @@ class ListShape(ArrayShape):
 
 
 _NOTHING = ValueNode(shortest=ENDLESS)
-
-
-class ItemCounter(NamedTuple):
-    """Bounds on how many items are of a kind; None is no bound."""
-
-    least: int
-    most: int | None
-
-    @property
-    def top(self) -> int:
-        """The count from which on more items change nothing."""
-        return self.least if self.most is None else self.most
 
 
 class ArrayProgress(NamedTuple):
@@ -126,27 +108,27 @@ class QuotaArrayShape(ArrayShape):
         places: Ways to fill every place, each with what it adds to the counters; the last place stands
             for all that follow. For a counter with an upper bound every way says truly whether it counts;
             for others an item may count for less than it could.
-        counters: The bounds on the counted kinds.
+        bounds: Fewest and most items of each counted kind; None is no bound.
         least, most: Fewest and most items; None is no bound.
     """
 
-    __slots__ = ("_counters", "_last", "_least", "_most", "_options", "_places", "_sizes", "_tops")
+    __slots__ = ("_bounds", "_last", "_least", "_most", "_places", "_sizes", "_tops")
 
     def __init__(
         self,
         places: Sequence[Sequence[tuple[tuple[int, ...], ValueNode]]],
-        counters: Sequence[ItemCounter],
+        bounds: Sequence[tuple[int, int | None]],
         least: int,
         most: int | None,
     ) -> None:
         self._places = [list(ways) for ways in places]
-        self._counters = list(counters)
+        self._bounds = list(bounds)
         self._least = least
         self._most = most
         self._last = max(len(places) - 1, least, 1) if most is None else most
-        self._tops = [counter.top for counter in counters]
+        # The counts from which on more items change nothing.
+        self._tops = [fewest if largest is None else largest for fewest, largest in bounds]
         self._sizes: dict[ArrayProgress, int] = {}
-        self._options: dict[ArrayProgress, tuple[Option, ...]] = {}
 
     def num_states(self) -> int:
         """The number of progresses."""
@@ -161,31 +143,23 @@ class QuotaArrayShape(ArrayShape):
         size = self._sizes[self.start()]
         return size + 1 if size < ENDLESS else ENDLESS
 
-    def seal(self) -> None:
-        """Settle, once all values are known, what closes the array from each place."""
-        self._sizes = self._completions()
-
     def start(self) -> ArrayProgress:
         """Progress behind `[`."""
-        return ArrayProgress(0, (0,) * len(self._counters))
+        return ArrayProgress(0, (0,) * len(self._bounds))
 
     def can_close(self, now: ArrayProgress) -> bool:
         """Whether `]` may follow."""
         if now.place < self._least:
             return False
-        return all(count >= counter.least for count, counter in zip(now.counts, self._counters, strict=True))
+        return all(count >= fewest for count, (fewest, _) in zip(now.counts, self._bounds, strict=True))
 
     def items(self, now: ArrayProgress) -> tuple[Option, ...]:
         """The ways to go on with an item."""
-        options = self._options.get(now)
-        if options is None:
-            options = tuple(
-                Option(value, after)
-                for value, after in self._ways(now)
-                if value.shortest < ENDLESS and self._sizes[after] < ENDLESS
-            )
-            self._options[now] = options
-        return options
+        return tuple(
+            Option(value, after)
+            for value, after in self._ways(now)
+            if value.shortest < ENDLESS and self._sizes[after] < ENDLESS
+        )
 
     def shortest(self, now: ArrayProgress) -> int:
         """Fewest bytes that close the array from between two items."""
@@ -240,7 +214,7 @@ class UniqueArrayShape(ArrayShape):
         least, most: Fewest and most items; None is no bound.
     """
 
-    __slots__ = ("_cheap", "_factory", "_least", "_most", "_options", "_places", "_remaining", "_sizes")
+    __slots__ = ("_cheap", "_factory", "_least", "_most", "_places", "_remaining", "_sizes")
 
     def __init__(
         self, leaves: Leaves, places: Sequence[tuple[Leaf, ...]], least: int, most: int | None
@@ -257,7 +231,6 @@ class UniqueArrayShape(ArrayShape):
         self._cheap: dict[tuple[int, frozenset[int]], list[tuple[int, int]]] = {}
         self._remaining: dict[tuple[int, frozenset[int]], tuple[DistinctLeaf, ...]] = {}
         self._sizes: dict[UniqueProgress, int] = {}
-        self._options: dict[UniqueProgress, tuple[Option, ...]] = {}
 
     def cost(self) -> int:
         """Fewest bytes of such an array."""
@@ -274,20 +247,15 @@ class UniqueArrayShape(ArrayShape):
 
     def items(self, now: UniqueProgress) -> tuple[Option, ...]:
         """The way to go on: values that are not there yet and leave enough for those behind them."""
-        options = self._options.get(now)
-        if options is None:
-            leaves: tuple[DistinctLeaf, ...] = ()
-            if now.place != self._most:
-                kind = self._kind(now.place)
-                leaves = self._leaves(kind, now.used | self._kept_for_others(now))
-                for leaf in leaves:
-                    leaf.watch(self._wanted_behind(now))
-            options = ()
-            if leaves:
-                value = ValueNode(leaves, (), (), min(len(leaf.shortest(0)) for leaf in leaves))
-                options = (Option(value, UniqueProgress(now.place + 1, now.used)),)
-            self._options[now] = options
-        return options
+        if now.place == self._most:
+            return ()
+        leaves = self._leaves(self._kind(now.place), now.used | self._kept_for_others(now))
+        if not leaves:
+            return ()
+        for leaf in leaves:
+            leaf.watch(self._wanted_behind(now))
+        value = ValueNode(leaves, (), (), min(len(leaf.shortest(0)) for leaf in leaves))
+        return (Option(value, UniqueProgress(now.place + 1, now.used)),)
 
     def after_value(self, now: UniqueProgress, label: int) -> UniqueProgress:
         """Progress once the value is written: its text is used up."""

@@ -30,7 +30,6 @@ from genret.decoding.grammar.schema.cases import (
     ArrayCase,
     Atoms,
     Cases,
-    Closed,
     Conjunction,
     ItemQuota,
     ItemRule,
@@ -41,6 +40,7 @@ from genret.decoding.grammar.schema.cases import (
     both_arrays,
     both_numbers,
     both_objects,
+    both_sets,
     intersection,
     joined,
     mixed_texts,
@@ -92,9 +92,13 @@ class _Gathered:
         numbers = texts = None
         holes = self._of(TextFromSlot)[:1] if types & STRING else []
         if types & NUMBER:
-            numbers = _all_of([condition.numbers for condition in self._of(NumberIn)], ALL_NUMBERS)
+            numbers = ALL_NUMBERS
+            for number_in in self._of(NumberIn):
+                numbers = both_numbers(numbers, number_in.numbers)
         if types & STRING:
-            texts = _all_of([condition.texts for condition in self._of(TextIn)], ALL_TEXTS)
+            texts = ALL_TEXTS
+            for text_in in self._of(TextIn):
+                texts = both_sets(texts, text_in.texts, ALL_TEXTS)
         if holes:
             if texts is not ALL_TEXTS or any(hole.name != holes[0].name for hole in self._of(TextFromSlot)):
                 raise mixed_texts(holes[0])
@@ -132,14 +136,6 @@ class _Gathered:
             return ()
         case = ObjectCase(rules, required, least, most, names)
         return (ANY_OBJECT if case == ANY_OBJECT else case,)
-
-
-def _all_of(sets: list[Closed], everything: Closed) -> Closed | None:
-    """The intersection; None: nothing."""
-    result = everything
-    for one in sets:
-        result = one if result is everything else result & one
-    return None if sets and result.is_empty else result
 
 
 def _bounds(counts: list[ItemCount] | list[PropertyCount]) -> tuple[int, int | None]:

@@ -209,7 +209,7 @@ def both_objects(first: ObjectCase, second: ObjectCase) -> ObjectCase | None:
 
 def both_texts(first: Cases, second: Cases) -> tuple[TextSet | None, tuple[TextFromSlot, ...]]:
     """The strings of both; UnsupportedSchemaError where a set outside the schema meets another condition."""
-    texts = _both(first.texts, second.texts, ALL_TEXTS)
+    texts = both_sets(first.texts, second.texts, ALL_TEXTS)
     if not first.holes and not second.holes:
         return texts, ()
     holes: dict[TextFromSlot, None] = {}
@@ -278,15 +278,14 @@ def _too_many(place: Place | None) -> SchemaLimitError:
 
 def both_numbers(first: NumberSet | None, second: NumberSet | None) -> NumberSet | None:
     """The numbers of both sets; None: there are none."""
-    return _both(first, second, ALL_NUMBERS)
+    return both_sets(first, second, ALL_NUMBERS)
 
 
-def _both(first: Closed | None, second: Closed | None, everything: Closed) -> Closed | None:
+def both_sets(first: Closed | None, second: Closed | None, everything: Closed) -> Closed | None:
+    """The values of both sets; None: there are none. `everything` is the object that stands for all."""
     if first is None or second is None or second is everything:
         return first if second is everything else None
-    if first is everything or first is second:
-        return second
-    result = first & second
+    result = second if first is everything or first is second else first & second
     return None if result.is_empty else result
 
 

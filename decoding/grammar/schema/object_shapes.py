@@ -125,7 +125,6 @@ class CountedObjectShape(RecordShape):
         self._most = most
         self._quotas = quotas
         self._sizes: dict[ObjectProgress, int] = {}
-        self._choices: dict[tuple[ObjectProgress, int], tuple[Option, ...]] = {}
 
     def cost(self) -> int:
         """Fewest bytes of such an object, as far as its members' values are known."""
@@ -142,14 +141,9 @@ class CountedObjectShape(RecordShape):
 
     def after_key(self, now: ObjectProgress, label: int) -> tuple[Option, ...]:
         """The ways to go on behind a key."""
-        options = self._choices.get((now, label))
-        if options is None:
-            if self._memory is None:
-                member, number = self._members.with_label(label), None
-            else:
-                member, number = self._members.with_label(self._memory.label_of(label)), label
-            options = self._choices[now, label] = self._options(now, member, number)
-        return options
+        if self._memory is None:
+            return self._options(now, self._members.with_label(label))
+        return self._options(now, self._members.with_label(self._memory.label_of(label)), label)
 
     def _options(self, now: ObjectProgress, member: Member, number: int | None = None) -> tuple[Option, ...]:
         """The ways to write a member whose key is new; `number` is the key's, where that is remembered."""

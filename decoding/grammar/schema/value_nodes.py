@@ -30,7 +30,6 @@ from genret.decoding.grammar.regular.dfa import Dfa
 from genret.decoding.grammar.regular.number_set import NumberSet, written
 from genret.decoding.grammar.schema.array_shapes import (
     MAX_LEAST,
-    ItemCounter,
     ListShape,
     QuotaArrayShape,
     UniqueArrayShape,
@@ -457,8 +456,8 @@ def _counted(builder: _NodeBuilder, case: ArrayCase) -> QuotaArrayShape:
         raise too_much
     starts = [len(rule.prefix) for rule in case.rules] + [quota.start for quota in case.quotas]
     places = [_ways(builder, case, place) for place in range(max(starts) + 1)]
-    counters = [ItemCounter(quota.least, quota.most) for quota in case.quotas]
-    shape = QuotaArrayShape(places, counters, case.least, case.most)
+    bounds = [(quota.least, quota.most) for quota in case.quotas]
+    shape = QuotaArrayShape(places, bounds, case.least, case.most)
     if shape.num_states() > MAX_STATES:
         raise too_much
     return shape

@@ -134,7 +134,7 @@ class ValueTexts:
             if later is not None:
                 made.text(later, self._comma + key, begun)
                 if name not in required:
-                    made.skip(later, after)
+                    made.step(later, after)
             made.one_of(begun, texts, after)
             if name in required:
                 first = None
@@ -156,38 +156,30 @@ def _any_of(parts: list[ByteDfa]) -> ByteDfa:
     return found
 
 
-class _Sequence:
+class _Sequence(Nfa):
     """Automata one behind the other, from the opening bracket on."""
 
     def __init__(self, opening: bytes) -> None:
-        self._nfa = Nfa()
-        self._start = self._nfa.state()
+        super().__init__()
+        self._start = self.state()
         self.begin = self.text(self._start, opening)
-        self.end = self._nfa.state(0)
-
-    def state(self) -> int:
-        """A new state."""
-        return self._nfa.state()
-
-    def skip(self, source: int, target: int) -> None:
-        """Allow to go on without writing anything."""
-        self._nfa.step(source, target)
+        self.end = self.state(0)
 
     def text(self, source: int, text: bytes, target: int | None = None) -> int:
         """Write a text; return the state behind it, a new one unless it is given."""
         for number, byte in enumerate(text, start=1):
             after = self.state() if target is None or number < len(text) else target
-            self._nfa.edge(source, ((byte, byte),), after)
+            self.edge(source, ((byte, byte),), after)
             source = after
         return source
 
     def one_of(self, source: int, texts: ByteDfa, target: int) -> None:
         """Write one of some texts, if there is any."""
-        begin, ends = self._nfa.embed(texts.rows, texts.ends)
-        self._nfa.step(source, begin)
+        begin, ends = self.embed(texts.rows, texts.ends)
+        self.step(source, begin)
         for end in ends:
-            self._nfa.step(end, target)
+            self.step(end, target)
 
     def automaton(self) -> ByteDfa:
         """The texts that lead to the end."""
-        return ByteDfa(*self._nfa.determinise(self._start))
+        return ByteDfa(*self.determinise(self._start))

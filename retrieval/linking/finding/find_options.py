@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from genret.retrieval.arguments import small_lines
+from genret.retrieval.arguments import check_count, small_lines
 from genret.retrieval.errors import InputError
 from genret.retrieval.linking.finding.folding import fold_name
 
@@ -56,18 +56,13 @@ class FindOptions:
     def __post_init__(self) -> None:
         if self.case not in CASES:
             raise InputError("case", f"must be one of {list(CASES)}, got {self.case!r}")
-        _check_count("min_chars", self.min_chars)
+        check_count("min_chars", self.min_chars, 1)
         for name in ("max_entities", "max_short_entities"):
             if getattr(self, name) is not None:
-                _check_count(name, getattr(self, name))
+                check_count(name, getattr(self, name), 1)
         if not isinstance(self.stop_words, str) or not self.stop_words or "\0" in self.stop_words:
             expected = "must be 'english', 'none' or the path of a file"
             raise InputError("stop_words", f"{expected}, got {self.stop_words!r}")
-
-
-def _check_count(name: str, value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise InputError(name, f"must be an integer of at least 1, got {value!r}")
 
 
 def load_stop_words(name: str) -> frozenset[str]:

@@ -40,7 +40,7 @@ READ_WHOLE: dict[str, tuple[Callable[[], object], int]] = {
     "distances": (lambda: distances(ROWS, ENDS), 256),
     "shortest": (lambda: shortest_text(ROWS, ENDS, 0), 256),
     "longest": (lambda: longest_length(ROWS), 256),
-    "count": (lambda: count_texts(ROWS, ENDS, 1000), 256),
+    "count": (lambda: count_texts(ROWS, ENDS), 256),
     "spelled": (lambda: spell_texts(LONG), 256),
     "shortest spelled": (lambda: LONG_SPELLED.shortest(), 256),
     "from rows": (lambda: ByteDfa.from_minimal_rows(ROWS, LABELS), 1024),

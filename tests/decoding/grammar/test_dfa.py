@@ -19,7 +19,6 @@ from genret.decoding.grammar.regular.byte_dfa import ByteDfa
 from genret.decoding.grammar.regular.dfa import ENDLESS, Dfa
 from genret.decoding.grammar.regular.dfa_texts import bottom_up
 from genret.decoding.grammar.regular.minimise import Edge, canonical
-from genret.decoding.grammar.regular.nfa import Nfa
 from genret.decoding.grammar.regular.regex_compiler import compile_pattern
 from genret.decoding.grammar.regular.text_set import TextSet
 from tests.own_process import outputs_by_hash_seed
@@ -151,20 +150,6 @@ def test_labels_keep_states_apart() -> None:
         ByteDfa.literals([(b"a", -1)])
     with pytest.raises(ValueError, match="no text"):
         ByteDfa.literals([]).shortest()
-
-
-def test_the_smallest_label_wins_where_pieces_meet() -> None:
-    nfa = Nfa()
-    start = nfa.state()
-    for text, label in ((b"ab", 2), (b"ab", 1), (b"ac", 2)):
-        at = start
-        for byte in text:
-            following = nfa.state()
-            nfa.edge(at, ((byte, byte),), following)
-            at = following
-        nfa.labels[at] = label
-    dfa = ByteDfa(*nfa.determinise(start))
-    assert (dfa.label_of(b"ab"), dfa.label_of(b"ac")) == (1, 2)
 
 
 SYMBOLS = 6
@@ -380,10 +365,3 @@ def test_only_an_automaton_that_counts_too_far_is_refused() -> None:
         TextSet.of(0, 10**6, compile_pattern("^[a-z]+$")).automaton()
     with pytest.raises(AutomatonLimitError):
         TextSet.of(0, 10**6).automaton()
-
-
-@settings(max_examples=60, deadline=None)
-@given(text_sets(), st.integers(0, 10**7))
-def test_counting_may_stop_early(texts: TextSet, most: int) -> None:
-    total = texts.automaton().count()
-    assert texts.automaton().count(most) == (None if total is None else min(total, most))

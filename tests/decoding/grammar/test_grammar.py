@@ -215,18 +215,6 @@ def test_states_and_tokens_that_were_never_handed_out_are_refused() -> None:
             grammar.mask(state)
 
 
-def test_numbers_at_the_top_can_go_on_wherever_they_can_end() -> None:
-    grammar = compile_schema(INTEGER, leaves(), COMPACT)
-    end = grammar.vocabulary.end_token_id
-    for text in (b"1", b"12", b"-1", b"0", b"-", b""):
-        state = grammar.advance_bytes(grammar.start, text)
-        assert grammar.is_complete(state) is (text not in (b"-", b""))
-        assert (end in unpacked(grammar, state)) is grammar.is_complete(state)
-    assert grammar.advance(grammar.advance_bytes(grammar.start, b"12"), end) == grammar.finished
-    assert not unpacked(grammar, grammar.finished)
-    assert grammar.advance(grammar.finished, end) == -1
-
-
 def test_eight_threads_see_the_same_grammar() -> None:
     """Each goes its own way through one cold grammar, and finds what a grammar of its own would say."""
     grammar, barrier = grammar_of("any of", "reading"), Barrier(8)

@@ -39,7 +39,7 @@ def test_the_same_text_is_compiled_once_and_another_spelling_of_it_finds_the_sam
     assert ask(cache, "a", text=" a ") is first
     assert ask(cache, "b") is not first
     stats = cache.stats
-    assert (stats.hits, stats.compilations, stats.entries) == (2, 2, 2)
+    assert (stats.hits, stats.misses, stats.entries) == (2, 2, 2)
 
 
 def test_thirty_two_threads_asking_for_one_new_schema_compile_it_once_and_get_one_object() -> None:
@@ -60,7 +60,7 @@ def test_thirty_two_threads_asking_for_one_new_schema_compile_it_once_and_get_on
         got = list(pool.map(one, range(32)))
     assert len(compiled) == 1
     assert len(set(map(id, got))) == 1
-    assert cache.stats.waits + cache.stats.hits == 31
+    assert cache.stats.misses + cache.stats.hits == 32
 
 
 def test_grammars_that_grow_are_counted_when_they_settle_and_when_they_are_hit() -> None:
@@ -68,14 +68,14 @@ def test_grammars_that_grow_are_counted_when_they_settle_and_when_they_are_hit()
     old, grown = Sized(10_000), Sized(10_000)
     ask(cache, "old", lambda: old)
     ask(cache, "grown", lambda: grown)
-    before = cache.stats.held_bytes
+    before = cache.stats.num_bytes
     grown.num_bytes = 50_000
     cache.settle(grown)
-    assert cache.stats.held_bytes == before + 40_000
+    assert cache.stats.num_bytes == before + 40_000
     grown.num_bytes = 90_000
     ask(cache, "grown")
     stats = cache.stats
-    assert stats.held_bytes <= 100_000
+    assert stats.num_bytes <= 100_000
     assert (stats.entries, stats.evictions) == (1, 1)  # the one used least recently made room
 
 
@@ -85,7 +85,7 @@ def test_one_that_outgrows_the_whole_cache_is_dropped_and_those_who_hold_it_keep
     ask(cache, "giant", lambda: giant)
     giant.num_bytes = 1 << 30
     assert ask(cache, "giant") is giant
-    assert cache.stats.held_bytes == 0
+    assert cache.stats.num_bytes == 0
     assert cache.stats.entries == 0
 
 
@@ -93,21 +93,21 @@ def test_texts_and_keys_are_counted_and_every_text_of_a_schema() -> None:
     """A schema may be larger than its grammar, and may be sent in many spellings."""
     cache = GrammarCache[Sized](1 << 20)
     ask(cache, "a" * 5_000)
-    first = cache.stats.held_bytes
+    first = cache.stats.num_bytes
     assert first >= 1_000 + 2 * 5_000  # the grammar, the key and the text
     ask(cache, "a" * 5_000, text="b" * 7_000)
-    assert cache.stats.held_bytes - first >= 7_000
-    second = cache.stats.held_bytes
+    assert cache.stats.num_bytes - first >= 7_000
+    second = cache.stats.num_bytes
     for number in range(MAX_TEXTS):
         ask(cache, "a" * 5_000, text=chr(ord("c") + number) * 7_000)
     more = MAX_TEXTS - 2
-    assert more * 7_000 <= cache.stats.held_bytes - second < (more + 1) * 7_000
+    assert more * 7_000 <= cache.stats.num_bytes - second < (more + 1) * 7_000
 
 
 def test_a_cache_of_no_bytes_keeps_nothing() -> None:
     cache = GrammarCache[Sized](0)
     assert ask(cache, "a") is not ask(cache, "a")
-    assert (cache.stats.held_bytes, cache.stats.not_kept) == (0, 2)
+    assert (cache.stats.num_bytes, cache.stats.misses) == (0, 2)
 
 
 def test_refusals_are_kept_with_keyword_and_pointer_and_never_compiled_again() -> None:
@@ -128,7 +128,6 @@ def test_refusals_are_kept_with_keyword_and_pointer_and_never_compiled_again() -
         ("uniqueItems", "#/a/uniqueItems", "not here")
     }
     assert len(set(map(id, errors))) == 3  # tracebacks of one request never hang on another's error
-    assert cache.stats.rejections == 3
 
 
 def test_timeouts_and_bugs_are_not_kept() -> None:
@@ -143,7 +142,6 @@ def test_timeouts_and_bugs_are_not_kept() -> None:
     with pytest.raises(ZeroDivisionError):
         ask(cache, "bug", lambda: sized(1 // 0))
     assert ask(cache, "bug").num_bytes == 1000
-    assert cache.stats.timeouts == 1
 
 
 def test_those_who_wait_for_a_compilation_that_is_interrupted_are_told_and_others_may_try_again() -> None:
@@ -164,7 +162,7 @@ def test_those_who_wait_for_a_compilation_that_is_interrupted_are_told_and_other
         leader = pool.submit(lead)
         begun.wait(60)
         waiter = pool.submit(ask, cache, "x")
-        while not cache.stats.waits:
+        while cache.stats.misses < 2:
             time.sleep(0.001)
         go_on.set()
         leader.result(60)
@@ -191,22 +189,22 @@ def test_the_bound_holds_whatever_is_asked_and_however_grammars_grow(
             got.num_bytes += size
             cache.settle(got)
         stats = cache.stats
-        assert 0 <= stats.held_bytes <= 60_000
+        assert 0 <= stats.num_bytes <= 60_000
         held = [entry for _, entry in cache._held.items()]
-        assert stats.held_bytes == sum(entry.num_bytes for entry in held)
+        assert stats.num_bytes == sum(entry.num_bytes for entry in held)
         assert set(cache._by_text) == {text for entry in held for text in entry.texts}
 
 
 def test_what_is_discarded_is_compiled_again_and_its_memory_is_free() -> None:
     cache = GrammarCache[Sized](1 << 20)
     kept = ask(cache, "kept")
-    before = cache.stats.held_bytes
+    before = cache.stats.num_bytes
     first = ask(cache, "gone")
     ask(cache, "gone", text=" gone ")
     with pytest.raises(UnsupportedSchemaError):
         ask(cache, "refused", make=refuse)
     cache.discard(lambda key: key in (("key", "gone"), ("key", "refused"), ("key", "never there")))
-    assert (cache.stats.entries, cache.stats.held_bytes, cache.stats.evictions) == (1, before, 0)
+    assert (cache.stats.entries, cache.stats.num_bytes, cache.stats.evictions) == (1, before, 0)
     assert ask(cache, "kept") is kept
     assert ask(cache, "gone", text=" gone ") is not first
     assert ask(cache, "refused") is not None, "it may be compiled where it was refused before"

@@ -282,16 +282,6 @@ def test_references_find_their_schema(reference: str) -> None:
     assert not holds(schema, 1)
 
 
-def test_relative_references_start_from_the_nearest_id() -> None:
-    schema = {
-        "$id": "http://a.example/root",
-        "properties": {"a": {"$id": "http://b.example/x/", "items": {"$ref": "y#/$defs/n"}}},
-        "$defs": {"n": False, "y": {"$id": "http://b.example/x/y", "$defs": {"n": {"type": "number"}}}},
-    }
-    assert holds(schema, {"a": [1]})
-    assert not holds(schema, {"a": ["b"]})
-
-
 @pytest.mark.parametrize(
     ("schema", "uri"),
     [
@@ -371,33 +361,6 @@ def test_metaschemas_can_be_referred_to() -> None:
     counted = {"$ref": "http://json-schema.org/draft-04/schema#/definitions/positiveInteger"}
     assert holds(counted, 3)
     assert not holds(counted, -1)
-
-
-def test_dynamic_references_mean_the_outermost_schema_of_the_name() -> None:
-    tree = {
-        "$id": "http://a.example/tree",
-        "$dynamicAnchor": "node",
-        "properties": {"data": True, "children": {"items": {"$dynamicRef": "#node"}}},
-    }
-    strict = {
-        "$id": "http://a.example/strict",
-        "$dynamicAnchor": "node",
-        "$ref": "tree",
-        "unevaluatedProperties": False,
-        "$defs": {"tree": tree},
-    }
-    misspelled = {"children": [{"daat": 1}]}
-    assert holds({"$ref": "tree", "$id": "http://a.example/", "$defs": {"t": tree}}, misspelled)
-    assert not holds(strict, misspelled)
-    assert holds(strict, {"children": [{"data": 1}]})
-    # The same tree, loose on one side and strict on the other.
-    both = {
-        "$id": "http://a.example/both",
-        "properties": {"loose": {"$ref": "tree"}, "strict": {"$ref": "strict"}},
-        "$defs": {"strict": strict},
-    }
-    assert holds(both, {"loose": misspelled})
-    assert not holds(both, {"strict": misspelled})
 
 
 def test_recursive_references_mean_the_outermost_schema_that_asks_for_it() -> None:

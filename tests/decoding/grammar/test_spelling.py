@@ -102,14 +102,9 @@ def test_random_bytes_are_read_as_json_reads_them(inside: bytes) -> None:
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.sets(TEXTS, max_size=4), max_size=5), TEXTS)
 def test_labels_are_kept_apart(sets: list[set[str]], other: str) -> None:
-    seen: set[str] = set()
-    parts: list[tuple[Dfa, int]] = []
-    expected: dict[str, int] = {}
-    for label, texts in enumerate(sets):
-        parts.append((Dfa.of_texts(texts - seen), label))
-        expected.update(dict.fromkeys(texts - seen, label))
-        seen |= texts
-    found = spell_labelled(parts)
+    """A text of several sets has the smallest label of them."""
+    expected = {text: label for label in reversed(range(len(sets))) for text in sets[label]}
+    found = spell_labelled([(Dfa.of_texts(texts), label) for label, texts in enumerate(sets)])
     assert found.label_of(spelled(other)) == expected.get(other, -1)
     assert {text: found.label_of(spelled(text)) for text in expected} == expected
     assert found.count() == len(expected)

@@ -136,6 +136,13 @@ def test_bounds_on_what_is_still_to_come_hold() -> None:
             state = grammar.advance(state, rng.choice(tokens))
 
 
+def test_places_where_no_mention_begins_do_not_count_as_the_longest() -> None:
+    grammar = _grammar(" a" * 20, ["t"], MentionRules(max_chars=1), byte_level())
+    most = grammar.most_tokens_to_finish(grammar.start)
+    assert most is not None
+    assert most <= grammar.tokens_to_finish(grammar.start) + len("[a](t)")
+
+
 def test_shortest_rests_are_the_shortest_and_first() -> None:
     text, titles, rules = "ab c_", ["uv", "u", "Z"], MentionRules()
     grammar = _grammar(text, titles, rules, byte_level())
