@@ -217,7 +217,7 @@ async def test_filters_reach_the_retriever(checkpoint: Path, tiny_index: Path) -
         nobody = await api.retrieve("x", allow_entity_ids=pb.EntityIds())
         assert nobody.finish_reason == pb.FINISH_REASON_NO_MATCH
     stats = retriever_of(served).filters.stats
-    assert (stats.num_filters, stats.max_bytes) == (4, 3 * 2**20)
+    assert (stats.entries, stats.max_bytes) == (4, 3 * 2**20)
     retriever_of(served).close()
 
 

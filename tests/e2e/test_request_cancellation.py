@@ -94,7 +94,7 @@ class HeldModel:
     """
 
     def __init__(self, served: ServedIndex) -> None:
-        self._module: Any = retriever_of(served).model._model  # type: ignore[attr-defined]
+        self._module: Any = retriever_of(served).model.pretrained  # type: ignore[attr-defined]
         self.passes = 0
         self.reached = threading.Event()
         self._stop_at: int | None = None

@@ -228,7 +228,7 @@ def test_a_tokenizer_may_lack_bytes_that_no_title_has(
 
 def plain_logprobs(retriever: Retriever, prompt: list[int], tokens: tuple[int, ...]) -> list[float]:
     """What every token costs, by one ordinary forward of a decoder-only model."""
-    model = retriever.model._model  # type: ignore[attr-defined]
+    model = retriever.model.pretrained  # type: ignore[attr-defined]
     with torch.inference_mode():
         logits = model(torch.tensor([[*prompt, *tokens]])).logits[0, len(prompt) - 1 : -1]
     chosen = torch.log_softmax(logits.double(), dim=-1).gather(1, torch.tensor(tokens)[:, None])
