@@ -219,17 +219,15 @@ class Scheduler:
         first = waiting[0]
         # A small pass is not held up by far larger ones: all together have what each would have had.
         room = min(self.max_rows, max(_FLAT, first.num_rows * len(waiting))) - first.num_rows
-        turn, left = [first], list[RunningCall]()
+        turn = [first]
         for running in waiting[1:]:
             if first.joins(running) and running.num_rows <= room:
                 turn.append(running)
                 room -= running.num_rows
-                for passed in left:
-                    passed.was_passed = True
             elif running.was_passed:
                 break
-            else:
-                left.append(running)
+        for running in waiting[: waiting.index(turn[-1])]:
+            running.was_passed = True
         for running in turn:
             running.was_passed = False
         return turn

@@ -28,7 +28,9 @@ def live_version(index: Path) -> str:
     """
     file = index / CURRENT_FILE
     if os.path.isfile(index):
-        raise IndexNotFoundError(f"{index}: not an index: it is a file; expected the directory of an index")
+        raise IndexNotFoundError(
+            f"{index}: not an index: it is a file; expected a directory that genret build made"
+        )
     try:
         text = read_small_file(file, _MAX_POINTER_BYTES)
     except FileNotFoundError:

@@ -436,7 +436,8 @@ def failed_call(error: Any, address: str, timeout_s: float | None, request_id: s
         code, message = "UNAVAILABLE", f"{address} ended the stream while queries were being sent"
     elif code == "UNAVAILABLE":
         # grpc puts the reason last, after the addresses it tried, in a list with brackets.
-        message = f"no server answers at {address}: {details.rsplit(': ', 1)[-1].rstrip(']')}"
+        is_plain, said = "WRONG_VERSION_NUMBER" in details, details.rsplit(": ", 1)[-1].rstrip("].")
+        message = f"no server answers at {address}: {'it does not encrypt' if is_plain else said}"
     elif code == "DEADLINE_EXCEEDED" and timeout_s is not None:
         message = f"no answer from {address} within {timeout_s:g} s"
     else:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import os
+import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -192,13 +193,25 @@ def hint(error: CallError) -> str:
     if error.code != "UNAVAILABLE":
         return ""
     said = str(error).lower()
+    if said.endswith("does not encrypt"):
+        return "; it is asked without --tls and certificates"
     if "certificate" in said or "hostname verification" in said:
         return "; --tls-ca names the authorities to trust, --tls-server-name what the server is called there"
     if said.endswith("socket closed"):
         return "; a server that encrypts is asked with --tls"
-    if "http1.x" in said:
+    if "http1.x" in said or said.endswith("http/2"):
         return "; a port of HTTP was named, and the port of gRPC is wanted"
+    if "connection refused" in said and _listens(str(error)):
+        return "; something listens there: give --tls if it encrypts, and the address of gRPC, not of HTTP"
     return "; start one with: genret serve INDEX, and take its address of gRPC, not that of HTTP"
+
+
+def _listens(error: str) -> bool:
+    """Return whether an address of the name in an error takes connections; grpc told of the last one."""
+    host, _, port = error.split(" at ")[-1].split(": ")[0].rpartition(":")
+    with suppress(OSError, ValueError), socket.create_connection((host.strip("[]"), int(port)), timeout=1):
+        return True
+    return False
 
 
 def call_error(error: CallError) -> click.ClickException:

@@ -47,8 +47,6 @@ _TOKEN_S = 1e-6
 # Groups of one client that run side by side: so many at once, and one more for every forward that was waited
 # for, twice as many at most.
 _MOST_GROUPS = 3
-
-
 _NOBODY = Caller()
 
 
@@ -500,11 +498,9 @@ class DeviceQueues:
 
     def of(self, device: str) -> DeviceQueue:
         """Return the queue of a device."""
-        lane = self._lanes.get(device)
-        if lane is None:
-            observer = self._observer_of(device)
-            lane = self._lanes[device] = DeviceQueue(device, self._batch, self._queue, observer)
-        return lane
+        if device not in self._lanes:
+            self._lanes[device] = DeviceQueue(device, self._batch, self._queue, self._observer_of(device))
+        return self._lanes[device]
 
     def all(self) -> list[DeviceQueue]:
         """Return all queues made so far."""

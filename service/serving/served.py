@@ -201,7 +201,7 @@ class QueueObserver:
         """Called for a request whose client is gone."""
 
     def deadline_exceeded(self, stage: Stage) -> None:
-        """Called for a passed deadline; at arrival also for one that would pass before its turn."""
+        """Called for a passed deadline."""
 
     def batch_formed(self, tokens: int, waits_s: Sequence[float]) -> None:
         """Called for a batch of `tokens` work whose requests have waited so long, seconds."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import signal
+import socket
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ from click.testing import Result
 from genret.retrieval.errors import IndexChecksumError
 from genret.service.client import RetrievalClient
 from genret.service.client.reply import EvidenceInfo, RankingInfo, VectorsInfo
+from genret.service.commands.connection import hint
+from genret.service.errors import CallError
 from genret.service.main import cli
 from genret.service.security.bearer_tokens import Scope, line_of, new_token
 from genret.service.status import told
@@ -326,3 +329,14 @@ def test_a_handshake_that_fails_is_one_line_that_says_what_to_do(tmp_path: Path)
             (line,) = [line for line in said if not line.startswith("WARNING: All log messages before absl")]
             assert line.startswith(f"Error: no server answers at localhost:{api.server.port}: ")
             assert advice in line
+
+
+def test_a_name_of_which_one_address_listens_is_told_so() -> None:
+    """Of a name's addresses, gRPC tells of the last that it tried: often one where nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        refused_call = CallError(
+            "UNAVAILABLE", f"no server answers at localhost:{port}: Connection refused (111)"
+        )
+        assert hint(refused_call).startswith("; something listens there: give --tls")
+    assert hint(refused_call).startswith("; start one with: genret serve INDEX")

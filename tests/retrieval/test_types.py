@@ -62,6 +62,7 @@ def test_every_option_is_in_the_docstring_and_in_the_signature() -> None:
         ("bem_size", "did you mean beam_size?"),
         ("Beam_Size", "did you mean beam_size?"),
         ("lenght_penalty", "did you mean length_penalty?"),
+        ("top_k", "did you mean k?"),
         ("xyzzy", "there are: query, k, method, beam_size, "),
         ("restriction", "there are: query, "),
     ],

@@ -162,6 +162,7 @@ SENDING = 'Internal error from Core Failed "execute_batch": (SendMessageOperatio
     [
         ("UNAVAILABLE", f"{RESOLVING}Domain name not found]", f"{NOBODY}: Domain name not found"),
         ("UNAVAILABLE", f"{CONNECTING} remote host: Connection refused", f"{NOBODY}: Connection refused"),
+        ("UNAVAILABLE", f"{CONNECTING}: WRONG_VERSION_NUMBER: Invalid", f"{NOBODY}: it does not encrypt"),
         ("DEADLINE_EXCEEDED", "Deadline Exceeded", "no answer from nohost:1 within 60 s"),
         ("UNIMPLEMENTED", "Method not found!", "nohost:1: Method not found!"),
         ("RESOURCE_EXHAUSTED", "something is exhausted", "nohost:1: something is exhausted"),

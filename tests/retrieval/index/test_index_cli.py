@@ -68,7 +68,7 @@ def test_what_is_no_index_is_one_line(tmp_path: Path) -> None:
     for command in (inspect_command, verify_command):
         for place, said in (
             (absent, "no such directory"),
-            (file, "not an index: it is a file; expected the directory of an index"),
+            (file, "not an index: it is a file; expected a directory that genret build made"),
         ):
             assert refusal(command, place, code=1) == f"Error: {place}: {said}"
 
