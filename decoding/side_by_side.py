@@ -226,10 +226,8 @@ class Scheduler:
                 room -= running.num_rows
             elif running.was_passed:
                 break
-        for running in waiting[: waiting.index(turn[-1])]:
-            running.was_passed = True
-        for running in turn:
-            running.was_passed = False
+        for running in waiting[: waiting.index(turn[-1]) + 1]:
+            running.was_passed = running not in turn
         return turn
 
     def _run(self, turn: Sequence[RunningCall]) -> list[Any]:

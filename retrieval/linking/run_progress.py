@@ -42,7 +42,7 @@ class LinkCounts:
 
 
 class LinkListener(NamedTuple):
-    """What follows the linking of documents."""
+    """Listener to the linking of documents."""
 
     counts: LinkCounts  # added to on the way
     complain: Callable[[str], None]  # gets one line per bad document and per mention that failed

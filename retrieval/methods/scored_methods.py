@@ -65,7 +65,7 @@ class Proposed:
         entities: The entities; without `proposals` all that are allowed.
         evidence: Computes the features of what was not proposed, when they are asked for.
         asked: The query as the evidence sees it, if there is any.
-        proposals: What the evidence proposed, with its features.
+        proposals: Entities that the evidence proposed, with their features.
     """
 
     def __init__(

@@ -170,7 +170,7 @@ class LabelledMention(NamedTuple):
 
 
 class TrainingData(NamedTuple):
-    """What a run learns from."""
+    """The texts that a run learns from."""
 
     entities: list[TrainingEntity]
     queries: list[TrainingQuery]

@@ -76,7 +76,8 @@ def _route(endpoint: Endpoint, gate: Gate) -> Route:
 def _watching(monitoring: Starlette, gate: Gate) -> list[Route]:
     """Return the monitoring routes; unlike on the monitoring port, /metrics needs a token."""
     found = {r.path: r.endpoint for r in monitoring.routes if isinstance(r, Route)}
-    return [Route(path, _guarded(found[path], gate) if path == "/metrics" else found[path]) for path in found]
+    probes = ("/livez", "/readyz")
+    return [Route(path, call if path in probes else _guarded(call, gate)) for path, call in found.items()]
 
 
 def _guarded(handler: Handler, gate: Gate) -> Handler:

@@ -363,14 +363,14 @@ class DeviceQueue:
         most = _MOST_GROUPS + min(_MOST_GROUPS, self._num_forwards - job.came)
         if not group and fold < 2 and job.client_share.num_groups >= most:
             return False  # those that come meanwhile are one group then, which costs less than many
-        more_wait = self._shares.num_waiting > self._limits.max_size - running  # than may begin now
-        # A call of which nothing runs comes after as many calls, and not after all requests of a stream.
-        before = running if fold < 1.5 else len({id(one.call_share) for one in self._running.values()})
-        if not group and fold < 2 and before > self._limits.max_size // 2 and more_wait:
-            return False  # a few now, and a few when the others end: small groups cost more
+        if not group and fold < 2 and self._shares.num_waiting > self._limits.max_size - running:
+            # A few would begin now, and a few when the others end: small groups cost more. A call of which
+            # nothing runs comes after as many calls, and not after all requests of a stream.
+            before = running if fold < 1.5 else len({id(one.call_share) for one in self._running.values()})
+            if before > self._limits.max_size // 2:
+                return False
         tokens = sum(min(one.tokens, self._limits.max_tokens) for one in self._running.values())
-        in_group = sum(one.tokens for one in group)
-        if group and in_group + job.tokens > self._limits.max_tokens:
+        if group and sum(one.tokens for one in group) + job.tokens > self._limits.max_tokens:
             return False
         return running < fold * self._limits.max_size and (
             tokens + min(job.tokens, self._limits.max_tokens) <= fold * self._limits.max_tokens

@@ -332,7 +332,7 @@ def test_a_handshake_that_fails_is_one_line_that_says_what_to_do(tmp_path: Path)
 
 
 def test_a_name_of_which_one_address_listens_is_told_so() -> None:
-    """Of a name's addresses, gRPC tells of the last that it tried: often one where nobody listens."""
+    """gRPC tells of the address of a name that it tried last: often one where nobody listens."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
         refused_call = CallError(

@@ -357,7 +357,8 @@ class _NumberReader:
 
 def _digits(side: int, plains: Iterable[Any]) -> list[ReaderEdge]:
     """Edges of the ten digits to the states behind each, None for none; alike neighbours are joined."""
-    return list(joined([(byte, byte, (side, plain)) for byte, plain in enumerate(plains, ZERO) if plain]))
+    digits = enumerate(plains, ZERO)
+    return list(joined([(byte, byte, (side, plain)) for byte, plain in digits if plain is not None]))
 
 
 def _up_to(largest: Decimal, step: Decimal) -> NumberSet:
