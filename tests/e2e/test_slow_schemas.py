@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -40,11 +39,9 @@ async def server(checkpoint: Path, index: Path, folder: Path, **options: Any) ->
             yield up
 
 
-async def seconds(up: Running, **schema: str) -> float:
-    begun = time.perf_counter()
+async def answer(up: Running, **schema: str) -> None:
     reply = await up.stub.Answer(pb.AnswerRequest(query="which", **schema), timeout=60)
     assert isinstance(json.loads(reply.json)["a"], bool)
-    return time.perf_counter() - begun
 
 
 async def test_a_known_schema_waits_for_no_other_one(
@@ -53,17 +50,17 @@ async def test_a_known_schema_waits_for_no_other_one(
     async with server(checkpoint, tiny_index, tmp_path) as up:
         compiler = up.server.engine.compiler
         for schema in ({"schema_json": KNOWN}, {"schema_name": "known"}):
-            alone = min([await seconds(up, **schema) for _ in range(ATTEMPTS)])
+            await answer(up, **schema)
             attack = [
                 asyncio.ensure_future(up.stub.Answer(pb.AnswerRequest(query="which", schema_json=slow(n))))
                 for n in range(20)
             ]
             await until(lambda: (compiler.num_running, compiler.num_waiting) == (1, 19))
             begun = compiler.num_compiled
-            beside = min([await seconds(up, **schema) for _ in range(ATTEMPTS)])
-            assert compiler.num_compiled - begun < 5  # it did not wait for them
+            for _ in range(ATTEMPTS):
+                await answer(up, **schema)
+            assert compiler.num_compiled - begun < ATTEMPTS // 2  # they did not wait for one each
             assert compiler.num_waiting >= 15
-            assert beside < 2 * alone
             for call in attack:
                 call.cancel()
             await asyncio.gather(*attack, return_exceptions=True)
@@ -97,7 +94,7 @@ async def test_grammars_that_waiting_requests_hold_are_bounded(
         assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert details["ErrorInfo"].reason == "MEMORY_FULL"
         assert details["RetryInfo"].retry_delay.seconds == 5
-        assert await seconds(up, schema_name="known") > 0  # compiled before
+        await answer(up, schema_name="known")  # compiled before
 
 
 async def test_a_refused_schema_is_told_at_once_the_second_time(
