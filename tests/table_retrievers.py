@@ -1,4 +1,4 @@
-"""Retrievers over table models: tokenizer and prompts, replies without costs, prefills that are counted."""
+"""Retrievers and decoders over table models: prompts, replies without costs, prefills that are counted."""
 
 from __future__ import annotations
 
@@ -7,11 +7,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
 from genret import RetrievalResult, Retriever, RetrieveRequest
+from genret.decoding.cancellation import CancelToken
 from genret.decoding.language_model import PromptPrefix
+from genret.decoding.trie.title_trie import TitleTrie
+from genret.retrieval.filters.entity_filter import EntityFilter
+from genret.retrieval.index.reader import Index
+from genret.retrieval.methods.decoded_methods import Asked, Decoded, decode_by_beam, decode_by_disc
 from genret.retrieval.text import TextTokenizer
 from genret.retrieval.types import KvShare, Timings
 from tests.checkpoints import END, checkpoint_config, train_tokenizer
@@ -21,6 +27,7 @@ TOKENIZER = TextTokenizer(train_tokenizer(), END, "tiny")
 CONFIG = checkpoint_config()
 POISON = "#"  # a query that holds it breaks a `poisoned` model
 METHODS = ("auto", "beam", "disc", "shortlist")
+PROMPT = (9, 10, 11)
 
 
 def poisoned(sound: TableModel, value: float = math.nan, depth: int = 0) -> TableModel:
@@ -56,37 +63,43 @@ def answers(retriever: Retriever, *requests: RetrieveRequest) -> list[RetrievalR
     return found
 
 
+def decode(
+    index: Index,
+    model: TableModel,
+    *requests: RetrieveRequest,
+    prompts: Sequence[Sequence[int]] | None = None,
+    filters: Sequence[EntityFilter | None] | None = None,
+    cancel: Sequence[CancelToken | None] | None = None,
+) -> list[Any]:
+    """Return what beam search or DISC alone says, without the batches and retries of a retriever."""
+    nothing = [None] * len(requests)
+    rows = zip(requests, filters or nothing, nothing, cancel or nothing, strict=True)
+    asked = [Asked(*row) for row in rows]
+    session = model.prefill(prompts or [PROMPT] * len(requests))
+    trie = TitleTrie(index.trie_arrays(), model.vocab_size, model.device)
+    run = decode_by_disc if requests[0].decoding == "disc" else decode_by_beam
+    found = run(session, trie, index, asked)
+    return [query.answer if isinstance(query, Decoded) else query for query in found]
+
+
 def without_costs(result: Any) -> RetrievalResult:
     """Return a result without its times, memory and number of decode steps."""
     assert isinstance(result, RetrievalResult), result
     return replace(result, timings=Timings(), kv=KvShare(), num_steps=0)
 
 
-def assert_alike(
-    one: Any, other: Any, logprob: float = 1e-4, probability: float = 1e-3, mass: float = 1e-4
-) -> None:
-    """Fail unless two results are equal but for costs and the last bits that a batch's shape decides.
-
-    Args:
-        one: A result.
-        other: A result.
-        logprob: Largest difference of log-probabilities.
-        probability: Largest relative difference of probabilities.
-        mass: Largest relative difference of masses.
-    """
+def assert_alike(one: Any, other: Any) -> None:
+    """Fail unless two results are equal but for costs and the last bits that a batch's shape decides."""
     mine, its = without_costs(one), without_costs(other)
     for name in ("query", "method", "seed", "certified", "num_draws"):
         assert getattr(mine, name) == getattr(its, name), name
-    assert _differ_by(mine.mass, its.mass) <= mass
+    assert mine.mass == _near(its.mass, 1e-4)
     names = [[(c.entity_id, c.surface) for c in result.candidates] for result in (mine, its)]
     assert names[0] == names[1]
     for found, expected in zip(mine.candidates, its.candidates, strict=True):
-        assert abs(found.logprob - expected.logprob) <= logprob
-        assert _differ_by(found.probability, expected.probability) <= probability
+        assert found.logprob == pytest.approx(expected.logprob, rel=0, abs=1e-4)
+        assert found.probability == _near(expected.probability, 1e-3)
 
 
-def _differ_by(one: float | None, other: float | None) -> float:
-    """Return the relative difference of two numbers; infinity where only one is there."""
-    if one is None or other is None:
-        return 0.0 if one is other else math.inf
-    return abs(one - other) / abs(other) if other else abs(one)
+def _near(value: float | None, rel: float) -> Any:
+    return None if value is None else pytest.approx(value, rel=rel)

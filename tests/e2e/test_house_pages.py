@@ -1,7 +1,7 @@
-"""The map, the glossary, CONTRIBUTING and the changelog name what is there: files, names, rooms, links.
+"""The map, the glossary, CONTRIBUTING and the changelog name what is there: files, names, rooms.
 
 A list of CONTRIBUTING is followed line by line, as far as that is possible without adding anything. Sources
-are read, not imported.
+are read, not imported. Links are followed by the build of the site (test_docs_site.py).
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from tests.e2e.pages import ROOT, code, rows, section, text_of
 
 ROOMS = ("decoding", "retrieval", "index_builder", "service")
 STUBS = ROOT / "service" / "pb"
-PAGES = [str(p.relative_to(ROOT)) for p in (*ROOT.glob("docs/**/*.md"), ROOT / "CHANGELOG.md")]
-PAGES += ["README.md", "CONTRIBUTING.md", "SECURITY.md"]
 LISTS = ("Add a metric", "Add a source format", "Add a model family", "Add a request option")
 
 
@@ -53,11 +51,6 @@ def strings(file: str, name: str) -> set[str]:
     ]
     texts = (node.value for node in ast.walk(value) if isinstance(node, ast.Constant))
     return {text for text in texts if isinstance(text, str)}
-
-
-def slug(heading: str) -> str:
-    """Return the anchor that a heading of a page has."""
-    return re.sub(r"[^\w -]", "", heading.strip()).lower().replace(" ", "-")
 
 
 @pytest.mark.parametrize("heading", LISTS)
@@ -197,22 +190,6 @@ def test_every_extra_has_its_size() -> None:
     table = rows(section("docs/install.md", "Extras"))
     assert [code(name)[0] for name, *_ in table] == list(extras)
     assert all(re.fullmatch(r"\d+ MB", size) for _, size, _ in table)
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_links_between_pages_lead_somewhere(page: str) -> None:
-    prose = re.sub(r"```.*?```|`[^`\n]*`", "", text_of(page), flags=re.S)
-    for target in re.findall(r"\]\(([^)\s]+)\)", prose):
-        if re.match(r"[a-z]+:", target):
-            continue
-        file, _, anchor = target.partition("#")
-        path = (ROOT / page).parent / file if file else ROOT / page
-        assert path.exists(), f"{page}: {target}"
-        if anchor and path.suffix == ".md":
-            headings = re.findall(
-                r"^#+ (.*)", re.sub(r"```.*?```", "", path.read_text("utf-8"), flags=re.S), re.M
-            )
-            assert anchor in {slug(heading) for heading in headings}, f"{page}: {target}"
 
 
 def test_the_tiers_of_the_suite_name_files_that_are_there() -> None:

@@ -132,60 +132,12 @@ async def test_the_service_says_what_the_library_says(
         assert any(node.candidate_rank == 1 for node in result.explanation.nodes)
 
 
-DISC = pb.RETRIEVAL_METHOD_DISC
-
-
-def disc(query: str, seed: int, **options: Any) -> pb.RetrieveRequest:
-    return pb.RetrieveRequest(query=query, method=DISC, seed=seed, **options)
-
-
-async def test_requests_of_all_kinds_share_a_batch_and_agree_with_themselves_alone(tiny: ServedIndex) -> None:
-    requests = [
-        pb.RetrieveRequest(query="city of light", k=3),
-        pb.RetrieveRequest(query="river in egypt", k=1, method=pb.RETRIEVAL_METHOD_BEAM, beam_size=2),
-        disc("metal", 1, num_samples=4),
-        disc("metal", 2, temperature=2.0),
-        pb.RetrieveRequest(query="woman who found radium", k=1000),
-        disc("x", 3, top_m=5, num_draws=2),
-        disc("x", 4, adaptive=True, num_samples=4),
-        disc("x", 5, beam_size=3, num_samples=4),
-        disc("x", 6, min_mass=1, num_samples=4),
-        pb.RetrieveRequest(query="x", exact=True, beam_size=2),
-        pb.RetrieveRequest(query="metal", length_penalty=1.0),
-        pb.RetrieveRequest(query="metal", prompt_template="long", aggregation=pb.AGGREGATION_MAX),
-        pb.RetrieveRequest(query="a", filter="kind = 'city'"),
-        disc("c", 1, filter="kind = 'work'"),
-        disc("d", 2, deny_entity_ids=["Q1"]),
-        pb.RetrieveRequest(query="e", filter="kind = 'poem'"),
-    ]
-    async with running(indexes={"tiny": tiny}) as api:
-        together = [result.response for result in (await api.batch(*requests)).results]
-        for request, reply in zip(requests, together, strict=True):
-            alone = await api.stub.Retrieve(request, timeout=60)
-            got = {c.entity_id: c.probability for c in reply.candidates}
-            assert list(got) == [c.entity_id for c in alone.candidates]
-            # Shares of samples are equal, those of what was scored up to rounding.
-            expected = {c.entity_id: c.probability for c in alone.candidates}
-            assert got == (expected if request.method == DISC else pytest.approx(expected, rel=1e-4))
-            assert reply.mass == pytest.approx(alone.mass, rel=1e-4)
-            logprobs = [c.logprob for c in alone.candidates]
-            assert [c.logprob for c in reply.candidates] == pytest.approx(logprobs, abs=1e-4)
-    assert len(together[4].candidates) == NUM_ENTITIES, "never filler, never twice"
-    withheld = together[8]
-    assert (withheld.finish_reason, withheld.abstained) == (pb.FINISH_REASON_NO_MATCH, True)
-    assert 0 < withheld.mass_lower_bound <= withheld.mass_upper_bound <= 1
-    assert withheld.num_nodes > 0
-    assert [reply.abstained for reply in together[:8]] == [False] * 8
-    assert together[9].certified
-    assert together[11].kv_usage.shared_prefix_bytes > 0
-
-
 @pytest.mark.parametrize(
     ("fields", "field", "said"),
     [
         ({"query": "word " * MAX_POSITIONS}, "query", "too long"),
         ({"prompt_template": "poem"}, "prompt_template", "plain"),
-        ({"method": DISC, "adaptive": True, "explain": True}, "explain", "; got adaptive"),
+        ({"method": "RETRIEVAL_METHOD_DISC", "adaptive": True, "explain": True}, "explain", "; got adaptive"),
         ({"filter": "knd = 'city'"}, "filter", "unknown column 'knd', did you mean 'kind'? the index has: "),
         ({"filter": "x" * 20_000}, "filter", "at most 16,384 characters"),
     ],
@@ -287,25 +239,28 @@ ASKED: list[dict[str, Any]] = [
     {"query": "who wrote hamlet", "explain": True},
     {"query": "who wrote hamlet", "explain": True, "method": "RETRIEVAL_METHOD_DISC", "seed": 3},
     {"query": "nobody", "allow_entity_ids": {"ids": []}},
+    {"query": "metal", "prompt_template": "long", "aggregation": "AGGREGATION_MAX", "length_penalty": 1},
+    {"query": "metal", "method": "RETRIEVAL_METHOD_DISC", "seed": 6, "num_samples": 4, "min_mass": 1},
 ]
 
 
 async def test_both_faces_answer_alike_and_replies_fit_the_document(tiny: ServedIndex) -> None:
     async with connected(indexes={"tiny": tiny}) as (api, _, client):
-        for asked in ASKED:
+        batch = (await client.post("/v1/batchRetrieve", json={"requests": ASKED})).json()
+        fits(batch, "BatchRetrieveResponse")
+        for asked, result in zip(ASKED, batch["results"], strict=True):
             reply = (await client.post("/v1/retrieve", json=asked)).raise_for_status().json()
             fits(reply, "RetrieveResponse")
             request = message_from_json(json.dumps(asked).encode(), pb.RetrieveRequest())
             over_grpc = message_to_dict(await api.stub.Retrieve(request, timeout=60))
             assert without_times(reply) == without_times(over_grpc), asked
             assert ("explanation" in reply) == bool(asked.get("explain"))
+            found = [[one["entity_id"] for one in each["candidates"]] for each in (reply, result["response"])]
+            assert found[0] == found[1], asked
         body = {"query": "x", "schema_json": json.dumps(TITLE), "shortlist": 3}
         answer = (await client.post("/v1/answer", json=body)).raise_for_status().json()
         fits(answer, "AnswerResponse")
         assert answer["entities"][0]["title"] == json.loads(answer["json"])["t"]
-        batch = (await client.post("/v1/batchRetrieve", json={"requests": ASKED})).json()
-        fits(batch, "BatchRetrieveResponse")
-        assert all("response" in result for result in batch["results"])
         fits((await client.get("/v1/indexes")).json(), "ListIndexesResponse")
 
 

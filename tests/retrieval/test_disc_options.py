@@ -13,21 +13,15 @@ from genret import RetrievalResult, Retriever, RetrieveRequest
 from genret.retrieval.defaults import small_model_dir
 from genret.retrieval.index.reader import Index
 from genret.retrieval.methods import decoded_methods as methods
-from tests.checkpoints import make_index
 from tests.fake_vectors import MadeUpVectors
 from tests.fakes import likely_titles, recorded
 from tests.sample_index import build_sample_index
 from tests.table_retrievers import CONFIG, TOKENIZER, answers
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_index(tmp_path_factory.mktemp("index"), TOKENIZER, rendering=CONFIG.rendering)
-
-
 @pytest.fixture
-def retriever(folder: Path) -> Iterator[Retriever]:
-    index = Index.open(folder)
+def retriever(table_index: Path) -> Iterator[Retriever]:
+    index = Index.open(table_index)
     with Retriever(index, likely_titles(index), TOKENIZER, CONFIG) as opened:
         yield opened
 
@@ -100,9 +94,9 @@ QUERIES = [f"query {letter}" for letter in "abcdefghijklmnop"]
 
 
 @pytest.fixture(scope="module")
-def certain(tmp_path_factory: pytest.TempPathFactory) -> Retriever:
+def certain(table_index: Path) -> Retriever:
     """Answers by a model that writes nothing but titles of the catalogue."""
-    index = Index.open(make_index(tmp_path_factory.mktemp("i"), TOKENIZER, rendering=CONFIG.rendering))
+    index = Index.open(table_index)
     model = likely_titles(index, seed=5, boost=60.0)
     return Retriever(index, model, TOKENIZER, CONFIG, ranker=MadeUpVectors(index).opened())
 

@@ -38,11 +38,10 @@ from genret.retrieval.methods.decoded_methods import (
     possible,
 )
 from genret.retrieval.prompts import CheckpointConfig, PromptTemplate
-from tests.decoded_runs import run_disc
 from tests.entity_oracle import EntityOracle, with_weights
 from tests.fakes import TableModel, chi_square, likely_titles
 from tests.index_fixtures import build, character_tokenizer
-from tests.table_retrievers import answers
+from tests.table_retrievers import answers, decode
 
 TOKENIZER = character_tokenizer("abc", lower=True)
 CONFIG = CheckpointConfig({name: PromptTemplate(name) for name in ("plain", "mention")}, rendering=None)
@@ -324,11 +323,8 @@ def test_disc_samples_entities_by_their_probability(
             )
             for seed in range(first, first + 250)
         ]
-        nothing = [None] * len(requests)
-        session = case.model.prefill([case.prompt] * len(requests))
-        for result in run_disc(
-            session, case.trie, index, requests, nothing, nothing, [case.filter] * len(requests)
-        ):
+        prompts, filters = [case.prompt] * len(requests), [case.filter] * len(requests)
+        for result in decode(index, case.model, *requests, prompts=prompts, filters=filters):
             assert isinstance(result, RetrievalResult)
             (candidate,) = result.candidates
             if result.num_accepted:

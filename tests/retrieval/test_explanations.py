@@ -24,7 +24,7 @@ from genret.retrieval.index.reader import Index
 from genret.retrieval.methods import explainer as explaining
 from genret.retrieval.methods.explainer import TokenTexts
 from genret.retrieval.text import TextTokenizer
-from tests.checkpoints import END, make_index
+from tests.checkpoints import END
 from tests.fakes import TableModel, TableSession, likely_titles, tokens_after
 from tests.table_retrievers import CONFIG, POISON, TOKENIZER, answers, poisoned, without_costs
 
@@ -46,13 +46,8 @@ class LikelyTitles(TableModel):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_index(tmp_path_factory.mktemp("index"), TOKENIZER, rendering=CONFIG.rendering)
-
-
-@pytest.fixture(scope="module")
-def retriever(folder: Path) -> Iterator[Retriever]:
-    index = Index.open(folder)
+def retriever(table_index: Path) -> Iterator[Retriever]:
+    index = Index.open(table_index)
     with Retriever(index, LikelyTitles(index), TOKENIZER, CONFIG) as opened:
         yield opened
 

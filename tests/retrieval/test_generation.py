@@ -16,14 +16,8 @@ from genret.decoding.trie.title_trie import TitleTrie
 from genret.retrieval.errors import InputError, ModelError
 from genret.retrieval.generation import GeneratedText
 from genret.retrieval.text import TextTokenizer
-from tests.checkpoints import make_checkpoint
 from tests.generate_peer import CATALOGUES, PROMPTS, TOLERANCE, VOCAB, cut, plain, run
 from tests.tiny_transformers import ARCHITECTURES, END, Enumeration, build
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_checkpoint(tmp_path_factory.mktemp("written") / "llama", "llama")
 
 
 def texts(name: str, tokenizer: Path, k: int, **options: Any) -> list[list[GeneratedText]]:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import genret
-from tests.checkpoints import make_checkpoint, make_index
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("torch", "transformers", "grpc", "ray", "matplotlib", "ir_measures", "pytrec_eval", "bm25s")
@@ -28,6 +27,9 @@ EVALUATION = "genret.retrieval.evaluation"
         f"import {EVALUATION}.datasets.readers, {EVALUATION}.intervals, {EVALUATION}.run_files",
         "import genret.index_builder.cli",
         "import genret.service.main",
+        # Nor are pandas and Arrow loaded before a table is asked for.
+        "from genret import RetrievalResult; r = RetrievalResult('q', 'beam', ()); repr(r), r.to_dict();"
+        " r._repr_html_(); assert not {'pandas', 'pyarrow'} & set(sys.modules)",
     ],
 )
 def test_import_is_light(statement: str) -> None:
@@ -39,9 +41,7 @@ def test_import_is_light(statement: str) -> None:
 _LOADED = "print(sum(name.startswith('genret.decoding.grammar') for name in sys.modules))"
 
 
-def test_grammars_are_loaded_when_json_is_first_asked_for(tmp_path: Path) -> None:
-    checkpoint = make_checkpoint(tmp_path / "model", "llama")
-    index = make_index(tmp_path, checkpoint)
+def test_grammars_are_loaded_when_json_is_first_asked_for(checkpoint: Path, index: Path) -> None:
     code = f"""
 import sys
 from genret.retrieval.retriever import Retriever

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,58 +15,29 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from genret.decoding.beam_search import BeamResult, beam_search
-from genret.decoding.cancellation import CancelToken
 from genret.decoding.errors import DecodingCancelledError
 from genret.decoding.params import BeamParams
 from genret.decoding.trie.title_trie import TitleTrie
 from genret.retrieval.arguments import Restriction
-from genret.retrieval.filters.entity_filter import EntityFilter, FilterStore
+from genret.retrieval.filters.entity_filter import FilterStore
 from genret.retrieval.index.owners import Owners
 from genret.retrieval.index.reader import Index
 from genret.retrieval.methods import decoded_methods as beam_method
 from genret.retrieval.methods.decoded_methods import EntityScore, Tally, credit, is_proven
 from genret.retrieval.types import RetrievalResult, RetrieveRequest
 from tests.checkpoints import make_index
-from tests.decoded_runs import run_beam, run_disc
 from tests.entity_oracle import EntityOracle, owners, shares
 from tests.fakes import SelfCancelling, TableModel, likely_titles, recorded
 from tests.index_fixtures import build, character_tokenizer
-from tests.table_retrievers import TOKENIZER
-
-PROMPT = (9, 10, 11)
-
-
-def ask(
-    index: Index,
-    model: TableModel,
-    *requests: RetrieveRequest,
-    filters: Sequence[EntityFilter | None] | None = None,
-    prompts: Sequence[Sequence[int]] | None = None,
-    cancel: Sequence[CancelToken | None] | None = None,
-) -> list[Any]:
-    trie = TitleTrie(index.trie_arrays(), model.vocab_size, model.device)
-    nothing = [None] * len(requests)
-    run = run_disc if requests[0].decoding == "disc" else run_beam
-    session = model.prefill(prompts or [PROMPT] * len(requests))
-    return list(run(session, trie, index, requests, cancel or nothing, nothing, filters))
-
-
-@pytest.fixture(scope="module")
-def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
-    return Index.open(make_index(tmp_path_factory.mktemp("methods"), TOKENIZER))
-
-
-@pytest.fixture(scope="module")
-def model(index: Index) -> TableModel:
-    return likely_titles(index)
+from tests.table_retrievers import PROMPT, TOKENIZER, decode
 
 
 def test_one_row_of_two_spellings_shows_each_entity_its_own(tmp_path: Path) -> None:
     tokenizer = character_tokenizer("abcdefghijklmnopqrstuvwxyz ", lower=True)
     lines = ["entity_id\ttitle\taliases", "film\tIt\t", "pronoun\tit\t", "office\tBureau\tIT"]
     with Index.open(build(tmp_path, lines, tokenizer).index) as index:
-        (result,) = ask(index, likely_titles(index), RetrieveRequest("q", k=3, beam_size=9))
-        (drawn,) = ask(index, likely_titles(index), RetrieveRequest("q", k=3, method="disc", seed=1))
+        (result,) = decode(index, likely_titles(index), RetrieveRequest("q", k=3, beam_size=9))
+        (drawn,) = decode(index, likely_titles(index), RetrieveRequest("q", k=3, method="disc", seed=1))
     for candidates in (result.candidates, drawn.candidates):
         surfaces = {c.entity_id: c.surface for c in candidates}
         assert surfaces.items() >= {"film": "It", "pronoun": "it"}.items()
@@ -104,14 +74,14 @@ def test_aliases_of_one_entity_do_not_crowd_out_the_others(
     model = nile_first(crowded)
     allowed = None if ids is None else FilterStore(crowded, "cpu").make(Restriction(allow_ids=ids))
     narrow, everything = (
-        ask(crowded, model, RetrieveRequest("q", k=5, beam_size=size), filters=[allowed])[0].candidates
+        decode(crowded, model, RetrieveRequest("q", k=5, beam_size=size), filters=[allowed])[0].candidates
         for size in (None, 500)
     )
     found = [candidate.entity_id for candidate in narrow]
     assert (found[0], len(found)) == ("N", 5)
     assert set(found) <= set(ids or found)
     assert found == [candidate.entity_id for candidate in everything]
-    (three,) = ask(crowded, model, RetrieveRequest("q", k=5, beam_size=3))  # what was asked for stays
+    (three,) = decode(crowded, model, RetrieveRequest("q", k=5, beam_size=3))  # what was asked for stays
     assert (three.candidates[0].entity_id, three.certified) == ("N", False)
     assert len(three.candidates) < 5
 
@@ -120,8 +90,8 @@ def test_widening_leaves_other_queries_of_the_batch_alone(crowded: Index) -> Non
     model = nile_first(crowded)
     other = (12, 13)
     request = RetrieveRequest("q", k=5)
-    (alone,) = ask(crowded, model, request, prompts=[other])
-    together = ask(crowded, model, request, request, prompts=[PROMPT, other])
+    (alone,) = decode(crowded, model, request, prompts=[other])
+    together = decode(crowded, model, request, request, prompts=[PROMPT, other])
     assert together[1].candidates == alone.candidates
     assert together[1].certified == alone.certified
     assert together[0].num_steps > together[1].num_steps
@@ -130,20 +100,22 @@ def test_widening_leaves_other_queries_of_the_batch_alone(crowded: Index) -> Non
 def test_widening_stops_for_a_cancelled_query(crowded: Index) -> None:
     request = RetrieveRequest("q", k=5)
     late = SelfCancelling(8)  # the first search is over by then
-    outcomes = ask(crowded, nile_first(crowded), request, request, cancel=[late, None])
+    outcomes = decode(crowded, nile_first(crowded), request, request, cancel=[late, None])
     assert isinstance(outcomes[0], DecodingCancelledError)
     assert isinstance(outcomes[1], RetrievalResult)
     assert len(outcomes[1].candidates) == 5
 
 
-def test_disc_with_one_draw_estimates_the_mass_from_weights(index: Index, model: TableModel) -> None:
-    (many,) = ask(
+def test_disc_with_one_draw_estimates_the_mass_from_weights(table_index: Path) -> None:
+    index = Index.open(table_index)
+    model = likely_titles(index)
+    (many,) = decode(
         index, model, RetrieveRequest("q", k=12, method="disc", num_samples=200, num_draws=1, seed=1)
     )
     mass = EntityOracle.of(index, model, PROMPT).mass()
     assert abs(many.mass - mass) < 4.5 * many.mass_stderr
     assert many.mass_stderr < math.sqrt(mass * (1 - mass) / 200) / 2  # of 200 accept or reject outcomes
-    (one,) = ask(index, model, RetrieveRequest("q", method="disc", num_samples=1, num_draws=1, seed=1))
+    (one,) = decode(index, model, RetrieveRequest("q", method="disc", num_samples=1, num_draws=1, seed=1))
     assert one.mass_stderr is None
     assert [c.probability for c in one.candidates] == [1.0]
 
@@ -167,16 +139,12 @@ def catalogue(seed: int, num_entities: int, most_aliases: int) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def indexes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Index]]:
+def indexes(tmp_path_factory: pytest.TempPathFactory) -> list[Index]:
     """Without aliases, with a few, and with so many that one entity's fill a list."""
     sizes = [(0, 40, 0), (1, 12, 2), (2, 20, 4), (3, 30, 9)]
-    opened = [
-        Index.open(build(tmp_path_factory.mktemp(f"index{seed}"), catalogue(*size), LETTERS).index)
-        for seed, size in enumerate(sizes)
+    return [
+        Index.open(build(tmp_path_factory.mktemp("index"), catalogue(*size), LETTERS).index) for size in sizes
     ]
-    yield opened
-    for index in opened:
-        index.close()
 
 
 @cache
@@ -223,7 +191,7 @@ def test_a_certified_list_is_right_and_exact_certifies_where_the_budget_allows(
         exact=budget is not None,
         exact_budget=budget,
     )
-    (result,) = ask(index, model, request, filters=[allowed])
+    (result,) = decode(index, model, request, filters=[allowed])
     oracle = EntityOracle.of(index, model, PROMPT, allowed)
     truth = oracle.scores(*scoring)
     scores = [c.score for c in result.candidates]
@@ -246,7 +214,7 @@ def test_score_surface_and_logprob_of_a_candidate(indexes: list[Index]) -> None:
     oracle = EntityOracle.of(index, model, PROMPT)
     for aggregate, penalty in SCORINGS:
         options: dict[str, Any] = {"aggregate": aggregate, "length_penalty": penalty}
-        (result,) = ask(index, model, RetrieveRequest("q", k=20, beam_size=500, **options))
+        (result,) = decode(index, model, RetrieveRequest("q", k=20, beam_size=500, **options))
         assert result.certified
         assert len(result.candidates) == index.num_entities
         for number, candidate in zip(oracle.numbers(result.candidates), result.candidates, strict=True):
@@ -268,9 +236,9 @@ def test_a_budget_is_kept_to_the_token_and_used_up(
     for index, seed, aggregate in itertools.product(indexes, range(6), ("sum", "max")):
         model = random_model(index, seed)
         options: dict[str, Any] = {"k": 4, "beam_size": 2, "aggregate": aggregate}
-        (plain,) = ask(index, model, RetrieveRequest("q", **options))
+        (plain,) = decode(index, model, RetrieveRequest("q", **options))
         num_plain = len(searches)
-        (exact,) = ask(index, model, RetrieveRequest("q", exact=True, exact_budget=budget, **options))
+        (exact,) = decode(index, model, RetrieveRequest("q", exact=True, exact_budget=budget, **options))
         exact_searches = [params for _, _, (params,), *_ in searches[num_plain:] if params.exact]
         assert len(exact_searches) == 1
         assert exact.num_exact_nodes <= budget
@@ -291,7 +259,7 @@ def test_a_small_budget_proves_what_little_is_missing(indexes: list[Index]) -> N
     below_beams = 0
     for budget in (0, 2, 4, 8, 16, 32, 64):
         results = [
-            ask(index, random_model(index, seed), request)[0]
+            decode(index, random_model(index, seed), request)[0]
             for index in indexes
             for seed in range(8)
             for request in [RetrieveRequest("q", k=2, beam_size=2, exact=True, exact_budget=budget)]
@@ -318,7 +286,7 @@ def test_certified_rows_never_prove_entities_with_fewer_tokens(
         shared = {rank: shares(mine) for rank, mine in owners(index).items()}
         model = random_model(index, seed, 1.0 + seed)
         options: dict[str, Any] = {"k": 3, "beam_size": 2, "aggregate": aggregate, "length_penalty": penalty}
-        plain, exact = ask(
+        plain, exact = decode(
             index,
             model,
             RetrieveRequest("q", **options),
@@ -354,8 +322,8 @@ def test_a_budget_that_is_spent_still_gives_k_entities(indexes: list[Index]) -> 
     index = indexes[3]
     for seed in range(10):
         model = random_model(index, seed, 3.0)
-        (plain,) = ask(index, model, RetrieveRequest("q", k=8))
-        (exact,) = ask(index, model, RetrieveRequest("q", k=8, exact=True, exact_budget=3))
+        (plain,) = decode(index, model, RetrieveRequest("q", k=8))
+        (exact,) = decode(index, model, RetrieveRequest("q", k=8, exact=True, exact_budget=3))
         assert len(exact.candidates) >= len(plain.candidates)
 
 
@@ -382,7 +350,7 @@ def test_the_longest_list_is_the_last(tmp_path: Path, monkeypatch: pytest.Monkey
         model = TableModel(index.vocab_size, function)
         assert index.surface(index.num_rows - 1) == letters[1100]
         request = RetrieveRequest("q", k=2, exact=True, exact_budget=10**6, aggregate="max")
-        (result,) = ask(index, model, request)
+        (result,) = decode(index, model, request)
     assert [candidate.entity_id for candidate in result.candidates] == ["A"]
     assert not result.certified
     assert len(searches) == 1
@@ -398,9 +366,9 @@ def test_exact_goes_on_for_those_that_asked_and_leaves_others_alone(indexes: lis
         RetrieveRequest("q", length_penalty=1.0, **options),
         RetrieveRequest("q", length_penalty=1.0, exact=True, exact_budget=50, **options),
     ]
-    together = ask(index, model, *requests)
+    together = decode(index, model, *requests)
     for request, reply in zip(requests, together, strict=True):
-        (alone,) = ask(index, model, request)
+        (alone,) = decode(index, model, request)
         assert reply.candidates == alone.candidates
         assert reply.certified == alone.certified
         assert reply.num_exact_nodes == alone.num_exact_nodes
@@ -413,7 +381,7 @@ def test_a_deadline_ends_the_proof(indexes: list[Index]) -> None:
     model = likely_titles(index, seed=4, boost=4.0, scale=2.0)
     request = RetrieveRequest("q", k=10, beam_size=1, exact=True)
     late = SelfCancelling(8)  # titles have six tokens: the beam search is over
-    cancelled, answered = ask(index, model, request, request, cancel=[late, None])
+    cancelled, answered = decode(index, model, request, request, cancel=[late, None])
     assert isinstance(cancelled, DecodingCancelledError)
     assert answered.certified
     assert late.polls > 8

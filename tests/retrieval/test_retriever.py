@@ -206,9 +206,8 @@ SOUND = TableModel.random(TOKENIZER.vocab_size, seed=2)
 
 
 @pytest.fixture(scope="module")
-def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Index]:
-    folder = make_index(tmp_path_factory.mktemp("index"), TOKENIZER, rendering=CONFIG.rendering)
-    with Index.open(folder) as opened:
+def index(table_index: Path) -> Iterator[Index]:
+    with Index.open(table_index) as opened:
         yield opened
 
 

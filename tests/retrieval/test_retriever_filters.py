@@ -17,22 +17,16 @@ from genret.decoding.errors import DeadlineExceededError, DecodingCancelledError
 from genret.retrieval.errors import InputError
 from genret.retrieval.filters import entity_filter as store
 from genret.retrieval.index.reader import Index
-from tests.checkpoints import make_index
 from tests.fakes import TableModel, recorded
 from tests.table_retrievers import CONFIG, METHODS, TOKENIZER, CountingModel
 
 HAS = "the index has: entity_id, kind, title"
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_index(tmp_path_factory.mktemp("index"), TOKENIZER, rendering=CONFIG.rendering)
-
-
 @pytest.fixture
-def retriever(folder: Path) -> Iterator[Retriever]:
+def retriever(table_index: Path) -> Iterator[Retriever]:
     model = CountingModel(TableModel.random(TOKENIZER.vocab_size, seed=1))
-    with Retriever(Index.open(folder), model, TOKENIZER, CONFIG) as opened:
+    with Retriever(Index.open(table_index), model, TOKENIZER, CONFIG) as opened:
         yield opened
 
 
@@ -139,12 +133,12 @@ def test_one_filter_is_made_once(retriever: Retriever) -> None:
 
 
 def test_filters_that_do_not_fit_together_share_no_batch(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    table_index: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "_MAX_BATCH_BYTES", 1)
     model = TableModel.random(TOKENIZER.vocab_size, seed=1)
     kinds = ["work", "city", "river", "work", "work"]
-    with Retriever(Index.open(folder), model, TOKENIZER, CONFIG, filter_cache_bytes=0) as retriever:
+    with Retriever(Index.open(table_index), model, TOKENIZER, CONFIG, filter_cache_bytes=0) as retriever:
         requests = [RetrieveRequest("x", k=3, filter=f"kind = '{kind}'") for kind in kinds]
         replies = retriever.retrieve_batch([*requests, RetrieveRequest("x", k=12)])
         assert [ids(reply) for reply in replies[:2]] == [{"Q1", "Q2", "Q3"}, {"Q4", "Q5", "Q6"}]
@@ -152,7 +146,7 @@ def test_filters_that_do_not_fit_together_share_no_batch(
         assert len(ids(replies[5])) == 12
         assert retriever.filters.stats.misses == 4  # neighbours share, the first "work" is gone by then
         assert retriever.filters.stats.num_bytes == 0
-        with retriever.open_another(folder) as second:
+        with retriever.open_another(table_index) as second:
             assert (second.filters.stats.misses, second.filters.stats.max_bytes) == (0, 0)
 
 

@@ -35,16 +35,6 @@ from tests.checkpoints import (
 )
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_checkpoint(tmp_path_factory.mktemp("checkpoint"))
-
-
-@pytest.fixture(scope="module")
-def index(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_index(tmp_path_factory.mktemp("index"), checkpoint)
-
-
 @pytest.fixture
 def copy(checkpoint: Path, tmp_path: Path) -> Path:
     """The checkpoint, to be spoilt."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
@@ -15,21 +14,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from genret.index_builder.build import build_index
-from genret.index_builder.build_options import BuildOptions
 from genret.index_builder.rollback import Rollback
 from genret.retrieval.answers.answer_types import AnswerResult
 from genret.retrieval.complete_types import CompleteResult, Completion, MatchedSpan
-from genret.retrieval.defaults import small_model_dir
 from genret.retrieval.errors import InputError, MissingExtraError
 from genret.retrieval.evaluation.evaluation import Evaluated
 from genret.retrieval.index.reader import Index
 from genret.retrieval.index.verification import Problem, VerificationReport, verify
 from genret.retrieval.linking.link_answers import LinkAnswer, LinkCandidate
-from genret.retrieval.prompts import CheckpointConfig
 from genret.retrieval.score_types import ScoreResult, TitleScore
 from genret.retrieval.tables import Shown, Tabular, arrow_schema, plain, to_arrow, to_pandas
-from genret.retrieval.text import TextTokenizer
 from genret.retrieval.types import Candidate, Entity, RetrievalResult
 from genret.service.client.reply import AnswerReply, CompleteReply, IndexRef, Reply, ScoreReply
 from genret.service.errors import CallError
@@ -37,7 +31,9 @@ from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 from genret.service.wire.json import message_to_dict
 from genret.service.wire.replies import answer_to_proto, reply_to_proto, score_reply_to_proto
 from tests.e2e.pages import code, rows, section
+from tests.index_fixtures import build
 from tests.service.test_convert import ANSWER_RESULTS, FINITE, INDEX, RESULTS, SCORE_RESULTS
+from tests.table_retrievers import TOKENIZER
 
 SCRIPT = "<script>alert('x')</script> & \"y\""
 NAN = math.nan
@@ -211,16 +207,6 @@ def test_without_pandas_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     assert RESULT.to_arrow().num_rows == 2
 
 
-def test_neither_pandas_nor_arrow_is_loaded_before_it_is_asked_for() -> None:
-    program = (
-        "import sys, genret; from genret import RetrievalResult; r = RetrievalResult('q', 'beam', ());"
-        "repr(r), r.to_dict(), r._repr_html_();"
-        "print([name for name in ('pandas', 'pyarrow', 'torch') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
 class Tags(HTMLParser):
     """The tags of a text, and its cells."""
 
@@ -287,13 +273,9 @@ def test_a_repr_says_what_matters() -> None:
 
 
 def test_an_index_says_what_it_holds(tmp_path: Path) -> None:
-    titles = tmp_path / "t.tsv"
-    titles.write_text("title\tkind\nHamlet\tbook\n", encoding="utf-8")
-    model = small_model_dir()
-    options = BuildOptions(out=tmp_path / "i", rendering=CheckpointConfig.load(model).title_rendering())
-    summary = build_index(titles, TextTokenizer.load(model), options)
+    summary = build(tmp_path, ["title\tkind", "Hamlet\tbook"], TOKENIZER)
     assert "entities=1, rows=1" in repr(summary)
-    tiny_index = Index.open(tmp_path / "i")
+    tiny_index = Index.open(summary.index)
     assert "num_entities=" in repr(tiny_index)
     assert tiny_index.to_dict()["num_entities"] == tiny_index.num_entities
     assert "<td>num_rows</td>" in tiny_index._repr_html_()

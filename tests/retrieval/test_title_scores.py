@@ -29,8 +29,8 @@ TITLES = ["Amazon", "Paris", "Paris, Texas", "Quicksilver", "no such title", "ZÃ
 
 
 @pytest.fixture(scope="module")
-def retriever(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Retriever]:
-    index = Index.open(make_index(tmp_path_factory.mktemp("index"), TOKENIZER, rendering=CONFIG.rendering))
+def retriever(table_index: Path) -> Iterator[Retriever]:
+    index = Index.open(table_index)
     model = CountingModel(poisoned(TableModel.random(TOKENIZER.vocab_size, seed=1)))
     with Retriever(index, model, TOKENIZER, CONFIG) as opened:
         yield opened

@@ -243,28 +243,17 @@ def test_lists_of_ids_become_tuples() -> None:
     assert RetrieveRequest("x").restriction.is_open
 
 
-def test_limits_are_those_of_the_decoders() -> None:
-    most = {
-        "k": params.MAX_K,
-        "beam_size": params.MAX_BEAM_SIZE,
-        "length_penalty": params.MAX_LENGTH_PENALTY,
-        "exact": True,
-        "exact_budget": params.MAX_EXACT_BUDGET,
-    }
-    request = RetrieveRequest("x", **most)  # type: ignore[arg-type]
-    beam = params.BeamParams(**most)  # type: ignore[arg-type]
-    assert all(getattr(request, name) == getattr(beam, name) == value for name, value in most.items())
-    assert (request.width, request.budget) == (beam.width, beam.exact_budget)
-    assert RetrieveRequest("x", exact=True).budget == params.BeamParams(exact=True).exact_budget
-    draws = params.MAX_TOTAL_DRAWS // params.MAX_SAMPLES
-    params.DiscParams(num_samples=params.MAX_SAMPLES, num_draws=draws)
-    sampled = RetrieveRequest("x", method="disc", num_samples=params.MAX_SAMPLES, num_draws=draws)
-    assert sampled.width == params.MAX_TOTAL_DRAWS
-    widest = {"num_samples": 32, "num_draws": 4, "beam_size": params.MAX_DISC_BEAM_SIZE}
-    assert RetrieveRequest("x", method="disc", **widest).width == params.MAX_TOTAL_DRAWS  # type: ignore[arg-type]
-    assert params.DiscParams(**widest).width == params.MAX_TOTAL_DRAWS
+def test_a_request_is_as_wide_as_its_decoder() -> None:
     for k in (1, 10, 11, params.MAX_K):
-        assert RetrieveRequest("x", k=k).width == params.BeamParams(k=k).width
+        beam = params.BeamParams(k=k, length_penalty=params.MAX_LENGTH_PENALTY)
+        assert RetrieveRequest("x", k=k).width == beam.width
+    draws = params.MAX_TOTAL_DRAWS // params.MAX_SAMPLES
+    for options in (
+        {"num_samples": params.MAX_SAMPLES, "num_draws": draws},
+        {"num_samples": 32, "num_draws": 4, "beam_size": params.MAX_DISC_BEAM_SIZE},
+    ):
+        assert RetrieveRequest("x", method="disc", **options).width == params.MAX_TOTAL_DRAWS  # type: ignore[arg-type]
+        assert params.DiscParams(**options).width == params.MAX_TOTAL_DRAWS
 
 
 @pytest.mark.parametrize(

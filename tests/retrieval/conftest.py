@@ -1,4 +1,4 @@
-"""A tiny checkpoint, and an index for it."""
+"""A tiny checkpoint, and indexes over a dozen titles for it and for table models; to be read only."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.checkpoints import make_checkpoint, make_index
+from tests.table_retrievers import CONFIG, TOKENIZER
 
 
 @pytest.fixture(scope="session")
@@ -17,3 +18,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def index(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Path:
     return make_index(tmp_path_factory.mktemp("index"), checkpoint)
+
+
+@pytest.fixture(scope="session")
+def table_index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_index(tmp_path_factory.mktemp("index"), TOKENIZER, rendering=CONFIG.rendering)
