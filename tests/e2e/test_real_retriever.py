@@ -255,8 +255,11 @@ async def test_both_faces_answer_alike_and_replies_fit_the_document(tiny: Served
             over_grpc = message_to_dict(await api.stub.Retrieve(request, timeout=60))
             assert without_times(reply) == without_times(over_grpc), asked
             assert ("explanation" in reply) == bool(asked.get("explain"))
-            found = [[one["entity_id"] for one in each["candidates"]] for each in (reply, result["response"])]
-            assert found[0] == found[1], asked
+            alone, together = reply["candidates"], result["response"]["candidates"]
+            assert [one["entity_id"] for one in together] == [one["entity_id"] for one in alone], asked
+            for name in ("probability", "logprob"):
+                values = [one.get(name) for one in alone]
+                assert [one.get(name) for one in together] == pytest.approx(values, rel=1e-4, abs=1e-4), asked
         body = {"query": "x", "schema_json": json.dumps(TITLE), "shortlist": 3}
         answer = (await client.post("/v1/answer", json=body)).raise_for_status().json()
         fits(answer, "AnswerResponse")
