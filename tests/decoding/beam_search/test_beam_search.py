@@ -246,13 +246,7 @@ def compare_with_textbook(seed: int, device: str) -> int:
     compared = 0
     for query, result in enumerate(batch.search(device).results):
         params = batch.params[query]
-        book = textbook_beam_search(
-            batch.allowed(query),
-            lambda prefix, query=query: batch.model.next_logprobs(query, prefix),
-            params,
-            batch.max_depth,
-            batch.room[query],
-        )
+        book = textbook_beam_search(batch.tokens(query), params, batch.max_depth, batch.room[query])
         if book.smallest_gap < 3e-4:
             continue
         compared += 1

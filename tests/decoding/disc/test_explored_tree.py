@@ -16,7 +16,7 @@ from genret.decoding.disc.tree_proposer import TreeProposer
 from genret.decoding.params import DiscParams
 from genret.decoding.trace import Trace
 from genret.decoding.trie.title_trie import TitleTrie
-from tests.beam_oracles import check_nodes, prefixes_of
+from tests.beam_oracles import check_nodes, inner_prefixes, prefixes_of
 from tests.disc_oracles import (
     END,
     PROMPT,
@@ -79,14 +79,14 @@ def test_the_envelope_of_a_whole_tree_is_the_mass(seed, adaptive):
     model, rows = TableModel.random(VOCAB, seed, scale=0.3), catalogue(seed % 3)
     batch, proposer = proposer_for(model, rows, [DiscParams(num_draws=2, seed=seed, adaptive=adaptive)])
     proposer.run(batch.new_draws([(0, sample, 0, 1) for sample in range(600)]), FIRST, None)
-    inner = ByHand(model, rows).inner
-    assert proposer.nodes_of_queries() == [len(inner) - 1]  # the root is no node of the session
+    inner = inner_prefixes(rows)
+    assert proposer.nodes_of_queries() == [len(inner)]  # the root is no node of the session
     assert math.exp(proposer.log_upper_bounds()[0]) == pytest.approx(true_mass(model, rows), rel=1e-5)
     if adaptive:  # then every weight is the mass itself, and every draw is accepted
         draws = batch.new_draws([(0, sample, 1, 1) for sample in range(50)])
         proposer.run(draws, FIRST, None)
         assert torch.equal(draws.log_weight, draws.log_bound)
-        assert proposer.nodes_of_queries() == [len(inner) - 1]
+        assert proposer.nodes_of_queries() == [len(inner)]
 
 
 @settings(max_examples=60, deadline=None)
@@ -175,11 +175,7 @@ def assert_draws_are_true(by_hand: ByHand, params: DiscParams, trace: Trace, res
     for draw in trace.draws:
         row = written[draw.node]
         assert row in by_hand.rows
-        weight = math.prod(
-            math.fsum(math.exp(logprob) for _, logprob in by_hand.after(row[:depth]))
-            for depth in range(len(row))
-        )
-        assert draw.valid_mass == pytest.approx(weight, rel=1e-4)
+        assert draw.valid_mass == pytest.approx(math.exp(by_hand.log_weight(row)), rel=1e-4)
         is_first = draw.draw < params.num_draws
         assert draw.acceptance_probability == (draw.valid_mass if is_first else 0.0)
         assert is_first or not draw.accepted
@@ -213,7 +209,7 @@ def test_every_number_is_the_models_own(which: int, seed: int, num_draws: int) -
     traces = [Trace() for _ in params]
     results = run(model, rows, params, list(traces))
     for mine, trace, result in zip(params, traces, results, strict=True):
-        by_hand = ByHand(model, set(rows), temperature=mine.temperature)
+        by_hand = ByHand(model, rows, temperature=mine.temperature)
         assert not trace.is_full
         check_nodes(trace, sorted(rows), by_hand.after, tolerance=1e-5)
         assert_draws_are_true(by_hand, mine, trace, result)
@@ -242,7 +238,7 @@ def test_with_the_likeliest_tokens_alone_nobody_counts() -> None:
     model = TableModel.random(VOCAB, 4, scale=1.0)
     trace = Trace()
     run(model, rows, [DiscParams(num_samples=8, top_m=2, reject_early=False)], [trace])
-    by_hand = ByHand(model, set(rows))
+    by_hand = ByHand(model, rows)
     for node, prefix in zip(trace.nodes, prefixes_of(trace), strict=True):
         assert node.num_valid is None
         if node.state == "expanded":
