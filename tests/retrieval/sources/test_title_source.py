@@ -47,9 +47,11 @@ def test_header_finds_columns_in_any_order_and_case(tmp_path: Path) -> None:
     assert records == [Record(0, 2, "q1", "A", ("b", "a"), ("film", None))]
 
 
-def test_forced_lines_takes_the_word_title_for_a_title(tmp_path: Path) -> None:
+def test_a_forced_format_says_what_the_word_title_is(tmp_path: Path) -> None:
     assert [r.title for r in read(tmp_path, b"title\nA\n", "lines")[0]] == ["title", "A"]
     assert [r.title for r in read(tmp_path, b"title\nA\n")[0]] == ["A"]
+    with pytest.raises(SourceError, match="no column is called 'title'"):
+        read(tmp_path, b"name\nA\n", "tsv")
 
 
 @pytest.mark.parametrize(
@@ -73,28 +75,6 @@ def test_bad_rows_are_named_with_their_line(tmp_path: Path, line: bytes, reason:
     records, rejects, _ = read(tmp_path, b"entity_id\ttitle\nq0\tfine\n" + line + b"\nq2\tfine too\n")
     assert [r.line for r in records] == ([2, 4] if reason else [2, 3, 4])
     assert [(r.line, r.reason) for r in rejects.rows] == ([(3, reason)] if reason else [])
-
-
-@pytest.mark.parametrize(
-    ("data", "source_format", "message"),
-    [
-        (b"", "auto", "the file is empty"),
-        (b"\xef\xbb\xbf", "auto", "the file is empty"),
-        (b"\n \n", "auto", "the file is empty"),
-        (b"title\tkind\n", "auto", "no title below it"),
-        (b"a\tb\n", "auto", "none of its fields is 'title'"),
-        (b"title\ttitle\nA\tB\n", "auto", "more than once"),
-        (b"title\t\nA\tB\n", "auto", "has no name"),
-        (b"name\nA\n", "tsv", "no column is called 'title'"),
-    ],
-)
-def test_unusable_files_are_refused_in_one_line(
-    tmp_path: Path, data: bytes, source_format: str, message: str
-) -> None:
-    with pytest.raises(SourceError, match=message) as caught:
-        read(tmp_path, data, source_format)
-    assert "\n" not in str(caught.value)
-    assert "titles.tsv" in str(caught.value)
 
 
 def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
