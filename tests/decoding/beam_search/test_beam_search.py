@@ -74,9 +74,6 @@ def test_parameters_for_another_number_of_queries_are_refused(count):
         beam_search(session, trie, [BeamParams(5)] * count)
 
 
-CPU = torch.device("cpu")
-
-
 @settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 10**9),

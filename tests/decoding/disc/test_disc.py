@@ -18,7 +18,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-import genret.decoding.disc.tree_proposer
 from genret.decoding.cancellation import CancelToken
 from genret.decoding.counter_rng import uniforms
 from genret.decoding.disc import DiscResult, disc
@@ -247,27 +246,6 @@ def test_accepted_draws_follow_the_target_in_either_phase(which, of):
         assert sum(mine.values()) > 100
         assert chi_square(mine, law) > ALPHA / 2
     assert chi_square(sum(counts.values(), Counter()), law) > ALPHA
-
-
-@pytest.mark.statistical
-def test_a_weight_that_forgets_the_envelope_of_its_nodes_would_be_noticed(monkeypatch):
-    """Power: the weight C(node) without / c(node) is wrong in the second phase, and is refused."""
-    rows, model = catalogue(2), unlikely(2)
-    counts = by_phase(sample(model, rows, 4000, 1, adaptive=True, num_draws=6, reject_early=False), 6)
-    assert chi_square(counts[2], target(model, rows)) > ALPHA
-
-    class _Forgetful(genret.decoding.disc.tree_proposer.TreeProposer):
-        def _sample_step(self, draws, node, key, depth):
-            level = self._tree.levels[depth]
-            kept = level.log_envelope
-            level.log_envelope = torch.zeros_like(kept)
-            chosen = super()._sample_step(draws, node, key, depth)
-            level.log_envelope = kept
-            return chosen
-
-    monkeypatch.setattr("genret.decoding.disc.algorithm.TreeProposer", _Forgetful)
-    counts = by_phase(sample(model, rows, 4000, 1, adaptive=True, num_draws=6, reject_early=False), 6)
-    assert chi_square(counts[2], target(model, rows)) < 1e-9
 
 
 def test_the_first_phase_of_a_result_does_not_depend_on_the_others():
