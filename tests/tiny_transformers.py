@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import random
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -34,13 +35,20 @@ _CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
 ARCHITECTURES = tuple(_CONFIGS)
 
 
+def from_config(
+    name: str, vocab_size: int, changes: Mapping[str, Any] = MappingProxyType({})
+) -> PreTrainedModel:
+    """A model with the weights that transformers begins with, and some options changed."""
+    config_name, options = _CONFIGS[name]
+    config = getattr(transformers, config_name)(**{"vocab_size": vocab_size, **options, **changes})
+    auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    return auto.from_config(config)
+
+
 def build(name: str, vocab_size: int, seed: int = 0) -> PreTrainedModel:
     """A random model whose next-token distributions are neither flat nor certain, in float32 on the CPU."""
-    config_name, options = _CONFIGS[name]
-    config = getattr(transformers, config_name)(vocab_size=vocab_size, **options)
-    auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     torch.manual_seed(seed)
-    model = auto.from_config(config).eval()
+    model = from_config(name, vocab_size).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim > 1:
@@ -48,7 +56,7 @@ def build(name: str, vocab_size: int, seed: int = 0) -> PreTrainedModel:
             else:
                 parameter.add_(torch.randn_like(parameter) * 0.1)
         # Logits of standard deviation 1 to 2. T5 divides by the root of the width before its head.
-        deviation = 0.8 if name == "t5" else 1.5 / config.hidden_size**0.5
+        deviation = 0.8 if name == "t5" else 1.5 / model.config.hidden_size**0.5
         model.get_output_embeddings().weight.normal_(0.0, deviation)
     return model
 
