@@ -98,7 +98,7 @@ class Batch:
             filters=[_random_filter(rng, len(rows)) for _ in range(num_queries)],
             kinds=kinds,
             model=TablesModel.random(seed, kinds),
-            params=[_random_params(rng, exact_share) for _ in range(num_queries)],
+            params=random_params(rng, num_queries, exact_share),
             room=[rng.choice([None, None, None, None, rng.randint(0, 8)]) for _ in range(num_queries)],
         )
 
@@ -205,11 +205,14 @@ def _random_filter(rng: random.Random, num_rows: int) -> frozenset[int] | None:
     return frozenset(rank for rank in range(num_rows) if rng.random() < share)
 
 
-def _random_params(rng: random.Random, exact_share: float) -> BeamParams:
-    return BeamParams(
-        k=rng.choice([1, 1, 1, 2, 3, 5, 10, 70]),
-        beam_size=rng.choice([1, 1, 2, 2, 3, 4, 6, 10, 16, None]),
-        length_penalty=rng.choice(LENGTH_PENALTIES),
-        exact=rng.random() < exact_share,
-        exact_budget=rng.choice([0, 1, 2, 5, 20, 1000]),
-    )
+def random_params(rng: random.Random, num_queries: int, exact_share: float) -> list[BeamParams]:
+    return [
+        BeamParams(
+            k=rng.choice([1, 1, 1, 2, 3, 5, 10, 70]),
+            beam_size=rng.choice([1, 1, 2, 2, 3, 4, 6, 10, 16, None]),
+            length_penalty=rng.choice(LENGTH_PENALTIES),
+            exact=rng.random() < exact_share,
+            exact_budget=rng.choice([0, 1, 2, 5, 20, 1000]),
+        )
+        for _ in range(num_queries)
+    ]

@@ -258,12 +258,11 @@ def compare_with_textbook(seed: int, device: str) -> int:
     return compared
 
 
+@pytest.mark.parametrize(
+    ("seeds", "least"), [(range(8), 100), pytest.param(range(2000, 2100), 2000, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("device", DEVICES)
-def test_lists_certificates_and_nodes_are_those_of_the_search_on_paper(device: str) -> None:
-    assert sum(compare_with_textbook(seed, device) for seed in range(8)) > 100
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("device", DEVICES)
-def test_the_search_on_paper_in_thousands_of_cases(device: str) -> None:
-    assert sum(compare_with_textbook(seed, device) for seed in range(2000, 2100)) > 2000
+def test_lists_certificates_and_nodes_are_those_of_the_search_on_paper(
+    device: str, seeds: range, least: int
+) -> None:
+    assert sum(compare_with_textbook(seed, device) for seed in seeds) > least
