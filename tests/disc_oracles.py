@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cache, partial
+from typing import Any
 
 import pytest
 import torch
@@ -14,11 +15,12 @@ from torch import Tensor
 
 from genret.decoding.constraints import Constraint
 from genret.decoding.counter_rng import uniforms
-from genret.decoding.disc import DiscResult
+from genret.decoding.disc import DiscResult, disc
 from genret.decoding.disc.draws import ACCEPT, CHOOSE, FIRST, SECOND, DrawBatch
 from genret.decoding.disc.static_proposer import DrawWalk, Step
 from genret.decoding.params import DiscParams
 from genret.decoding.stopping import StopPoll
+from genret.decoding.trie.title_trie import TitleTrie
 from tests.beam_oracles import Row, ValidTokens
 from tests.fakes import TableModel, all_sequences, end_with, normalise
 
@@ -64,6 +66,20 @@ def counted(results: Iterable[DiscResult], accepted_only: bool = False) -> Count
 def batch_of(session: object, constraint: Constraint, params: Sequence[DiscParams]) -> DrawBatch:
     stop = StopPoll(len(params), None, None, torch.device("cpu"))
     return DrawBatch(session, constraint, params, stop, range(len(params)))
+
+
+def drawn(
+    model: TableModel, rows: Iterable[Row], params: Sequence[DiscParams], **options: Any
+) -> list[DiscResult]:
+    """Results of DISC over a set of rows, all queries behind one prompt."""
+    session = model.prefill([PROMPT] * len(params))
+    return disc(session, TitleTrie.from_rows(rows, model.vocab_size), params, **options)
+
+
+def batch_for(model: TableModel, rows: Iterable[Row], params: Sequence[DiscParams]) -> DrawBatch:
+    """The same queries, before any draw."""
+    session = model.prefill([PROMPT] * len(params))
+    return batch_of(session, TitleTrie.from_rows(rows, model.vocab_size), params)
 
 
 def rows_of(columns: Sequence[Tensor]) -> list[Row]:

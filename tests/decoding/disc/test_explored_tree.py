@@ -24,9 +24,9 @@ from tests.disc_oracles import (
     ByHand,
     CountingModel,
     Lockstep,
-    Row,
-    batch_of,
+    batch_for,
     catalogue,
+    drawn,
     rows_of,
     true_mass,
 )
@@ -35,8 +35,7 @@ from tests.tables_model import Meter, TablesModel
 
 
 def proposer_for(model: TableModel, rows, params: list[DiscParams]):
-    session = model.prefill([PROMPT] * len(params))
-    batch = batch_of(session, TitleTrie.from_rows(rows, VOCAB), params)
+    batch = batch_for(model, rows, params)
     return batch, TreeProposer(batch)
 
 
@@ -99,7 +98,7 @@ def test_the_envelope_of_a_whole_tree_is_the_mass(seed, adaptive):
 def test_plain_draws_are_those_of_walks_made_one_by_one(seed, num_samples, num_draws, reject_early):
     model, rows = CountingModel(TableModel.random(VOCAB, seed)), catalogue(seed % 3)
     params = DiscParams(num_samples, num_draws, seed=seed, reject_early=reject_early)
-    (result,) = disc(model.prefill([PROMPT]), TitleTrie.from_rows(rows, VOCAB), [params])
+    (result,) = drawn(model, rows, [params])
     lockstep = Lockstep(ByHand(model, rows), seed, num_draws, reject_early)
     assert [(s.hypothesis.token_ids, s.accepted, s.num_draws) for s in result.samples] == [
         lockstep.sample(sample) for sample in range(num_samples)
@@ -152,19 +151,6 @@ def test_a_long_title_costs_one_forward_for_every_token(adaptive, length):
 CASES = [(which, seed) for which in range(3) for seed in range(6)]
 
 
-def run(
-    model: TableModel,
-    rows: list[Row],
-    params: list[DiscParams],
-    traces: list[Trace | None] | None = None,
-    room: list[int | None] | None = None,
-) -> list[DiscResult]:
-    session = model.prefill([PROMPT] * len(params))
-    results = disc(session, TitleTrie.from_rows(rows, VOCAB), params, None, room, traces=traces)
-    assert all(isinstance(result, DiscResult) for result in results)
-    return results
-
-
 def assert_draws_are_true(by_hand: ByHand, params: DiscParams, trace: Trace, result: DiscResult) -> None:
     written = prefixes_of(trace)
     assert len(trace.draws) == result.num_draws
@@ -207,7 +193,7 @@ def test_every_number_is_the_models_own(which: int, seed: int, num_draws: int) -
         for temperature in temperatures
     ]
     traces = [Trace() for _ in params]
-    results = run(model, rows, params, list(traces))
+    results = drawn(model, rows, params, traces=list(traces))
     for mine, trace, result in zip(params, traces, results, strict=True):
         by_hand = ByHand(model, rows, temperature=mine.temperature)
         assert not trace.is_full
@@ -226,10 +212,10 @@ def test_what_is_drawn_does_not_depend_on_who_is_traced(seed: int, top_m: int | 
         DiscParams(num_samples=5, num_draws=3, seed=seed + q, top_m=top_m, reject_early=False)
         for q in range(3)
     ]
-    plain = run(model, rows, params)
+    plain = drawn(model, rows, params)
     traces: list[Trace | None] = [None, Trace(), None]
-    assert run(model, rows, params, traces) == plain
-    assert run(model, rows, params, [Trace() for _ in params]) == plain
+    assert drawn(model, rows, params, traces=traces) == plain
+    assert drawn(model, rows, params, traces=[Trace() for _ in params]) == plain
     assert len(traces[1].draws) == plain[1].num_draws
 
 
@@ -237,7 +223,7 @@ def test_with_the_likeliest_tokens_alone_nobody_counts() -> None:
     rows = sorted(catalogue(0))
     model = TableModel.random(VOCAB, 4, scale=1.0)
     trace = Trace()
-    run(model, rows, [DiscParams(num_samples=8, top_m=2, reject_early=False)], [trace])
+    drawn(model, rows, [DiscParams(num_samples=8, top_m=2, reject_early=False)], traces=[trace])
     by_hand = ByHand(model, rows)
     for node, prefix in zip(trace.nodes, prefixes_of(trace), strict=True):
         assert node.num_valid is None
@@ -254,7 +240,7 @@ def test_draws_that_run_out_of_room_weigh_nothing(room: int) -> None:
     rows = sorted(catalogue(0))
     trace = Trace()
     params = DiscParams(num_samples=6, num_draws=3, seed=2, reject_early=False)
-    (result,) = run(TableModel.random(VOCAB, 1), rows, [params], [trace], [room])
+    (result,) = drawn(TableModel.random(VOCAB, 1), rows, [params], traces=[trace], room=[room])
     assert len(trace.draws) == result.num_draws
     written = prefixes_of(trace)
     for draw in trace.draws:
@@ -276,10 +262,10 @@ def test_other_draws_are_refused(options: dict[str, bool | int]) -> None:
     params = [DiscParams(**{"reject_early": False, **options})]
     model = TableModel.random(VOCAB, 0)
     with pytest.raises(ValueError, match="only draws that neither adapt nor"):
-        run(model, sorted(catalogue(0)), params, [Trace()])
-    assert run(model, sorted(catalogue(0)), params, [None]) == run(model, sorted(catalogue(0)), params)
+        drawn(model, catalogue(0), params, traces=[Trace()])
+    assert drawn(model, catalogue(0), params, traces=[None]) == drawn(model, catalogue(0), params)
 
 
 def test_one_trace_per_query_is_asked_for() -> None:
     with pytest.raises(ValueError, match=r"traces must have one entry per query \(1\), got 2"):
-        run(TableModel.random(VOCAB, 0), sorted(catalogue(0)), [DiscParams()], [None, None])
+        drawn(TableModel.random(VOCAB, 0), catalogue(0), [DiscParams()], traces=[None, None])
