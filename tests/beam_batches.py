@@ -7,6 +7,7 @@ import math
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from genret.decoding.errors import DecodingCancelledError
 from genret.decoding.params import BeamParams
 from genret.decoding.trie.row_filter import FilteredTrie, RowFilter
 from genret.decoding.trie.title_trie import TitleTrie
-from tests.beam_oracles import Row, Truth, at_most, inner_prefixes, optimistic_score, truth_of
+from tests.beam_oracles import Row, Truth, ValidTokens, at_most, inner_prefixes, optimistic_score, truth_of
 from tests.tables_model import LOGITS, VOCAB, Meter, TablesModel
 
 END = 0
@@ -97,7 +98,7 @@ class Batch:
             filters=[_random_filter(rng, len(rows)) for _ in range(num_queries)],
             kinds=kinds,
             model=TablesModel.random(seed, kinds),
-            params=[_random_params(rng, exact_share) for _ in range(num_queries)],
+            params=random_params(rng, num_queries, exact_share),
             room=[rng.choice([None, None, None, None, rng.randint(0, 8)]) for _ in range(num_queries)],
         )
 
@@ -119,6 +120,10 @@ class Batch:
         chosen = self.filters[query]
         return [row for rank, row in enumerate(self.rows) if chosen is None or rank in chosen]
 
+    def tokens(self, query: int) -> ValidTokens:
+        """What the query may write, as its model has it."""
+        return ValidTokens(self.allowed(query), partial(self.model.next_logprobs, query))
+
     def truths(self) -> list[Truth]:
         logprobs = self.model.logprobs(self.rows)
         return [
@@ -131,18 +136,14 @@ class Batch:
         ranking = truth.ranking(params.length_penalty)
         kth = ranking[params.k - 1].score if len(ranking) >= params.k else -math.inf
         needed = set()
-        for prefix in inner_prefixes(self.allowed(query)):
-            logprob = self._prefix_logprob(query, prefix)
+        tokens = self.tokens(query)
+        for prefix in inner_prefixes(tokens.rows):
+            logprob = tokens.logprob(prefix)
             if logprob > -math.inf:
                 bound = optimistic_score(logprob, len(prefix), self.max_depth, params.length_penalty)
                 if not at_most(bound, kth):
                     needed.add(prefix)
         return needed
-
-    def _prefix_logprob(self, query: int, prefix: Row) -> float:
-        return math.fsum(
-            self.model.next_logprobs(query, prefix[:depth])[token] for depth, token in enumerate(prefix)
-        )
 
     def only(self, queries: Sequence[int] | None = None, **options: object) -> Batch:
         """Some of the queries, None for all; their parameters with options changed."""
@@ -204,11 +205,14 @@ def _random_filter(rng: random.Random, num_rows: int) -> frozenset[int] | None:
     return frozenset(rank for rank in range(num_rows) if rng.random() < share)
 
 
-def _random_params(rng: random.Random, exact_share: float) -> BeamParams:
-    return BeamParams(
-        k=rng.choice([1, 1, 1, 2, 3, 5, 10, 70]),
-        beam_size=rng.choice([1, 1, 2, 2, 3, 4, 6, 10, 16, None]),
-        length_penalty=rng.choice(LENGTH_PENALTIES),
-        exact=rng.random() < exact_share,
-        exact_budget=rng.choice([0, 1, 2, 5, 20, 1000]),
-    )
+def random_params(rng: random.Random, num_queries: int, exact_share: float) -> list[BeamParams]:
+    return [
+        BeamParams(
+            k=rng.choice([1, 1, 1, 2, 3, 5, 10, 70]),
+            beam_size=rng.choice([1, 1, 2, 2, 3, 4, 6, 10, 16, None]),
+            length_penalty=rng.choice(LENGTH_PENALTIES),
+            exact=rng.random() < exact_share,
+            exact_budget=rng.choice([0, 1, 2, 5, 20, 1000]),
+        )
+        for _ in range(num_queries)
+    ]

@@ -11,6 +11,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import pytest
 from torch import Tensor
@@ -47,6 +48,37 @@ def inner_prefixes(rows: Iterable[Row]) -> set[Row]:
     return {row[:depth] for row in rows for depth in range(1, len(row))}
 
 
+class ValidTokens:
+    """The tokens that continue every prefix of a set of rows, with their log-probabilities.
+
+    Args:
+        rows: What may be written; none is a prefix of another.
+        next_logprobs: log P(token | prefix) by token.
+    """
+
+    def __init__(self, rows: Iterable[Row], next_logprobs: Callable[[Row], Sequence[float]]) -> None:
+        self.rows = set(rows)
+        self._next_logprobs = next_logprobs
+        self._allowed = tokens_after(self.rows)
+        self.after = cache(self._after)
+
+    def _after(self, prefix: Row) -> list[tuple[int, float]]:
+        """(token, log P(token | prefix)) of every valid token, ascending; none after a whole row."""
+        if prefix not in self._allowed:
+            return []
+        logprobs = self._next_logprobs(prefix)
+        return [(token, logprobs[token]) for token in sorted(self._allowed[prefix])]
+
+    def logprob(self, prefix: Row) -> float:
+        """log P_L of a row or of a prefix of one."""
+        return math.fsum(dict(self.after(prefix[:depth]))[token] for depth, token in enumerate(prefix))
+
+    def log_weight(self, row: Row) -> float:
+        """Log of the product of the valid masses met while writing the row: DISC's log x."""
+        after = [self.after(row[:depth]) for depth in range(len(row))]
+        return math.fsum(math.log(math.fsum(math.exp(logprob) for _, logprob in valid)) for valid in after)
+
+
 @dataclass(frozen=True, slots=True)
 class Listed:
     """One row of a list."""
@@ -74,37 +106,17 @@ class TextbookResult:
     smallest_gap: float
 
 
-class _Textbook:
-    def __init__(self, rows: Iterable[Row], next_logprobs: Callable[[Row], list[float]]) -> None:
-        self.rows = set(rows)
-        self.next_logprobs = next_logprobs
-        self.allowed = tokens_after(self.rows)
-
-    def continuations(self, live: Iterable[tuple[float, Row]]) -> list[tuple[float, Row]]:
-        found = []
-        for logprob, prefix in live:
-            following = self.next_logprobs(prefix)
-            found += [(logprob + following[token], (*prefix, token)) for token in self.allowed[prefix]]
-        return sorted((entry for entry in found if entry[0] > -math.inf), reverse=True)
-
-
 def textbook_beam_search(
-    rows: Iterable[Row],
-    next_logprobs: Callable[[Row], list[float]],
-    params: BeamParams,
-    max_depth: int,
-    room: int | None = None,
+    tokens: ValidTokens, params: BeamParams, max_depth: int, room: int | None = None
 ) -> TextbookResult:
     """Beam search one prefix at a time, as one would write it on paper.
 
     Args:
-        rows: What may be written.
-        next_logprobs: log P(token | prefix) by token.
+        tokens: What may be written.
         params: Without `exact`.
         max_depth: Length of the longest row of the constraint.
         room: Most tokens that may be written.
     """
-    book = _Textbook(rows, next_logprobs)
     penalty, k, width = params.length_penalty, params.k, params.width
 
     def bound(entry: tuple[float, Row]) -> float:
@@ -117,12 +129,13 @@ def textbook_beam_search(
         if room is not None and len(live[0][1]) >= room:
             pruned = max(pruned, max(map(bound, live)))
             break
-        candidates = book.continuations(live)
-        pool += [Listed(score(lp, len(row), penalty), row) for lp, row in candidates if row in book.rows]
+        found = [(lp + step, (*prefix, token)) for lp, prefix in live for token, step in tokens.after(prefix)]
+        candidates = sorted((entry for entry in found if entry[0] > -math.inf), reverse=True)
+        pool += [Listed(score(lp, len(row), penalty), row) for lp, row in candidates if row in tokens.rows]
         pool = sorted(pool, key=lambda listed: (-listed.score, listed.row))[: k + 1]
         gaps += [high.score - low.score for high, low in itertools.pairwise(pool)]
         pool = pool[:k]
-        unfinished = [entry for entry in candidates if entry[1] not in book.rows]
+        unfinished = [entry for entry in candidates if entry[1] not in tokens.rows]
         gaps += [high[0] - low[0] for high, low in itertools.pairwise(unfinished[: width + 1])]
         live, dropped = unfinished[:width], unfinished[width:]
         pruned = max([pruned, *map(bound, dropped)])

@@ -9,6 +9,7 @@ import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -92,6 +93,24 @@ def read_all(source: TitleSource, size: int = 5, limit: int = 1000) -> tuple[lis
     return [record for batch in batches for record in batch.records], rejects
 
 
+def check_positions(files: Path | Sequence[Path], size: int) -> None:
+    """Reading goes on behind every batch of good and bad rows, as if it had not stopped."""
+    with TitleSource(files) as source:
+        batches, rejects = read_batches(source, size)
+        total = source.records_read
+    assert all(len(batch.records) == size for batch in batches[:-1])
+    assert batches[-1].position.records_read == total
+    for number, batch in enumerate(batches):
+        with TitleSource(files) as source:
+            source.skip_to(batch.position)
+            following, later = read_batches(source, size)
+            assert source.records_read == total
+            assert source.bytes_read == source.num_bytes
+        assert following == batches[number + 1 :]
+        at = (batch.position.file, batch.position.lines)
+        assert later.rows == [row for row in rejects.rows if (row.file, row.line) > at]
+
+
 def all_kinds(batches: Sequence[SourceBatch]) -> tuple[Kinds, ...]:
     kinds = batches[0].kinds
     for batch in batches[1:]:
@@ -100,8 +119,8 @@ def all_kinds(batches: Sequence[SourceBatch]) -> tuple[Kinds, ...]:
 
 
 def read_file(
-    file: Path | Sequence[Path], mapping: ColumnMapping | None = None, size: int = 5
+    file: Path | Sequence[Path], mapping: ColumnMapping | None = None, **options: Any
 ) -> tuple[list[Record], Rejects]:
     """Return all good rows and all bad rows of files."""
-    with TitleSource(file, mapping) as source:
-        return read_all(source, size)
+    with TitleSource(file, mapping, **options) as source:
+        return read_all(source)

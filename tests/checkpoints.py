@@ -164,18 +164,9 @@ def plain_logprob(model: Any, prompt: list[int], row: Iterable[int]) -> float:
 
 
 def _model(architecture: str, vocab_size: int, max_positions: int) -> Any:
-    import transformers
+    from tests.tiny_transformers import from_config
 
-    from tests.verified_architectures import BART, COMMON
-
-    ids = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 2}
-    own = {**ids, "vocab_size": vocab_size, "max_position_embeddings": max_positions}
-    if architecture == "llama":
-        sizes = {**COMMON, **own, "num_hidden_layers": 2, "num_key_value_heads": 2}
-        return transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes))
+    own = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 2, "max_position_embeddings": max_positions}
     if architecture == "bart":
-        sizes = {**BART, **own, "encoder_layers": 1, "decoder_layers": 2, "dropout": 0.1}
-        sizes["decoder_start_token_id"] = SPECIAL_TOKENS.index(TITLE)
-        sizes["forced_eos_token_id"] = None  # BART's default gives the end token probability one at the end
-        return transformers.BartForConditionalGeneration(transformers.BartConfig(**sizes))
-    raise ValueError(f"architecture must be 'llama' or 'bart', got {architecture!r}")
+        own["decoder_start_token_id"] = SPECIAL_TOKENS.index(TITLE)
+    return from_config(architecture, vocab_size, own)

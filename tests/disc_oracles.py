@@ -6,7 +6,8 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import cache
+from functools import cache, partial
+from typing import Any
 
 import pytest
 import torch
@@ -14,14 +15,14 @@ from torch import Tensor
 
 from genret.decoding.constraints import Constraint
 from genret.decoding.counter_rng import uniforms
-from genret.decoding.disc import DiscResult
+from genret.decoding.disc import DiscResult, disc
 from genret.decoding.disc.draws import ACCEPT, CHOOSE, FIRST, SECOND, DrawBatch
 from genret.decoding.disc.static_proposer import DrawWalk, Step
 from genret.decoding.params import DiscParams
 from genret.decoding.stopping import StopPoll
+from genret.decoding.trie.title_trie import TitleTrie
+from tests.beam_oracles import Row, ValidTokens
 from tests.fakes import TableModel, all_sequences, end_with, normalise
-
-Row = tuple[int, ...]
 
 END = 0
 VOCAB = 5
@@ -51,7 +52,8 @@ def target(model: TableModel, rows: set[Row], temperature: float = 1.0) -> dict[
 
 def constrained_law(model: TableModel, rows: set[Row]) -> dict[Row, float]:
     """Plain constrained sampling: P_L(s) divided by the valid masses met on the way."""
-    return {row: math.exp(model.logprob(PROMPT, row)) / model.valid_masses(PROMPT, row, rows) for row in rows}
+    by_hand = ByHand(model, rows)
+    return {row: math.exp(by_hand.logprob(row) - by_hand.log_weight(row)) for row in rows}
 
 
 def counted(results: Iterable[DiscResult], accepted_only: bool = False) -> Counter[Row]:
@@ -64,6 +66,20 @@ def counted(results: Iterable[DiscResult], accepted_only: bool = False) -> Count
 def batch_of(session: object, constraint: Constraint, params: Sequence[DiscParams]) -> DrawBatch:
     stop = StopPoll(len(params), None, None, torch.device("cpu"))
     return DrawBatch(session, constraint, params, stop, range(len(params)))
+
+
+def drawn(
+    model: TableModel, rows: Iterable[Row], params: Sequence[DiscParams], **options: Any
+) -> list[DiscResult]:
+    """Results of DISC over a set of rows, all queries behind one prompt."""
+    session = model.prefill([PROMPT] * len(params))
+    return disc(session, TitleTrie.from_rows(rows, model.vocab_size), params, **options)
+
+
+def batch_for(model: TableModel, rows: Iterable[Row], params: Sequence[DiscParams]) -> DrawBatch:
+    """The same queries, before any draw."""
+    session = model.prefill([PROMPT] * len(params))
+    return batch_of(session, TitleTrie.from_rows(rows, model.vocab_size), params)
 
 
 def rows_of(columns: Sequence[Tensor]) -> list[Row]:
@@ -113,27 +129,11 @@ class CountingModel(TableModel):
         return super().next_logits(sequences)
 
 
-class ByHand:
-    """The valid tokens of every prefix of a set, with their probabilities, and what follows from them."""
+class ByHand(ValidTokens):
+    """The valid tokens of a table model, and what follows from them."""
 
-    def __init__(
-        self, model: TableModel, rows: set[Row], prompt: Row = PROMPT, temperature: float = 1.0
-    ) -> None:
-        self._model, self._prompt, self._temperature = model, prompt, temperature
-        self.rows = rows
-        self.inner = {row[:depth] for row in rows for depth in range(len(row))}
-        self.after = cache(self._after)
-
-    def _after(self, prefix: Row) -> list[tuple[int, float]]:
-        """(token, log P(token | prefix)) of every valid token, ascending."""
-        depth = len(prefix)
-        valid = sorted({row[depth] for row in self.rows if len(row) > depth and row[:depth] == prefix})
-        logits = self._model.logits(self._prompt, prefix).double() / self._temperature
-        logprob = torch.log_softmax(logits, -1).tolist()
-        return [(token, logprob[token]) for token in valid]
-
-    def logprob(self, row: Row) -> float:
-        return sum(dict(self.after(row[:depth]))[token] for depth, token in enumerate(row))
+    def __init__(self, model: TableModel, rows: Iterable[Row], temperature: float = 1.0) -> None:
+        super().__init__(rows, partial(model.next_logprobs, PROMPT, temperature=temperature))
 
     def envelope(self, prefix: Row, computed: set[Row]) -> float:
         """c of a prefix when the model was run on some prefixes."""

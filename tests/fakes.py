@@ -104,26 +104,20 @@ class TableModel:
     def share_prefix(self, token_ids: Sequence[int]) -> PromptPrefix | None:
         return TablePrefix(tuple(token_ids))
 
+    def next_logprobs(
+        self, prompt: Sequence[int], written: Sequence[int], temperature: float = 1.0
+    ) -> list[float]:
+        """log P_L(token | prompt, written) in float64."""
+        key = (tuple(prompt), tuple(written), temperature)
+        if key not in self._logprobs:
+            logits = self.logits(*key[:2]).double() / temperature
+            self._logprobs[key] = torch.log_softmax(logits, -1).tolist()
+        return self._logprobs[key]
+
     def logprob(self, prompt: Sequence[int], row: Sequence[int], temperature: float = 1.0) -> float:
         """log P_L(row | prompt) in float64, by the chain rule."""
-        total = 0.0
-        for depth, token in enumerate(row):
-            key = (tuple(prompt), tuple(row[:depth]), temperature)
-            if key not in self._logprobs:
-                logits = self.logits(*key[:2]).double() / temperature
-                self._logprobs[key] = torch.log_softmax(logits, -1).tolist()
-            total += self._logprobs[key][token]
-        return total
-
-    def valid_masses(self, prompt: Sequence[int], row: Sequence[int], rows: set[tuple[int, ...]]) -> float:
-        """Product of the valid masses met while writing `row`: DISC's weight x."""
-        weight = 1.0
-        for depth in range(len(row)):
-            prefix = tuple(row[:depth])
-            p = torch.softmax(self.logits(tuple(prompt), prefix).double(), -1)
-            allowed = {r[depth] for r in rows if r[:depth] == prefix and len(r) > depth}
-            weight *= float(sum(p[t] for t in allowed))
-        return weight
+        steps = (self.next_logprobs(prompt, row[:depth], temperature) for depth in range(len(row)))
+        return math.fsum(logprobs[token] for token, logprobs in zip(row, steps, strict=True))
 
 
 def recorded(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[tuple[Any, ...]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +15,7 @@ from genret.decoding.beam_search import BeamResult, beam_search
 from genret.decoding.model.hf_model import HFLanguageModel
 from genret.decoding.params import BeamParams
 from genret.decoding.trie.title_trie import TitleTrie
+from tests.beam_oracles import Listed, Truth, check_certificate
 from tests.fakes import tokens_after
 from tests.tiny_transformers import END, PAD, Enumeration, Row, build, random_prompts, random_titles
 
@@ -28,17 +29,9 @@ CATALOGUES = {
 PENALTIES = (-1.0, 0.5, 2.0)
 NUM_TITLES = 40
 TOLERANCE = 1e-4  # float32, sums of up to five log-probabilities
-FILLER = -1e6  # `generate` starts its idle beams at -1e9, and divides that by the length too
 
 
 Allowed = Callable[[int, Tensor], list[int]]
-
-
-class Scored(NamedTuple):
-    """A title with its score: the log-probability, where nothing else is asked for."""
-
-    row: Row
-    score: float
 
 
 @cache
@@ -108,7 +101,7 @@ def allowed_fn(width: int, *catalogues: Sequence[Row]) -> Allowed:
 
 def generate(
     model: PreTrainedModel, prompt: Sequence[int], rows: Sequence[Row], beams: int, penalty: float = 0.0
-) -> list[Scored]:
+) -> list[Listed]:
     """Everything Hugging Face returns for k = beams, filler included."""
     written, output = run(
         model,
@@ -121,7 +114,7 @@ def generate(
         prefix_allowed_tokens_fn=allowed_fn(prompt_width(model, [prompt]), rows),
     )
     pairs = zip(written.tolist(), output.sequences_scores.tolist(), strict=True)
-    return [Scored(cut(sequence), score) for sequence, score in pairs]
+    return [Listed(score, cut(sequence)) for sequence, score in pairs]
 
 
 def cut(sequence: Sequence[int]) -> Row:
@@ -130,33 +123,21 @@ def cut(sequence: Sequence[int]) -> Row:
 
 
 def search(name: str, catalogue: str, k: int, width: int, penalty: float = 0.0) -> list[BeamResult]:
-    """All prompts in one batch."""
+    """All prompts in one batch; every list and its certificate are held to exhaustive scores."""
     rows = CATALOGUES[catalogue]
     trie = TitleTrie.from_rows(rows, VOCAB)
-    params = [BeamParams(k, width, penalty)] * len(PROMPTS)
-    results = beam_search(ours(name).prefill(PROMPTS), trie, params)
-    for result in results:
-        assert isinstance(result, BeamResult)
-        check_list(result, rows, k, penalty)
+    params = BeamParams(k, width, penalty)
+    results = beam_search(ours(name).prefill(PROMPTS), trie, [params] * len(PROMPTS))
+    for enumeration, result in zip(truth(name, catalogue), results, strict=True):
+        check_certificate(result, Truth({row: enumeration.logprob(row) for row in rows}, rows), params)
     return results
 
 
-def check_list(result: BeamResult, rows: Sequence[Row], k: int, penalty: float = 0.0) -> None:
-    """No filler, no invalid title, no duplicate, best first, at most k."""
-    found = [hypothesis.token_ids for hypothesis in result.hypotheses]
-    assert len(found) == len(set(found)) <= k
-    assert set(found) <= set(rows)
-    assert [rows[hypothesis.row] for hypothesis in result.hypotheses] == found
-    scores = [hypothesis.score(penalty) for hypothesis in result.hypotheses]
-    assert scores == sorted(scores, reverse=True)
-    assert all(FILLER < score <= 0 for score in scores)
+def scored(result: BeamResult, penalty: float = 0.0) -> list[Listed]:
+    return [Listed(hypothesis.score(penalty), hypothesis.token_ids) for hypothesis in result.hypotheses]
 
 
-def scored(result: BeamResult, penalty: float = 0.0) -> list[Scored]:
-    return [Scored(hypothesis.token_ids, hypothesis.score(penalty)) for hypothesis in result.hypotheses]
-
-
-def assert_same(got: Sequence[Scored], expected: Sequence[Scored]) -> None:
+def assert_same(got: Sequence[Listed], expected: Sequence[Listed]) -> None:
     assert [entry.row for entry in got] == [entry.row for entry in expected]
     for mine, theirs in zip(got, expected, strict=True):
         assert mine.score == pytest.approx(theirs.score, abs=TOLERANCE)

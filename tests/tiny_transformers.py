@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import itertools
-import math
 import random
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
 import transformers
-from torch import Tensor, nn
+from torch import nn
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedModel
 
+from tests.beam_oracles import Listed, Row, ValidTokens
 from tests.fakes import tokens_after
-from tests.verified_architectures import BART, COMMON, T5, plain_logits
+from tests.tree_oracles import PlainPasses
+from tests.verified_architectures import BART, COMMON, T5
 
 PAD, BOS, END = 0, 1, 2
 FIRST_LETTER = 3  # titles and prompts are written with the tokens from here on
-
-Row = tuple[int, ...]
 
 _DECODER = {**COMMON, "num_hidden_layers": 2, "max_position_embeddings": 64}
 _SHALLOW = {"encoder_layers": 1, "decoder_layers": 2}
@@ -35,13 +35,20 @@ _CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
 ARCHITECTURES = tuple(_CONFIGS)
 
 
+def from_config(
+    name: str, vocab_size: int, changes: Mapping[str, Any] = MappingProxyType({})
+) -> PreTrainedModel:
+    """A model with the weights that transformers begins with, and some options changed."""
+    config_name, options = _CONFIGS[name]
+    config = getattr(transformers, config_name)(**{"vocab_size": vocab_size, **options, **changes})
+    auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    return auto.from_config(config)
+
+
 def build(name: str, vocab_size: int, seed: int = 0) -> PreTrainedModel:
     """A random model whose next-token distributions are neither flat nor certain, in float32 on the CPU."""
-    config_name, options = _CONFIGS[name]
-    config = getattr(transformers, config_name)(vocab_size=vocab_size, **options)
-    auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     torch.manual_seed(seed)
-    model = auto.from_config(config).eval()
+    model = from_config(name, vocab_size).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim > 1:
@@ -49,7 +56,7 @@ def build(name: str, vocab_size: int, seed: int = 0) -> PreTrainedModel:
             else:
                 parameter.add_(torch.randn_like(parameter) * 0.1)
         # Logits of standard deviation 1 to 2. T5 divides by the root of the width before its head.
-        deviation = 0.8 if name == "t5" else 1.5 / config.hidden_size**0.5
+        deviation = 0.8 if name == "t5" else 1.5 / model.config.hidden_size**0.5
         model.get_output_embeddings().weight.normal_(0.0, deviation)
     return model
 
@@ -67,50 +74,27 @@ def random_titles(num_titles: int, lengths: Sequence[int], num_letters: int, see
     return sorted((*row, END) for row in rng.sample(possible, num_titles))
 
 
-class Enumeration:
-    """Everything a model says about a set of rows after one prompt, by plain forward passes.
-
-    Rows run without padding, cache or sharing: only rows of one length share a forward.
-    """
+class Enumeration(ValidTokens):
+    """Everything a model says about a set of rows after one prompt, by plain forward passes."""
 
     def __init__(self, model: PreTrainedModel, prompt: Sequence[int], rows: Sequence[Row]) -> None:
-        self.rows = rows
-        self._after: dict[Row, Tensor] = {}  # prefix -> next-token log-probabilities, (V,), float64
-        self._allowed = tokens_after(rows)
-        for length in {len(row) for row in rows}:
-            alike = [row for row in rows if len(row) == length]
-            logprobs = plain_logits(model, prompt, [row[:-1] for row in alike]).double().log_softmax(-1).cpu()
-            for row, mine in zip(alike, logprobs, strict=True):
-                for depth in range(length):
-                    self._after[row[:depth]] = mine[depth]
+        prefixes = list(tokens_after(rows))
+        logprobs = PlainPasses(model).logprobs([(tuple(prompt), prefix) for prefix in prefixes]).tolist()
+        super().__init__(rows, dict(zip(prefixes, logprobs, strict=True)).__getitem__)
 
-    def logprob(self, prefix: Row) -> float:
-        """log P_L of a row or of a prefix of one."""
-        return math.fsum(float(self._after[prefix[:depth]][token]) for depth, token in enumerate(prefix))
-
-    def log_weight(self, row: Row) -> float:
-        """Log of the product of valid masses met while writing the row: DISC's log x."""
-        return math.fsum(self._log_mass(row[:depth]) for depth in range(len(row)))
-
-    def ranking(self) -> list[tuple[float, Row]]:
+    def ranking(self) -> list[Listed]:
         """Rows, most probable first."""
-        return sorted(((self.logprob(row), row) for row in self.rows), reverse=True)
+        listed = [Listed(self.logprob(row), row) for row in self.rows]
+        return sorted(listed, key=lambda one: one.score, reverse=True)
 
     def smallest_gap(self) -> float:
         """Smallest difference between two scores that a beam search may compare."""
         by_depth: defaultdict[int, list[float]] = defaultdict(list)
-        for prefix in self._after:
+        for prefix in self._allowed:
             by_depth[len(prefix)].append(self.logprob(prefix))
         by_depth[-1] = [self.logprob(row) for row in self.rows]
         ordered = [sorted(scores) for scores in by_depth.values()]
         return min(high - low for scores in ordered for low, high in itertools.pairwise(scores))
-
-    def num_prefixes(self, depth: int) -> int:
-        """Distinct prefixes of this length that some row continues."""
-        return sum(len(prefix) == depth for prefix in self._after)
-
-    def _log_mass(self, prefix: Row) -> float:
-        return float(self._after[prefix][sorted(self._allowed[prefix])].logsumexp(0))
 
 
 class ForwardMeter:

@@ -163,9 +163,9 @@ class BranchTruth:
 def random_script(rng: random.Random, vocab_size: int) -> Script:
     """Any valid script; a few queries, prompts from one token on, frontiers that cross, end and collapse."""
     prefix = rng.choice([0, 0, rng.randint(1, 3), rng.randint(4, LONGEST_PREFIX)])
-    shared = _tokens(rng, prefix, vocab_size)
+    shared = random_row(rng, prefix, vocab_size)
     prompts = tuple(
-        shared + _tokens(rng, rng.choice([1, 2, rng.randint(1, LONGEST_REST)]), vocab_size)
+        shared + random_row(rng, rng.choice([1, 2, rng.randint(1, LONGEST_REST)]), vocab_size)
         for _ in range(rng.randint(1, MOST_QUERIES))
     )
     policy = CollectionPolicy(rng.choice([None, None, 1, 2, 3, 5]), rng.random() < 0.6)
@@ -198,7 +198,7 @@ def _random_growth(rng: random.Random, session: int, truth: BranchTruth, vocab_s
     width = rng.choice([1, rng.randint(1, MOST_BRANCHES)]) if depth == 1 else rng.randint(1, MOST_BRANCHES)
     above = truth.columns(depth - 1)
     parents = tuple(_random_parents(rng, width, above) for _ in truth.prompts)
-    tokens = tuple(_tokens(rng, width, vocab_size) for _ in truth.prompts)
+    tokens = tuple(random_row(rng, width, vocab_size) for _ in truth.prompts)
     return Grow(session, None if depth == truth.depth + 1 else depth, parents, tokens)
 
 
@@ -214,5 +214,5 @@ def _random_parents(rng: random.Random, width: int, above: int) -> Row:
     return tuple(-1 if rng.random() < 0.15 else rng.randrange(above) for _ in range(width))
 
 
-def _tokens(rng: random.Random, count: int, vocab_size: int) -> Row:
+def random_row(rng: random.Random, count: int, vocab_size: int) -> Row:
     return tuple(rng.randrange(3, vocab_size) for _ in range(count))

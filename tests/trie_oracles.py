@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from hypothesis import strategies as st
@@ -24,6 +26,14 @@ BACKENDS = [
     pytest.param("cpu", "numba", id="numba", marks=needs_numba),
     pytest.param("cuda", "torch", id="torch-cuda", marks=needs_cuda),
 ]
+
+
+SIZES = (2, 3, 5, 17, 300, 65_536, 70_000, 200_000)  # of vocabularies
+
+
+def flatten(rows: Sequence[Sequence[int]], dtype: npt.DTypeLike = "u4") -> tuple[np.ndarray, np.ndarray]:
+    """Rows as an index has them: all tokens, and where each row begins and ends."""
+    return np.array([t for row in rows for t in row], dtype=dtype), np.cumsum([0, *map(len, rows)])
 
 
 def edges_of(children: Children, num_states: int) -> list[dict[int, int]]:
@@ -70,9 +80,9 @@ def node_prefixes(rows: set[Row]) -> list[Row]:
 
 
 @st.composite
-def catalogues(draw: st.DrawFn, max_rows: int = 40) -> tuple[set[Row], int]:
+def catalogues(draw: st.DrawFn, max_rows: int = 40, sizes: Sequence[int] = SIZES) -> tuple[set[Row], int]:
     """Rows closed by an end token: shared prefixes, prefixes of one another, one-token titles."""
-    vocab_size = draw(st.sampled_from([2, 3, 5, 17, 300, 65_536, 70_000, 200_000]))
+    vocab_size = draw(st.sampled_from(sizes))
     tokens = st.one_of(
         st.integers(0, min(3, vocab_size - 1)), st.integers(0, vocab_size - 1), st.just(vocab_size - 1)
     )
@@ -87,11 +97,8 @@ def filtered_catalogues(
     draw: st.DrawFn, max_rows: int = 40
 ) -> tuple[int, Constraint, int, list[int | None] | None]:
     """A vocabulary size, a trie or filters over one, a number of queries, and the room of each."""
-    vocab_size = draw(st.sampled_from([2, 3, 5, 17, 300]))
-    token = st.one_of(st.integers(0, min(3, vocab_size - 1)), st.integers(0, vocab_size - 1))
-    titles = draw(st.lists(st.lists(token, max_size=6), max_size=max_rows))
-    end = draw(st.integers(0, vocab_size - 1))
-    trie = TitleTrie.from_rows({(*(t for t in title if t != end), end) for title in titles}, vocab_size)
+    rows, vocab_size = draw(catalogues(max_rows, SIZES[:5]))
+    trie = TitleTrie.from_rows(rows, vocab_size)
     queries = draw(st.integers(1, 4))
     room = draw(st.none() | st.lists(st.none() | st.integers(0, 5), min_size=queries, max_size=queries))
     if not draw(st.booleans()):

@@ -180,7 +180,3 @@ def plain_logits(model: PreTrainedModel, prompt: Sequence[int], rows: Sequence[S
         output = model(input_ids=whole, use_cache=False)
     logits: Tensor = output.logits[:, -(len(rows[0]) + 1) :]
     return logits
-
-
-def random_prompts(lengths: list[int], generator: torch.Generator) -> list[list[int]]:
-    return [torch.randint(3, VOCAB, (length,), generator=generator).tolist() for length in lengths]

@@ -69,30 +69,16 @@ def disc_params(top_m: int | None = None) -> list[DiscParams]:
     ]
 
 
-@pytest.mark.parametrize("top_m", [None, 6])
-@pytest.mark.parametrize("narrow", [lambda trie: trie, five_filters], ids=["trie", "filtered"])
-def test_in_double_precision_draws_and_weights_are_those_of_the_cpu(
-    tries: tuple[TitleTrie, TitleTrie], narrow: Callable[[TitleTrie], Constraint], top_m: int | None
-) -> None:
-    """The CPU's draws come from the explored tree, the device's from static shapes."""
-    models = [HFLanguageModel(build("llama", VOCAB).double().to(device)) for device in ("cpu", DEVICE)]
-    mine, theirs = (
-        disc(model.prefill(PROMPTS), narrow(trie), disc_params(top_m))
-        for model, trie in zip(models, tries, strict=True)
-    )
-    assert all(isinstance(result, DiscResult) for result in mine)
-    assert_same_draws(mine, theirs)
-
-
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning")
 @pytest.mark.parametrize("top_m", [None, 6])
 @pytest.mark.parametrize("narrow", [lambda trie: trie, five_filters], ids=["trie", "filtered"])
-def test_disc_never_waits_for_the_device_while_it_decodes(
+def test_disc_never_waits_while_it_draws_what_the_cpu_draws(
     tries: tuple[TitleTrie, TitleTrie],
     narrow: Callable[[TitleTrie], Constraint],
     top_m: int | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """In double precision. The CPU's draws come from the explored tree, the device's from static shapes."""
     walked = []
     walk = StaticProposer._walk
 
@@ -102,12 +88,16 @@ def test_disc_never_waits_for_the_device_while_it_decodes(
         walked.append(True)
 
     monkeypatch.setattr(StaticProposer, "_walk", watched)
-    model = HFLanguageModel(build("llama", VOCAB).to(DEVICE))
+    models = [HFLanguageModel(build("llama", VOCAB).double().to(device)) for device in ("cpu", DEVICE)]
     cancel = [CancelToken(), *[None] * (len(PROMPTS) - 1)]
-    room = [None, 3, None, 4, None]
-    results = disc(model.prefill(PROMPTS), narrow(tries[1]), disc_params(top_m), cancel, room)
-    assert all(isinstance(result, DiscResult) for result in results)
-    assert len(walked) == 2  # both phases were watched
+    for room in (None, [None, 3, None, 4, None]):
+        mine, theirs = (
+            disc(model.prefill(PROMPTS), narrow(trie), disc_params(top_m), cancel, room)
+            for model, trie in zip(models, tries, strict=True)
+        )
+        assert all(isinstance(result, DiscResult) for result in mine)
+        assert_same_draws(mine, theirs)
+    assert len(walked) == 4  # both phases of both were watched
 
 
 @pytest.mark.parametrize("top_m", [None, 6])

@@ -22,7 +22,8 @@ from genret.decoding.errors import ModelLoadError, PromptTooLongError, Unsupport
 from genret.decoding.model.architectures import VERIFIED
 from genret.decoding.model.hf_model import HFLanguageModel
 from tests.no_sync import no_sync
-from tests.verified_architectures import ARCHITECTURES, VOCAB, build, random_prompts
+from tests.tiny_transformers import random_prompts
+from tests.verified_architectures import ARCHITECTURES, VOCAB, build
 
 TINY = {"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 NAMES = ["llama-gqa", "gpt2", "bart", "t5"]
@@ -41,10 +42,6 @@ def built(name: str, positions: int | None = None) -> PreTrainedModel:
     return build(name, changes={} if positions is None else {"max_position_embeddings": positions})
 
 
-def prompts_of(lengths: list[int]) -> list[list[int]]:
-    return random_prompts(lengths, torch.Generator().manual_seed(0))
-
-
 def rows(*values: int, queries: int = 1) -> Tensor:
     return torch.tensor([values] * queries)
 
@@ -52,7 +49,7 @@ def rows(*values: int, queries: int = 1) -> Tensor:
 @pytest.mark.parametrize("name", ["llama-gqa", "t5"])
 def test_the_cache_is_given_by_the_name_that_the_model_has_for_it(name: str) -> None:
     """transformers 5.24 renames `past_key_values` to `cache`."""
-    model, prompts = built(name), prompts_of([3, 2])
+    model, prompts = built(name), random_prompts([3, 2], VOCAB)
 
     class Renamed(type(model)):  # type: ignore[misc]
         def forward(self, *, cache: object, logits_to_keep: int = 0, **others: object) -> object:
@@ -69,12 +66,12 @@ def test_the_cache_is_given_by_the_name_that_the_model_has_for_it(name: str) -> 
 
 
 def test_fused_projections_do_not_keep_their_buffers_alive() -> None:
-    session = HFLanguageModel(built("gpt2")).prefill(prompts_of([1, 1]))
+    session = HFLanguageModel(built("gpt2")).prefill(random_prompts([1, 1], VOCAB))
     assert session.usage.held_bytes == 2 * 1 * 3 * 2 * 32 * 4  # two prompts of a token, three layers
 
 
 def test_answers_may_be_changed_in_place() -> None:
-    session = HFLanguageModel(built("llama-gqa")).prefill(prompts_of([4]))
+    session = HFLanguageModel(built("llama-gqa")).prefill(random_prompts([4], VOCAB))
     session.root_logits.add_(1.0)
     session.step(rows(0), rows(4)).masked_fill_(torch.ones(VOCAB, dtype=torch.bool), 0.0)
 
@@ -83,14 +80,14 @@ def test_limits_of_a_causal_model() -> None:
     model = HFLanguageModel(built("gpt2", 16))
     assert (model.max_positions, model.max_prompt_tokens, model.vocab_size) == (16, 16, VOCAB)
     with pytest.raises(PromptTooLongError, match=r"17 tokens.*at most 16"):
-        model.prefill(prompts_of([3, 17]))
+        model.prefill(random_prompts([3, 17], VOCAB))
 
 
 def test_limits_of_encoder_decoders() -> None:
     model = HFLanguageModel(built("bart", 12))
     assert (model.max_positions, model.max_prompt_tokens) == (11, 12)
     with pytest.raises(PromptTooLongError, match=r"13 tokens.*at most 12"):
-        model.prefill(prompts_of([13]))
+        model.prefill(random_prompts([13], VOCAB))
     relative = HFLanguageModel(built("t5"))
     assert (relative.max_positions, relative.max_prompt_tokens) == (None, None)
 
@@ -120,7 +117,7 @@ def test_bad_prompts(prompts: list[list[int]], message: str) -> None:
 
 
 def test_bad_frontiers() -> None:
-    session = HFLanguageModel(built("llama-gqa")).prefill(prompts_of([3, 4]))
+    session = HFLanguageModel(built("llama-gqa")).prefill(random_prompts([3, 4], VOCAB))
     for parents, tokens in [(rows(0), rows(4)), (rows(0, queries=2), rows(4, 5, queries=2))]:
         with pytest.raises(ValueError, match=r"shape \(2, B\)"):
             session.step(parents, tokens)
@@ -145,8 +142,8 @@ def test_a_model_put_back_into_training_is_not_decoded() -> None:
 def test_a_wrapped_model_still_trains(name: str, padding: int) -> None:
     """Soft caps are beyond plain scaled dot product attention, which serves other models outside sessions."""
     plain, wrapped = built(name), built(name)
-    HFLanguageModel(wrapped).prefill(prompts_of([4])).step(rows(0, 0), rows(4, 5))
-    ids = torch.tensor(prompts_of([7, 7]))
+    HFLanguageModel(wrapped).prefill(random_prompts([4], VOCAB)).step(rows(0, 0), rows(4, 5))
+    ids = torch.tensor(random_prompts([7, 7], VOCAB))
     mask, labels = torch.ones_like(ids), ids.clone()
     mask[0, :padding] = 0
     labels[0, : padding + 1] = -100  # nothing that padding predicts
@@ -171,7 +168,7 @@ def test_decoder_prompt_is_what_generate_would_place() -> None:
     language_model = HFLanguageModel(model)
     assert language_model.decoder_prompt == (2, 7)
     assert language_model.max_positions == 10
-    prompt = prompts_of([5])[0]
+    prompt = random_prompts([5], VOCAB)[0]
     generated = model.generate(torch.tensor([prompt]), max_new_tokens=3, do_sample=False, num_beams=1)
     session = language_model.prefill([prompt])
     first = int(session.root_logits[0].argmax())

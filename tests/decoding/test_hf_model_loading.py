@@ -233,17 +233,14 @@ def test_code_of_a_checkpoint_does_not_run_unless_asked_for(checkpoint: Path, tr
     assert not trace.exists()
 
 
-def test_code_beside_a_known_architecture_is_left_alone(checkpoint: Path, trace: Path) -> None:
-    with_own_code(checkpoint, trace, "llama")
-    HFLanguageModel.load(checkpoint, device="cpu")
-    assert not trace.exists()
-
-
-def test_code_runs_where_it_was_asked_for(checkpoint: Path, trace: Path) -> None:
-    with_own_code(checkpoint, trace, "own-architecture")
-    loaded = HFLanguageModel.load(checkpoint, device="cpu", trust_remote_code=True)
-    assert loaded.prefill([[3, 4, 5]]).root_logits.shape == (1, 40)
-    assert trace.exists()
+@pytest.mark.parametrize(("model_type", "asked_for"), [("llama", False), ("own-architecture", True)])
+def test_code_beside_a_known_architecture_is_left_alone_and_runs_where_it_was_asked_for(
+    checkpoint: Path, trace: Path, model_type: str, asked_for: bool
+) -> None:
+    with_own_code(checkpoint, trace, model_type)
+    loaded = HFLanguageModel.load(checkpoint, device="cpu", trust_remote_code=asked_for)
+    assert loaded.prefill([[3, 4, 5]]).root_logits.shape == (1, VOCAB)
+    assert trace.exists() == asked_for
 
 
 class Bomb:

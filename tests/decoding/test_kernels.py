@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import subprocess
@@ -276,7 +277,6 @@ def test_states_under_filters_that_are_not_there_are_refused():
 VOCAB = 300
 ROWS = [(1, 2, 0), (1, 0), (1, 2, 3, 4, 5, 0), (2, 7, 0), (299, 0), (4, 0)]
 MASKS = [None, [True, False, True, False, True, False], [False] * 6, [True] * 6]
-WIDTH = 4
 
 NUM_LANES = {"trie": 0, "one filter": 1, "four lanes": 4}
 
@@ -299,12 +299,13 @@ def all_states(constraint: StaticConstraint, num_queries: int) -> Tensor:
 
 
 def questions(constraint: StaticConstraint) -> dict[str, Callable[[Tensor, Tensor], tuple[Tensor, ...]]]:
+    width = max(constraint.width_at(depth) for depth in range(constraint.max_depth + 1))
     return {
         "verify": lambda states, tokens: (constraint.verify(states, tokens),),
         "advance": lambda states, tokens: (constraint.advance(states, tokens[:, 0]),),
         "is_final": lambda states, tokens: (constraint.is_final(states),),
         "row": lambda states, tokens: (constraint.row(states),),
-        "padded_children": lambda states, tokens: tuple(constraint.padded_children(states, WIDTH)),
+        "padded_children": lambda states, tokens: tuple(constraint.padded_children(states, width)),
     }
 
 
@@ -372,20 +373,6 @@ def test_a_cuda_graph_replays_a_step(kind):
         assert torch.equal(got, wanted)
 
 
-def answers(constraint: StaticConstraint, states: Tensor, candidates: Tensor) -> list[Tensor]:
-    width = max(constraint.width_at(depth) for depth in range(constraint.max_depth + 1))
-    padded = constraint.padded_children(states, width)
-    return [
-        *constraint.children(states),
-        *padded,
-        constraint.verify(states, candidates),
-        constraint.verify(states, padded.token),
-        constraint.advance(states, candidates[:, 0]),
-        constraint.is_final(states),
-        constraint.row(states),
-    ]
-
-
 @pytest.mark.parametrize(("device", "kernels"), BACKENDS[:2])
 def test_threads_may_ask_at_once(device, kernels):
     """Compiled loops do not hold Python's lock, so they do run at the same time."""
@@ -398,7 +385,8 @@ def test_threads_may_ask_at_once(device, kernels):
     def ask(number: int) -> list[Tensor]:
         constraint = constraints[number % 3]
         states = constraint.children(roots(constraint, 1 if number % 3 == 0 else 2)).next_state
-        return answers(constraint, states, candidates.expand(len(states), -1))
+        found = [ask(states, candidates.expand(len(states), -1)) for ask in questions(constraint).values()]
+        return [*constraint.children(states), *itertools.chain.from_iterable(found)]
 
     expected = [ask(number) for number in range(3)]
     with ThreadPoolExecutor(8) as threads:

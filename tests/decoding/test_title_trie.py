@@ -24,6 +24,7 @@ from tests.trie_oracles import (
     brute_children,
     catalogues,
     edges_of,
+    flatten,
     needs_numba,
     node_prefixes,
     padded_edges_of,
@@ -159,11 +160,6 @@ def test_too_few_columns_are_refused_where_looking_costs_no_waiting(kernels):
 def test_rows_that_make_no_trie_are_refused(rows, vocab_size, message):
     with pytest.raises(ValueError, match=message):
         TitleTrie.from_rows(rows, vocab_size)
-
-
-def flatten(rows: list[Row], dtype: str = "u4") -> tuple[np.ndarray, np.ndarray]:
-    tokens = np.array([t for row in rows for t in row], dtype=dtype)
-    return tokens, np.cumsum([0, *(len(row) for row in rows)])
 
 
 def reference_arrays(rows: set[Row]) -> TrieArrays:

@@ -11,11 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from genret.index_builder import past_queries
-from genret.index_builder.build import BuildSummary, build_index
-from genret.index_builder.build_options import BuildOptions, EvidenceOptions
+from genret.index_builder.build import BuildSummary
+from genret.index_builder.build_options import EvidenceOptions
 from genret.index_builder.past_queries import PastQueries, QueryFile
 from genret.retrieval.errors import SourceError
 from tests.corpus_shards import write_records
+from tests.index_fixtures import build as build_lines
 from tests.index_fixtures import character_tokenizer, past_queries_of, write_titles
 
 TOKENIZER = character_tokenizer("abcdefgh xyz")
@@ -24,9 +25,7 @@ TITLES = ["entity_id\ttitle\taliases", "1\tabc\tcab|bad", "2\tabc\t", "3\tc\ta",
 
 def build(folder: Path, *files: QueryFile | Path, **options: object) -> BuildSummary:
     queries = tuple(file if isinstance(file, QueryFile) else QueryFile(file) for file in files)
-    wish = EvidenceOptions(queries=queries)
-    titles = write_titles(folder / "titles.tsv", TITLES)
-    return build_index(titles, TOKENIZER, BuildOptions(folder / "it.index", evidence=wish, **options))  # type: ignore[arg-type]
+    return build_lines(folder, TITLES, TOKENIZER, evidence=EvidenceOptions(queries=queries), **options)
 
 
 @pytest.mark.parametrize("name", ["q.tsv", "q.csv", "q.jsonl", "q.parquet"])

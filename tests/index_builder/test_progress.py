@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
@@ -11,14 +9,8 @@ from genret.retrieval import progress as progress_module
 from genret.retrieval.progress import PhaseClock, ProgressDisplay, StepProgress
 
 
-def log_lines(stream: io.StringIO, command: str = "build-index") -> StepProgress:
-    return StepProgress(ProgressDisplay(is_live=False, stream=stream, prefix=f"{command}: "))
-
-
-@contextmanager
-def bars() -> Iterator[StepProgress]:
-    with ProgressDisplay(_columns, is_live=True) as display:
-        yield StepProgress(display)
+def log_lines(stream: io.StringIO) -> StepProgress:
+    return StepProgress(ProgressDisplay(is_live=False, stream=stream, prefix="build-index: "))
 
 
 def test_log_lines_come_every_few_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,27 +87,17 @@ def test_log_lines_go_to_standard_error(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_the_bar_keeps_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
-    with bars() as bar:
+    with ProgressDisplay(_columns, is_live=True) as display:
+        bar = StepProgress(display)
         bar.advance(1, "before any phase")
         bar.phase("reading [50 %]", 10)
         bar.advance(5, "5 rows")
+        bar.note("resuming [3 shards]")
         bar.phase("sorting")
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert "5 rows" in captured.err
-    assert "sorting" in captured.err
-
-
-def test_notes_have_lines_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
-    stream = io.StringIO()
-    log_lines(stream, "genret update").note("resuming")
-    assert stream.getvalue() == "genret update: resuming\n"
-    with bars() as bar:
-        bar.phase("reading", 10)
-        bar.note("resuming [3 shards]")
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert "resuming [3 shards]" in captured.err
+    for told in ("5 rows", "resuming [3 shards]", "sorting"):
+        assert told in captured.err
 
 
 def test_the_clock_passes_on_and_measures(monkeypatch: pytest.MonkeyPatch) -> None:

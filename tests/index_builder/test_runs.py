@@ -32,11 +32,7 @@ from genret.retrieval.sources.columns import Kinds
 from genret.retrieval.sources.records import Position, Record, Reject, RejectReason
 from tests.index_fixtures import files_of
 from tests.run_fixtures import END, Item, ListRun, expected_entities, expected_postings, write
-
-
-def _flatten(rows: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
-    tokens = np.array([token for row in rows for token in row], dtype=np.uint32)
-    return tokens, np.cumsum([0, *map(len, rows)])
+from tests.trie_oracles import flatten
 
 
 def rows_of(vocab: int) -> st.SearchStrategy[list[int]]:
@@ -52,14 +48,13 @@ def rows_of(vocab: int) -> st.SearchStrategy[list[int]]:
 @example((5, []))
 def test_order_and_runs_equal_brute_force(case: tuple[int, list[list[int]]]) -> None:
     vocab, rows = case
-    tokens, offsets = _flatten(rows)
+    tokens, offsets = flatten(rows)
     order, first = sort_rows(tokens, offsets, vocab)
     assert order.tolist() == sorted(range(len(rows)), key=lambda i: rows[i])  # stable, prefixes first
     ordered = [rows[i] for i in order]
     assert first.tolist() == [i == 0 or ordered[i] != ordered[i - 1] for i in range(len(rows))]
-    gathered, gathered_offsets = gather_rows(tokens, offsets, order)
-    assert gathered.tolist() == [token for row in ordered for token in row]
-    assert gathered_offsets.tolist() == np.cumsum([0, *map(len, ordered)]).tolist()
+    for gathered, expected in zip(gather_rows(tokens, offsets, order), flatten(ordered), strict=True):
+        assert gathered.tolist() == expected.tolist()
 
 
 SHARD_END = 0

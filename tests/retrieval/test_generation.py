@@ -83,8 +83,8 @@ def test_a_trie_is_a_constraint_and_batches_change_nothing(checkpoint: Path) -> 
     options: dict[str, Any] = {"tokenizer": checkpoint, "constraint": trie, "beam_size": len(rows)}
     for prompt, found in zip(PROMPTS, genret.generate(model, PROMPTS, 5, **options), strict=True):
         best = Enumeration(plain("llama"), prompt, rows).ranking()[:5]
-        assert [(text.token_ids, rows[text.row]) for text in found] == [(row, row) for _, row in best]
-        assert [text.logprob for text in found] == pytest.approx([score for score, _ in best], abs=TOLERANCE)
+        assert [(text.token_ids, rows[text.row]) for text in found] == [(one.row, one.row) for one in best]
+        assert [text.logprob for text in found] == pytest.approx([one.score for one in best], abs=TOLERANCE)
     shared = [[*range(3, 25), *prompt] for prompt in PROMPTS]  # a beginning that is run once
     alone = [genret.generate(model, [prompt], 5, **options)[0] for prompt in shared]
     for together in (genret.generate(model, shared, 5, batch_size=size, **options) for size in (2, 3)):

@@ -15,8 +15,7 @@ from genret.decoding.params import BeamParams
 from genret.decoding.trace import Trace
 from genret.decoding.trie.title_trie import TitleTrie
 from tests.beam_batches import Batch
-from tests.beam_oracles import Row, at_most, check_nodes, close, prefixes_of, score, scores_of
-from tests.fakes import tokens_after
+from tests.beam_oracles import at_most, check_nodes, close, prefixes_of, score, scores_of
 from tests.tables_model import VOCAB, Meter, TablesModel
 from tests.text_constraint import free_text
 from tests.trie_oracles import needs_cuda
@@ -29,27 +28,20 @@ def traced(batch: Batch, traces: Sequence[Trace | None], meter: Meter | None = N
 
 
 def assert_nodes_are_true(batch: Batch, query: int, trace: Trace) -> None:
-    allowed = tokens_after(batch.allowed(query))
-
-    def after(prefix: Row) -> list[tuple[int, float]]:
-        logprobs = batch.model.next_logprobs(query, prefix)
-        return [(token, logprobs[token]) for token in allowed.get(prefix, ())]
-
-    check_nodes(trace, batch.rows, after)
+    check_nodes(trace, batch.rows, batch.tokens(query).after)
 
 
 def assert_what_was_cut_came_next(batch: Batch, query: int, trace: Trace) -> None:
     """Every step has as many as were wanted, and none that is missing was likelier. Not exact."""
-    allowed, rows = tokens_after(batch.allowed(query)), set(batch.allowed(query))
+    tokens = batch.tokens(query)
     written = dict(zip(prefixes_of(trace), trace.nodes, strict=True))
     for depth in range(batch.max_depth):
         live = [p for p, node in written.items() if len(p) == depth and node.state == "expanded"]
         possible = {
             (*prefix, token): written[prefix].total_logprob + logprob
             for prefix in live
-            for token in allowed[prefix]
-            if (logprob := batch.model.next_logprobs(query, prefix)[token]) > -math.inf
-            and (*prefix, token) not in rows
+            for token, logprob in tokens.after(prefix)
+            if logprob > -math.inf and (*prefix, token) not in tokens.rows
         }
         there = {prefix: logprob for prefix, logprob in possible.items() if prefix in written}
         missing = [logprob for prefix, logprob in possible.items() if prefix not in written]

@@ -27,7 +27,7 @@ from genret.decoding.late_flag import LateFlag
 from genret.decoding.params import BeamParams
 from genret.decoding.trie.row_filter import FilteredTrie, RowFilter
 from genret.decoding.trie.title_trie import TitleTrie
-from tests.beam_batches import END, LENGTH_PENALTIES
+from tests.beam_batches import END, random_params
 from tests.beam_oracles import (
     Row,
     Truth,
@@ -217,23 +217,10 @@ class Case:
         return results
 
 
-def random_params(rng: random.Random, num_queries: int, exact: bool) -> list[BeamParams]:
-    return [
-        BeamParams(
-            k=rng.choice([1, 1, 2, 5, 12]),
-            beam_size=rng.choice([1, 2, 3, 8, 30]),
-            length_penalty=rng.choice(LENGTH_PENALTIES),
-            exact=exact and rng.random() < 0.7,
-            exact_budget=rng.choice([1, 10, 100, 300]),
-        )
-        for _ in range(num_queries)
-    ]
-
-
 @pytest.mark.parametrize("seed", range(10))
 def test_certificates_of_wide_constraints_are_the_truth(seed: int) -> None:
     case = Case.random(seed)
-    params = random_params(random.Random(seed), 20, exact=False)
+    params = random_params(random.Random(seed), 20, exact_share=0.0)
     wide, listed = (case.search(constraint, params) for constraint in (case.wide, case.listed))
     for mine, some, every in zip(params, wide, listed, strict=True):
         if some.certified and every.certified:
@@ -247,7 +234,7 @@ def test_certificates_of_wide_constraints_are_the_truth(seed: int) -> None:
 def test_a_query_in_a_crowd_gets_what_it_gets_alone(seed: int) -> None:
     """Each query lists its own number of tokens, whatever the others list."""
     case = Case.random(seed, num_queries=12)
-    params = random_params(random.Random(seed), 12, exact=True)
+    params = random_params(random.Random(seed), 12, exact_share=0.7)
     for query, crowded in enumerate(case.search(case.wide, params)):
         (alone,) = beam_search(case.model.only([query]).prefill(), case.wide, [params[query]])
         assert isinstance(alone, BeamResult)
@@ -260,7 +247,7 @@ def test_certificates_of_wide_constraints_in_many_cases(exact: bool) -> None:
     certified = wrong = 0
     for seed in range(1000, 1120):
         case = Case.random(seed)
-        params = random_params(random.Random(seed), 20, exact)
+        params = random_params(random.Random(seed), 20, exact_share=0.7 * exact)
         for query, result in enumerate(case.search(case.wide, params)):
             certified += result.certified and math.isfinite(result.best_pruned_score)
             wrong += not is_true_top_k(result, case.truths[query], params[query])
@@ -274,7 +261,7 @@ def test_exact_certifies_wide_constraints_too(seed: int) -> None:
     case = Case.random(seed, num_queries=8)
     params = [
         dataclasses.replace(mine, exact=True, exact_budget=1_000_000)
-        for mine in random_params(random.Random(seed), 8, exact=True)
+        for mine in random_params(random.Random(seed), 8, exact_share=1.0)
     ]
     for query, result in enumerate(case.search(case.wide, params)):
         assert result.certified

@@ -13,6 +13,7 @@ from genret.decoding.model.hf_model import HFLanguageModel
 from genret.decoding.model.hf_session import TreeSession
 from genret.decoding.params import DiscParams
 from genret.decoding.trie.title_trie import TitleTrie
+from tests.beam_oracles import inner_prefixes
 from tests.tiny_transformers import Enumeration, ForwardMeter, build, random_prompts, random_titles
 
 # Seeds of weights that give the catalogue a tenth of the probability or more, so that draws get accepted.
@@ -20,6 +21,7 @@ SEEDS = {"llama": 4, "gpt2": 10, "bart": 27, "t5": 14}
 NAMES = tuple(SEEDS)
 VOCAB = 8
 ROWS = sorted(random_titles(18, (1, 2), num_letters=5) + random_titles(12, (3,), num_letters=5))
+TRIE = TitleTrie.from_rows(ROWS, VOCAB)
 PROMPTS = random_prompts([7, 3, 1], VOCAB)
 TOLERANCE = 1e-4  # float32, sums of up to four logarithms
 
@@ -40,10 +42,6 @@ def truth(name: str) -> list[Enumeration]:
     return [Enumeration(plain(name), prompt, ROWS) for prompt in PROMPTS]
 
 
-def trie() -> TitleTrie:
-    return TitleTrie.from_rows(ROWS, VOCAB)
-
-
 @cache
 def draw(name: str, num_draws: int, num_seeds: int, beam_size: int = 1) -> list[list[DiscResult]]:
     """Results per prompt: `num_seeds` queries of 250 samples each, 100 of beams, all prompts in one batch."""
@@ -52,7 +50,7 @@ def draw(name: str, num_draws: int, num_seeds: int, beam_size: int = 1) -> list[
         DiscParams(250 if beam_size == 1 else 100, num_draws, seed=seed, beam_size=beam_size)
         for seed in range(len(prompts))
     ]
-    results = disc(ours(name).prefill(prompts), trie(), params)
+    results = disc(ours(name).prefill(prompts), TRIE, params)
     assert all(isinstance(result, DiscResult) for result in results)
     return [results[start : start + num_seeds] for start in range(0, len(prompts), num_seeds)]
 
@@ -98,7 +96,7 @@ def test_prompts_run_once_for_both_phases(name: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(session, "select", noted)
     # One draw each and no second phase for the query in the middle: the others go on without it.
     params = [DiscParams(num_samples=20, num_draws=draws, seed=seed) for seed, draws in enumerate((3, 1, 3))]
-    results = disc(session, trie(), params)
+    results = disc(session, TRIE, params)
     assert len(meter.encoder) == int(model.config.is_encoder_decoder)
     assert selected == [0, 2]  # some result of 20 has all its draws refused
     first, second = meter.decoder[phases[0] : phases[1]], meter.decoder[phases[1] :]
@@ -107,8 +105,7 @@ def test_prompts_run_once_for_both_phases(name: str, monkeypatch: pytest.MonkeyP
     assert {queries for queries, _ in second} <= {2}
     assert {result.num_steps for result in results} == {len(meter.decoder) - 1}
     # Both phases together compute no prefix twice, however many draws there are.
-    num_prefixes = sum(truth(name)[0].num_prefixes(depth) for depth in range(1, max(map(len, ROWS))))
-    assert all(0 < result.num_nodes <= num_prefixes for result in results)
+    assert all(0 < result.num_nodes <= len(inner_prefixes(ROWS)) for result in results)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -16,7 +16,7 @@ from genret.decoding.disc.tree_proposer import TreeProposer
 from genret.decoding.params import DiscParams
 from genret.decoding.trace import Trace
 from genret.decoding.trie.title_trie import TitleTrie
-from tests.beam_oracles import check_nodes, prefixes_of
+from tests.beam_oracles import check_nodes, inner_prefixes, prefixes_of
 from tests.disc_oracles import (
     END,
     PROMPT,
@@ -24,9 +24,9 @@ from tests.disc_oracles import (
     ByHand,
     CountingModel,
     Lockstep,
-    Row,
-    batch_of,
+    batch_for,
     catalogue,
+    drawn,
     rows_of,
     true_mass,
 )
@@ -35,8 +35,7 @@ from tests.tables_model import Meter, TablesModel
 
 
 def proposer_for(model: TableModel, rows, params: list[DiscParams]):
-    session = model.prefill([PROMPT] * len(params))
-    batch = batch_of(session, TitleTrie.from_rows(rows, VOCAB), params)
+    batch = batch_for(model, rows, params)
     return batch, TreeProposer(batch)
 
 
@@ -79,14 +78,14 @@ def test_the_envelope_of_a_whole_tree_is_the_mass(seed, adaptive):
     model, rows = TableModel.random(VOCAB, seed, scale=0.3), catalogue(seed % 3)
     batch, proposer = proposer_for(model, rows, [DiscParams(num_draws=2, seed=seed, adaptive=adaptive)])
     proposer.run(batch.new_draws([(0, sample, 0, 1) for sample in range(600)]), FIRST, None)
-    inner = ByHand(model, rows).inner
-    assert proposer.nodes_of_queries() == [len(inner) - 1]  # the root is no node of the session
+    inner = inner_prefixes(rows)
+    assert proposer.nodes_of_queries() == [len(inner)]  # the root is no node of the session
     assert math.exp(proposer.log_upper_bounds()[0]) == pytest.approx(true_mass(model, rows), rel=1e-5)
     if adaptive:  # then every weight is the mass itself, and every draw is accepted
         draws = batch.new_draws([(0, sample, 1, 1) for sample in range(50)])
         proposer.run(draws, FIRST, None)
         assert torch.equal(draws.log_weight, draws.log_bound)
-        assert proposer.nodes_of_queries() == [len(inner) - 1]
+        assert proposer.nodes_of_queries() == [len(inner)]
 
 
 @settings(max_examples=60, deadline=None)
@@ -99,7 +98,7 @@ def test_the_envelope_of_a_whole_tree_is_the_mass(seed, adaptive):
 def test_plain_draws_are_those_of_walks_made_one_by_one(seed, num_samples, num_draws, reject_early):
     model, rows = CountingModel(TableModel.random(VOCAB, seed)), catalogue(seed % 3)
     params = DiscParams(num_samples, num_draws, seed=seed, reject_early=reject_early)
-    (result,) = disc(model.prefill([PROMPT]), TitleTrie.from_rows(rows, VOCAB), [params])
+    (result,) = drawn(model, rows, [params])
     lockstep = Lockstep(ByHand(model, rows), seed, num_draws, reject_early)
     assert [(s.hypothesis.token_ids, s.accepted, s.num_draws) for s in result.samples] == [
         lockstep.sample(sample) for sample in range(num_samples)
@@ -152,19 +151,6 @@ def test_a_long_title_costs_one_forward_for_every_token(adaptive, length):
 CASES = [(which, seed) for which in range(3) for seed in range(6)]
 
 
-def run(
-    model: TableModel,
-    rows: list[Row],
-    params: list[DiscParams],
-    traces: list[Trace | None] | None = None,
-    room: list[int | None] | None = None,
-) -> list[DiscResult]:
-    session = model.prefill([PROMPT] * len(params))
-    results = disc(session, TitleTrie.from_rows(rows, VOCAB), params, None, room, traces=traces)
-    assert all(isinstance(result, DiscResult) for result in results)
-    return results
-
-
 def assert_draws_are_true(by_hand: ByHand, params: DiscParams, trace: Trace, result: DiscResult) -> None:
     written = prefixes_of(trace)
     assert len(trace.draws) == result.num_draws
@@ -175,11 +161,7 @@ def assert_draws_are_true(by_hand: ByHand, params: DiscParams, trace: Trace, res
     for draw in trace.draws:
         row = written[draw.node]
         assert row in by_hand.rows
-        weight = math.prod(
-            math.fsum(math.exp(logprob) for _, logprob in by_hand.after(row[:depth]))
-            for depth in range(len(row))
-        )
-        assert draw.valid_mass == pytest.approx(weight, rel=1e-4)
+        assert draw.valid_mass == pytest.approx(math.exp(by_hand.log_weight(row)), rel=1e-4)
         is_first = draw.draw < params.num_draws
         assert draw.acceptance_probability == (draw.valid_mass if is_first else 0.0)
         assert is_first or not draw.accepted
@@ -211,9 +193,9 @@ def test_every_number_is_the_models_own(which: int, seed: int, num_draws: int) -
         for temperature in temperatures
     ]
     traces = [Trace() for _ in params]
-    results = run(model, rows, params, list(traces))
+    results = drawn(model, rows, params, traces=list(traces))
     for mine, trace, result in zip(params, traces, results, strict=True):
-        by_hand = ByHand(model, set(rows), temperature=mine.temperature)
+        by_hand = ByHand(model, rows, temperature=mine.temperature)
         assert not trace.is_full
         check_nodes(trace, sorted(rows), by_hand.after, tolerance=1e-5)
         assert_draws_are_true(by_hand, mine, trace, result)
@@ -230,10 +212,10 @@ def test_what_is_drawn_does_not_depend_on_who_is_traced(seed: int, top_m: int | 
         DiscParams(num_samples=5, num_draws=3, seed=seed + q, top_m=top_m, reject_early=False)
         for q in range(3)
     ]
-    plain = run(model, rows, params)
+    plain = drawn(model, rows, params)
     traces: list[Trace | None] = [None, Trace(), None]
-    assert run(model, rows, params, traces) == plain
-    assert run(model, rows, params, [Trace() for _ in params]) == plain
+    assert drawn(model, rows, params, traces=traces) == plain
+    assert drawn(model, rows, params, traces=[Trace() for _ in params]) == plain
     assert len(traces[1].draws) == plain[1].num_draws
 
 
@@ -241,8 +223,8 @@ def test_with_the_likeliest_tokens_alone_nobody_counts() -> None:
     rows = sorted(catalogue(0))
     model = TableModel.random(VOCAB, 4, scale=1.0)
     trace = Trace()
-    run(model, rows, [DiscParams(num_samples=8, top_m=2, reject_early=False)], [trace])
-    by_hand = ByHand(model, set(rows))
+    drawn(model, rows, [DiscParams(num_samples=8, top_m=2, reject_early=False)], traces=[trace])
+    by_hand = ByHand(model, rows)
     for node, prefix in zip(trace.nodes, prefixes_of(trace), strict=True):
         assert node.num_valid is None
         if node.state == "expanded":
@@ -258,7 +240,7 @@ def test_draws_that_run_out_of_room_weigh_nothing(room: int) -> None:
     rows = sorted(catalogue(0))
     trace = Trace()
     params = DiscParams(num_samples=6, num_draws=3, seed=2, reject_early=False)
-    (result,) = run(TableModel.random(VOCAB, 1), rows, [params], [trace], [room])
+    (result,) = drawn(TableModel.random(VOCAB, 1), rows, [params], traces=[trace], room=[room])
     assert len(trace.draws) == result.num_draws
     written = prefixes_of(trace)
     for draw in trace.draws:
@@ -280,10 +262,10 @@ def test_other_draws_are_refused(options: dict[str, bool | int]) -> None:
     params = [DiscParams(**{"reject_early": False, **options})]
     model = TableModel.random(VOCAB, 0)
     with pytest.raises(ValueError, match="only draws that neither adapt nor"):
-        run(model, sorted(catalogue(0)), params, [Trace()])
-    assert run(model, sorted(catalogue(0)), params, [None]) == run(model, sorted(catalogue(0)), params)
+        drawn(model, catalogue(0), params, traces=[Trace()])
+    assert drawn(model, catalogue(0), params, traces=[None]) == drawn(model, catalogue(0), params)
 
 
 def test_one_trace_per_query_is_asked_for() -> None:
     with pytest.raises(ValueError, match=r"traces must have one entry per query \(1\), got 2"):
-        run(TableModel.random(VOCAB, 0), sorted(catalogue(0)), [DiscParams()], [None, None])
+        drawn(TableModel.random(VOCAB, 0), catalogue(0), [DiscParams()], traces=[None, None])

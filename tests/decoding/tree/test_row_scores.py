@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -20,9 +20,10 @@ from genret.decoding.errors import DecodingCancelledError, InvalidLogitsError, P
 from genret.decoding.model.hf_model import HFLanguageModel
 from genret.decoding.model.self_check import exactly
 from genret.decoding.row_scores import RowScores, score_rows
-from genret.decoding.row_trees import NodeSpan, RowLayout, RowTrees
+from genret.decoding.row_trees import RowLayout
+from genret.decoding.sequence_model import SequenceTrees
 from tests.beam_oracles import inner_prefixes
-from tests.fakes import TableModel
+from tests.fakes import TableModel, recorded
 from tests.tree_oracles import PlainPasses
 from tests.verified_architectures import ARCHITECTURES, VOCAB, build
 
@@ -186,36 +187,24 @@ def test_rows_may_use_the_last_position_and_none_behind_it() -> None:
             score_rows(session, [[[3, 4, 5, 6, 7]]])
 
 
-class _Cancelling:
-    """A session that cancels somebody after some forwards."""
+def cancelling(model: TableModel, token: CancelToken) -> TableModel:
+    """A model that cancels the token in the first forward over what the prompt [2] is continued by."""
 
-    def __init__(self, model: TableModel, prompts: Rows, after: int, cancel: Callable[[], None]) -> None:
-        self._session = model.prefill(prompts)
-        self._after, self._cancel = after, cancel
-        self.written: list[list[int]] = []
+    def function(prompt: tuple[int, ...], written: tuple[int, ...]) -> Tensor:
+        if prompt == (2,) and written:
+            token.cancel()
+        return model.logits(prompt, written)
 
-    @property
-    def root_logits(self) -> Tensor:
-        return self._session.root_logits
-
-    def tree_writer(self, trees: RowTrees) -> _Cancelling:
-        self._writer = self._session.tree_writer(trees)
-        return self
-
-    def write(self, spans: Sequence[NodeSpan]) -> Tensor:
-        self.written.append([span.query for span in spans])
-        if len(self.written) == self._after:
-            self._cancel()
-        return self._writer.write(spans)
+    return TableModel(model.vocab_size, function)
 
 
-def test_a_cancelled_query_drops_out_between_forwards() -> None:
-    model = TableModel.random(9, seed=2)
+def test_a_cancelled_query_drops_out_between_forwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, forwards = TableModel.random(9, seed=2), recorded(monkeypatch, SequenceTrees, "write")
     rows = [[[1, 2, 3, 4]], [[5, 6, 7, 8], [5, 5, 5]], [[1, 1, 1]]]
     tokens = [CancelToken(), CancelToken(), None]
-    session = _Cancelling(model, [[1], [2], [3]], 2, tokens[1].cancel)
+    session = cancelling(model, tokens[1]).prefill([[1], [2], [3]])
     results = in_forwards_of(2 * 9 * 4, session, rows, cancel=tokens)
-    assert session.written == [[0], [0, 1], [2]]
+    assert [[span.query for span in spans] for _, spans in forwards] == [[0], [0, 1], [2]]
     assert isinstance(results[1], DecodingCancelledError)
     for query in (0, 2):
         result = results[query]
@@ -224,14 +213,16 @@ def test_a_cancelled_query_drops_out_between_forwards() -> None:
         assert result.logprobs == pytest.approx(expected, abs=1e-5)
 
 
-def test_whoever_is_cancelled_before_costs_nothing_and_after_the_last_forward_has_its_scores() -> None:
-    model = TableModel.random(9, seed=2)
-    rows = [[[1, 2]], [[1, 2]]]
+def test_whoever_is_cancelled_before_costs_nothing_and_after_the_last_forward_has_its_scores(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    forwards = recorded(monkeypatch, SequenceTrees, "write")
     before, late = CancelToken(), CancelToken()
     before.cancel()
-    session = _Cancelling(model, [[1], [2]], 1, late.cancel)
-    cancelled, kept = score_rows(session, rows, cancel=[before, late])
-    assert session.written == [[1]]
+    session = cancelling(TableModel.random(9, seed=2), late).prefill([[1], [2]])
+    cancelled, kept = score_rows(session, [[[1, 2]], [[1, 2]]], cancel=[before, late])
+    assert [[span.query for span in spans] for _, spans in forwards] == [[1]]
+    assert late.cancelled
     assert isinstance(cancelled, DecodingCancelledError)
     assert isinstance(kept, RowScores)
 

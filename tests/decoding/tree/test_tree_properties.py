@@ -31,10 +31,10 @@ from genret.decoding.model.self_check import exactly
 from genret.decoding.model.token_tree import CollectionPolicy
 from genret.decoding.params import BeamParams
 from genret.decoding.trie.title_trie import TitleTrie
-from tests.beam_oracles import assert_same_lists
+from tests.beam_oracles import Row, assert_same_lists
 from tests.no_sync import DeviceWaitError, no_sync
 from tests.tree_oracles import Answer, PlainPasses, Play, WorkMeter, play
-from tests.tree_scripts import Branch, BranchTruth, Collect, Grow, Row, Script, Select, random_script
+from tests.tree_scripts import Branch, BranchTruth, Collect, Grow, Script, Select, random_row, random_script
 from tests.trie_oracles import needs_cuda
 from tests.verified_architectures import ARCHITECTURES, VOCAB, build, long_and_shallow
 
@@ -42,7 +42,6 @@ TOLERANCES = [(torch.float64, 1e-9), (torch.float32, 1e-4)]
 DEVICES = ["cpu", pytest.param("cuda", marks=needs_cuda)]
 # The last two scripts keep their levels and return to most of them.
 ORDINARY_SEEDS = (*range(576, 580), 837, 954)
-SLOW_SEEDS = range(200, 260)
 CAUSAL_WITH_WINDOWS = [
     (name, window)
     for name, (_, options) in ARCHITECTURES.items()
@@ -73,20 +72,15 @@ def seeded(seed: int) -> Script:
     return random_script(random.Random(seed), VOCAB)
 
 
+@pytest.mark.parametrize("seeds", [ORDINARY_SEEDS, pytest.param(range(200, 260), marks=pytest.mark.slow)])
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", ARCHITECTURES)
 @pytest.mark.parametrize(("dtype", "tolerance"), TOLERANCES, ids=["float64", "float32"])
-def test_trees_equal_plain_passes(name: str, dtype: torch.dtype, tolerance: float, device: str) -> None:
-    for seed in ORDINARY_SEEDS:
+def test_trees_equal_plain_passes(
+    name: str, dtype: torch.dtype, tolerance: float, device: str, seeds: Sequence[int]
+) -> None:
+    for seed in seeds:
         assert error_of(name, dtype, seeded(seed), device) < tolerance, f"seed {seed}"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ARCHITECTURES)
-@pytest.mark.parametrize(("dtype", "tolerance"), TOLERANCES, ids=["float64", "float32"])
-def test_many_trees_equal_plain_passes(name: str, dtype: torch.dtype, tolerance: float) -> None:
-    for seed in SLOW_SEEDS:
-        assert error_of(name, dtype, seeded(seed)) < tolerance, f"seed {seed}"
 
 
 @pytest.mark.parametrize(("name", "window"), CAUSAL_WITH_WINDOWS)
@@ -96,10 +90,10 @@ def test_long_prompts_and_prefixes(name: str, window: int | None) -> None:
     if window is not None:
         changes["sliding_window"] = window
     rng = random.Random(0)
-    shared = _row(rng, 140)
-    prompts = tuple(shared + _row(rng, rest) for rest in (1, 150, 97))
+    shared = random_row(rng, 140, VOCAB)
+    prompts = tuple(shared + random_row(rng, rest, VOCAB) for rest in (1, 150, 97))
     steps = [
-        Grow(0, None, (parents,) * 3, tuple(_row(rng, 3) for _ in prompts))
+        Grow(0, None, (parents,) * 3, tuple(random_row(rng, 3, VOCAB) for _ in prompts))
         for parents in ((0, 0, 0), (2, 1, 2), (1, 0, -1), (1, 1, 0), (0, 2, 1))
     ]
     for prefix in (0, len(shared)):
@@ -113,14 +107,14 @@ def test_long_prompts_and_prefixes(name: str, window: int | None) -> None:
 def shaped(lengths: Sequence[int], widths: Sequence[int], prefix: int) -> Script:
     """Prompts and frontiers of these sizes, some branches padding; lengths are those behind the prefix."""
     rng = random.Random(sum(lengths) + len(widths))
-    shared = _row(rng, prefix)
-    prompts = tuple(shared + _row(rng, length) for length in lengths)
+    shared = random_row(rng, prefix, VOCAB)
+    prompts = tuple(shared + random_row(rng, length, VOCAB) for length in lengths)
     steps, above = [], 1
     for width in widths:
         parents = tuple(
             tuple(-1 if rng.random() < 0.15 else rng.randrange(above) for _ in range(width)) for _ in lengths
         )
-        steps.append(Grow(0, None, parents, tuple(_row(rng, width) for _ in lengths)))
+        steps.append(Grow(0, None, parents, tuple(random_row(rng, width, VOCAB) for _ in lengths)))
         above = width
     return Script(prompts, prefix, CollectionPolicy.never(), False, tuple(steps))
 
@@ -149,10 +143,6 @@ def test_prompts_whose_scores_are_materialised_in_pieces(
 ) -> None:
     monkeypatch.setattr("genret.decoding.model.tree_attention.ROWS_AT_ONCE", rows_at_once)
     assert error_of(name, torch.float64, shaped((18, 7), (3, 3), prefix)) < 1e-9
-
-
-def _row(rng: random.Random, length: int) -> Row:
-    return tuple(rng.randrange(3, VOCAB) for _ in range(length))
 
 
 def test_scripts_collect_on_every_occasion() -> None:
@@ -508,12 +498,18 @@ def _counting(counters: dict[int, WorkMeter], depth: int) -> Iterator[None]:
             yield
 
 
-def error_of_deep(name: str, dtype: torch.dtype, answers: list[Answer]) -> float:
-    reference = build(name, dtype, changes=long_and_shallow(name, 2 * (DEPTH + 20)))
-    return PlainPasses(reference).largest_error(answers)
-
-
-def check_memory_and_work(tree: Descent) -> None:
+@pytest.mark.parametrize(
+    ("name", "dtype", "tolerance"),
+    [
+        ("mistral-window", torch.float32, 1e-4),
+        *(pytest.param(name, torch.float64, 1e-9, marks=pytest.mark.slow) for name in ARCHITECTURES),
+    ],
+)
+def test_deep_trees_equal_plain_passes(name: str, dtype: torch.dtype, tolerance: float) -> None:
+    with exactly(dtype):
+        tree = descend(name, dtype, COLLECTING)
+        reference = build(name, dtype, changes=long_and_shallow(name, 2 * (DEPTH + 20)))
+        assert PlainPasses(reference).largest_error(tree.answers) < tolerance
     for depth in range(INTERVAL, DEPTH + 1):
         assert 2 * depth <= tree.slots(depth) <= 2 * depth + WIDTH * (INTERVAL + 1)
         assert tree.usages[depth].held_bytes <= 3 * tree.usages[depth].used_bytes
@@ -521,18 +517,3 @@ def check_memory_and_work(tree: Descent) -> None:
     # A step costs what is live, which is proportional to the depth.
     assert tree.work[1000] < 2.1 * tree.work[500]
     assert tree.work[2000] < 2.1 * tree.work[1000]
-
-
-def test_deep_trees_equal_plain_passes() -> None:
-    tree = descend("mistral-window", torch.float32, COLLECTING)
-    assert error_of_deep("mistral-window", torch.float32, tree.answers) < 1e-4
-    check_memory_and_work(tree)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ARCHITECTURES)
-def test_deep_trees_of_every_architecture(name: str) -> None:
-    with exactly(torch.float64):
-        tree = descend(name, torch.float64, COLLECTING)
-        assert error_of_deep(name, torch.float64, tree.answers) < 1e-9
-    check_memory_and_work(tree)

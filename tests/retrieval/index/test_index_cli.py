@@ -8,7 +8,6 @@ import statistics
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,6 +20,7 @@ from genret.retrieval.index.reader import Index
 from genret.retrieval.index.summary import MAX_LINES, length_lines
 from tests.commands import json_of, refusal, run, succeed
 from tests.index_fixtures import build, character_tokenizer, flip
+from tests.trie_oracles import flatten
 
 
 def test_inspect_for_people_and_for_machines(tmp_path: Path) -> None:
@@ -123,10 +123,7 @@ def levels_by_hand(rows: set[tuple[int, ...]]) -> list[TrieDepth]:
 
 @given(ROWS)
 def test_levels_are_those_counted_by_hand(rows: set[tuple[int, ...]]) -> None:
-    ordered = sorted(rows)
-    tokens = np.array([token for row in ordered for token in row], dtype=np.uint8)
-    offsets = np.cumsum([0, *map(len, ordered)])
-    trie = derive_trie(tokens, offsets)
+    trie = derive_trie(*flatten(sorted(rows)))
     levels = list(trie_levels(trie.child_begin))
     assert levels == levels_by_hand(rows)
     assert max(level.max_children for level in levels) == trie.max_children

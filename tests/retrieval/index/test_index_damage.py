@@ -10,6 +10,7 @@ import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -138,16 +139,17 @@ def republish(summary: BuildSummary, manifest: Manifest) -> Path:
     return rename(summary.index, folder, replace(manifest, files=files))
 
 
-def rewrite(file: Path, change: Callable[[dict[str, list[object]]], object]) -> None:
-    with pa.memory_map(str(file)) as mapped:
-        table = pa.ipc.open_file(mapped).read_all()
-        columns = table.to_pydict()
-    change(columns)
-    fresh = pa.record_batch(
-        [pa.array(columns[field.name], type=field.type) for field in table.schema], schema=table.schema
-    )
+def rewrite(file: Path, change: Callable[[pa.Table], pa.Table]) -> None:
+    table = change(pa.ipc.open_file(file.read_bytes()).read_all())
     with file.open("wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_batch(fresh)
+        writer.write_table(table)
+
+
+def with_columns(change: Callable[[dict[str, list[object]]], object], table: pa.Table) -> pa.Table:
+    """A table whose values are changed as lists."""
+    columns = table.to_pydict()
+    change(columns)
+    return pa.Table.from_pydict(columns, schema=table.schema)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +181,7 @@ def rewrite(file: Path, change: Callable[[dict[str, list[object]]], object]) -> 
 def test_verify_finds_what_a_faulty_builder_wrote(
     summary: BuildSummary, name: str, change: Callable[[dict[str, list[object]]], object], message: str
 ) -> None:
-    rewrite(locate(summary, name), change)
+    rewrite(locate(summary, name), partial(with_columns, change))
     report = verify(republish(summary, summary.manifest))
     assert not report.ok
     assert any(re.search(message, p.message) for p in report.problems), report.problems
@@ -213,10 +215,7 @@ def longer_list(table: pa.Table, name: str) -> pa.Table:
 def test_files_of_the_wrong_shape_are_format_errors(
     summary: BuildSummary, name: str, change: Callable[[pa.Table], pa.Table]
 ) -> None:
-    file = locate(summary, name)
-    table = change(pa.ipc.open_file(file.read_bytes()).read_all())
-    with file.open("wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table)
+    rewrite(locate(summary, name), change)
     with pytest.raises(IndexFormatError, match=name):
         Index.open(republish(summary, summary.manifest))
 

@@ -29,7 +29,7 @@ from genret.retrieval.sources.columns import (
 )
 from genret.retrieval.sources.records import Record, Rejects
 from genret.retrieval.sources.title_source import TitleSource
-from tests.catalogue_files import lenient, read_all
+from tests.catalogue_files import lenient, read_all, read_file
 
 
 def write(folder: Path, text: str, name: str = "c.tsv") -> Path:
@@ -92,8 +92,7 @@ def test_a_column_named_like_one_of_the_index_must_be_left_out(tmp_path: Path) -
     file = write(tmp_path, "label\tTitle\na\tb\n")
     with pytest.raises(SourceError, match="'Title' cannot be metadata: an index uses that name"):
         TitleSource(file, ColumnMapping(title="label"))
-    with TitleSource(file, ColumnMapping(title="label", metadata=())) as source:
-        assert read_all(source)[0][0].title == "a"
+    assert read_file(file, ColumnMapping(title="label", metadata=()))[0][0].title == "a"
 
 
 def test_all_files_have_ids_or_none(tmp_path: Path) -> None:
@@ -154,10 +153,9 @@ def test_files_and_formats_that_there_cannot_be(tmp_path: Path) -> None:
 
 def test_comma_separated_files_may_be_taken_for_lines(tmp_path: Path) -> None:
     file = write(tmp_path, "id,title\n1,a\n", "c.csv")
-    with TitleSource(file) as source:
-        assert [record.title for record in read_all(source)[0]] == ["a"]
-    with TitleSource(file, source_format="lines") as source:
-        assert [record.title for record in read_all(source)[0]] == ["id,title", "1,a"]
+    assert [record.title for record in read_file(file)[0]] == ["a"]
+    records, _ = read_file(file, source_format="lines")
+    assert [record.title for record in records] == ["id,title", "1,a"]
 
 
 @lenient(max_examples=40)

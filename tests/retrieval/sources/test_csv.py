@@ -6,6 +6,7 @@ import csv
 import io
 import itertools
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pyarrow.csv
@@ -20,7 +21,7 @@ from genret.retrieval.sources import row_readers, source_files
 from genret.retrieval.sources.columns import ColumnMapping
 from genret.retrieval.sources.records import Record, Rejects
 from genret.retrieval.sources.title_source import TitleSource
-from tests.catalogue_files import lenient, read_all, read_batches, read_file
+from tests.catalogue_files import check_positions, lenient, read_file
 
 cell = st.text(alphabet="aé\u0301東 \t,;|\"'\n\r", max_size=8)
 rows = st.lists(st.tuples(cell, cell, cell), min_size=1, max_size=30)
@@ -45,9 +46,8 @@ def table(lines: list[tuple[str, ...]], **dialect: object) -> str:
     return text.getvalue()
 
 
-def found(file: Path, size: int = 5, **options: object) -> tuple[list[Record], list[tuple[int, str]]]:
-    with TitleSource(file, **options) as source:  # type: ignore[arg-type]
-        records, rejects = read_all(source, size)
+def found(file: Path, **options: Any) -> tuple[list[Record], list[tuple[int, str]]]:
+    records, rejects = read_file(file, **options)
     return records, [(row.line, str(row.reason)) for row in rejects.rows]
 
 
@@ -79,19 +79,7 @@ def test_what_csv_writes_comes_back_with_the_line_where_it_begins(
     with mock.patch.object(source_files, "_BLOCK_BYTES", block):
         assert found(file) == (expected, bad)
         assert found(file, mapping=ColumnMapping(delimiter=dialect["delimiter"])) == (expected, bad)
-        check_positions(file)
-
-
-def check_positions(file: Path) -> None:
-    """Reading goes on behind every batch, as if it had not stopped."""
-    with TitleSource(file) as source:
-        batches, rejects = read_batches(source, 3)
-    for number, batch in enumerate(batches):
-        with TitleSource(file) as source:
-            source.skip_to(batch.position)
-            following, later = read_batches(source, 3)
-        assert following == batches[number + 1 :]
-        assert later.rows == [row for row in rejects.rows if row.line > batch.position.lines]
+        check_positions(file, 3)
 
 
 def by_python(body: str) -> tuple[list[tuple[int, str, str]], list[int]] | None:
@@ -258,28 +246,6 @@ def test_the_delimiter_may_be_told(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="delimiter: goes with the format csv or auto, got lines"):
         found(tmp_path / "c.csv", mapping=told, source_format="lines")
     assert BuildOptions(Path("x"), mapping=told).shaping()["columns"] == {"delimiter": ":"}
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (
-            "id,name\n1,a\n",
-            "no column is called 'title'; the columns are 'id', 'name' .build: --title-column",
-        ),
-        ("id;name\n1;a, b\n2;c\n", "no column is called 'title'; the columns are 'id', 'name'"),
-        ("title,kind\n", "there is a header but no title below it"),
-        ("title,title\na,b\n", "line 1: the header names these columns more than once"),
-        ("title,\na,b\n", "line 1: column 2 of the header has no name"),
-        ("title,ki\x07nd\na,b\n", "holds U\\+0007"),
-        ('"title"x,kind\na,b\n', "line 1 begins no header of a CSV file"),
-    ],
-)
-def test_unusable_files_are_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:
-    with pytest.raises(SourceError, match=message) as caught:
-        found(written(tmp_path, text))
-    assert "\n" not in str(caught.value)
-    assert "c.csv" in str(caught.value)
 
 
 def test_a_file_of_another_encoding_says_how_to_convert_it(tmp_path: Path) -> None:

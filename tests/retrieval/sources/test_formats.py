@@ -29,6 +29,7 @@ from tests.catalogue_files import (
     FORMATS,
     Entity,
     all_kinds,
+    check_positions,
     lenient,
     read_all,
     read_batches,
@@ -120,20 +121,7 @@ def test_reading_goes_on_at_every_position(
         spoil(file, source_format)
         files.append(file)
     with mock.patch.object(opening, "_BLOCK_BYTES", block):
-        with TitleSource(files) as source:
-            batches, rejects = read_batches(source, size)
-            total = source.records_read
-        assert all(len(batch.records) == size for batch in batches[:-1])
-        assert batches[-1].position.records_read == total
-        for number, batch in enumerate(batches):
-            with TitleSource(files) as source:
-                source.skip_to(batch.position)
-                following, later = read_batches(source, size)
-                assert source.records_read == total
-                assert source.bytes_read == source.num_bytes
-            assert following == batches[number + 1 :]
-            at = (batch.position.file, batch.position.lines)
-            assert later.rows == [row for row in rejects.rows if (row.file, row.line) > at]
+        check_positions(files, size)
 
 
 def test_a_batch_may_hold_bad_rows_only(tmp_path: Path) -> None:
@@ -249,33 +237,49 @@ def test_a_key_that_shows_up_late_is_a_bad_row(tmp_path: Path, monkeypatch: pyte
         _, rejects = read_all(source)
     assert [(row.line, row.reason) for row in rejects.rows] == [(3, "unknown field")]
     assert "'knd' is in none of the first 2 lines" in rejects.rows[0].detail
-    with TitleSource(file, ColumnMapping(metadata=("year",))) as source:
-        assert [record.metadata for record in read_all(source)[0]] == [(None,), ("1",), (None,)]
+    records, _ = read_file(file, ColumnMapping(metadata=("year",)))
+    assert [record.metadata for record in records] == [(None,), ("1",), (None,)]
 
 
 @pytest.mark.parametrize(
-    ("data", "message"),
+    ("name", "data", "message"),
     [
-        ('[{"title": "a"}]', "begins with a JSON list; expected one JSON object per line"),
-        ("{\n", "none of the first lines is a JSON object with fields.*Expecting property name"),
-        ("{}\n", "none of the first lines is a JSON object with fields"),
-        ('{"name": "a"}\n', "no column is called 'title'; the columns are 'name'"),
-        ("\n\n", "the file is empty"),
+        ("c.tsv", "", "the file is empty"),
+        ("c.tsv", "\ufeff", "the file is empty"),
+        ("c.tsv", "\n \n", "the file is empty"),
+        ("c.tsv", "title\tkind\n", "no title below it"),
+        ("c.tsv", "a\tb\n", "none of its fields is 'title'"),
+        ("c.tsv", "title\ttitle\nA\tB\n", "more than once"),
+        ("c.tsv", "title\t\nA\tB\n", "has no name"),
+        ("c.csv", "id,name\n1,a\n", "the columns are 'id', 'name' .build: --title-column"),
+        ("c.csv", "id;name\n1;a, b\n2;c\n", "no column is called 'title'; the columns are 'id', 'name'"),
+        ("c.csv", "title,kind\n", "there is a header but no title below it"),
+        ("c.csv", "title,title\na,b\n", "line 1: the header names these columns more than once"),
+        ("c.csv", "title,\na,b\n", "line 1: column 2 of the header has no name"),
+        ("c.csv", "title,ki\x07nd\na,b\n", "holds U\\+0007"),
+        ("c.csv", '"title"x,kind\na,b\n', "line 1 begins no header of a CSV file"),
+        ("c.jsonl", '[{"title": "a"}]\n', "begins with a JSON list; expected one JSON object per line"),
+        ("c.jsonl", "{\n\n", "none of the first lines is a JSON object with fields.*Expecting property name"),
+        ("c.jsonl", "{}\n\n", "none of the first lines is a JSON object with fields"),
+        ("c.jsonl", '{"name": "a"}\n\n', "no column is called 'title'; the columns are 'name'"),
+        ("c.jsonl", "\n\n\n", "the file is empty"),
     ],
 )
-def test_unusable_files(tmp_path: Path, data: str, message: str) -> None:
-    with pytest.raises(SourceError, match=message):
-        TitleSource(write_lines(tmp_path, data))
+def test_unusable_files_are_refused_in_one_line(tmp_path: Path, name: str, data: str, message: str) -> None:
+    file = tmp_path / name
+    file.write_text(data, encoding="utf-8")
+    with pytest.raises(SourceError, match=message) as caught:
+        read_file(file)
+    assert "\n" not in str(caught.value)
+    assert name in str(caught.value)
 
 
 def test_the_content_tells_json_from_titles_that_begin_with_a_brace(tmp_path: Path) -> None:
     file = tmp_path / "c"
     file.write_text('{"title": "a"}\n')
-    with TitleSource(file) as source:
-        assert read_all(source)[0][0].title == "a"
+    assert read_file(file)[0][0].title == "a"
     file.write_text("{x} is a set\n[sic]\n")
-    with TitleSource(file) as source:
-        assert [record.title for record in read_all(source)[0]] == ["{x} is a set", "[sic]"]
+    assert [record.title for record in read_file(file)[0]] == ["{x} is a set", "[sic]"]
 
 
 @pytest.mark.parametrize(
@@ -371,8 +375,7 @@ def test_nested_columns_are_refused_by_name_or_left_out(tmp_path: Path) -> None:
     file = write_parquet(tmp_path, columns)
     with pytest.raises(SourceError, match="column 'box' is of type struct"):
         TitleSource(file)
-    with TitleSource(file, ColumnMapping(metadata=("kind",))) as source:
-        assert [record.metadata for record in read_all(source)[0]] == [("k",)]
+    assert read_file(file, ColumnMapping(metadata=("kind",)))[0][0].metadata == ("k",)
 
 
 def test_row_groups_before_a_position_are_not_read(tmp_path: Path) -> None:
