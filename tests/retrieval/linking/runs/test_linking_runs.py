@@ -366,10 +366,8 @@ def test_the_output_is_no_input(
         (tmp_path / name).mkdir()
         shutil.copy(ten, tmp_path / name)
     before = {file: file.read_bytes() for file in tmp_path.rglob("*.jsonl")}
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError, match=f"^out: .*{problem}"):
         run_words(tmp_path / inputs, tmp_path / out, index, overwrite=True)
-    assert caught.value.field == "out"
-    assert problem in str(caught.value)
     with pytest.raises(InputError, match=problem):
         plan_corpus_run(
             CorpusOptions((str(tmp_path / inputs),)),
