@@ -199,8 +199,9 @@ def test_a_worker_that_is_killed_ends_the_run_with_what_to_do(tmp_path: Path, in
 
 def test_errors_of_workers_keep_their_kind_and_words(tmp_path: Path, index: Path) -> None:
     docs = write_documents(tmp_path, 24, d17="REFUSE")
-    with pytest.raises(InputError, match=r"^filter: does not fit the index$"):
+    with pytest.raises(InputError) as error:
         run_words(docs, tmp_path / "out", index, workers=2)
+    assert str(error.value) == "filter: does not fit the index"
 
 
 CHANGES = ("replace", "unlink", "mkdir", "rmdir", "write_bytes")
