@@ -12,12 +12,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from genret.retrieval.prompts import CheckpointConfig, PromptTemplate
 from genret.retrieval.text import Rendering, TextTokenizer
+
+if TYPE_CHECKING:
+    from genret import Retriever
 
 PAD, END, QUERY, MENTION, TITLE = "<pad>", "</s>", "<query>", "<mention>", "<title>"
 SPECIAL_TOKENS = (PAD, END, QUERY, MENTION, TITLE)
@@ -142,6 +145,14 @@ def make_index(
         options.setdefault("rendering", CheckpointConfig.load(checkpoint).title_rendering())
     build_index(source, tokenizer, BuildOptions(out=folder / "index", **options))
     return folder / "index"
+
+
+def open_retriever(folder: Path, architecture: str, **options: Any) -> Retriever:
+    """Open what `make_checkpoint` and `make_index` write; `options` are those of the model."""
+    from genret import Retriever
+
+    checkpoint = make_checkpoint(folder / "model", architecture, **options)
+    return Retriever.open(make_index(folder, checkpoint), checkpoint, device="cpu")
 
 
 def plain_model(checkpoint: Path) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from genret.retrieval.evaluation.labelled_sets import (
     RankedAnswers,
     RankedEntity,
 )
-from genret.retrieval.evaluation.methods.evaluated_method import EvaluatedMethod, MethodMaker
+from genret.retrieval.evaluation.methods.evaluated_method import MethodMaker
 from genret.retrieval.retriever import Retriever
 from genret.retrieval.types import Mention
 
@@ -43,12 +43,19 @@ def ranked(*entity_ids: str, scores: Sequence[float] | None = None) -> tuple[Ran
     return tuple(RankedEntity(e, e.title(), s) for e, s in zip(entity_ids, given, strict=True))
 
 
-def run_of(labelled: LabelledSet, answers: Sequence[Sequence[str]], method: str = "method") -> MethodRun:
+def run_of(
+    labelled: LabelledSet,
+    answers: Sequence[Sequence[str]],
+    method: str = "method",
+    seed: int | None = None,
+    seconds: float = 0.0,
+) -> MethodRun:
+    """Return a run of two seconds, whose first query took so many, the second twice as many, and so on."""
     rankings = tuple(
-        RankedAnswers(query.query_id, ranked(*names))
-        for query, names in zip(labelled.queries, answers, strict=True)
+        RankedAnswers(query.query_id, ranked(*names), seconds * place)
+        for place, (query, names) in enumerate(zip(labelled.queries, answers, strict=True), 1)
     )
-    return MethodRun(method, labelled.name, rankings, 1.0, None, True)
+    return MethodRun(method, labelled.name, rankings, 2.0, seed, method != "unconstrained")
 
 
 def random_case(seed: int, num_queries: int = 40, num_entities: int = 60) -> tuple[LabelledSet, MethodRun]:
@@ -91,8 +98,17 @@ MENTIONS = (
 )
 
 
-def make_method(text: str, retriever: Retriever, k: int, batch_size: int) -> EvaluatedMethod:
-    return MethodMaker(retriever, k, batch_size).make(text)
+def answer(
+    retriever: Retriever,
+    name: str,
+    queries: Sequence[LabelledQuery],
+    seed: int = 0,
+    batch_size: int = 4,
+    k: int = 10,
+    report: Callable[[int], None] = lambda _: None,
+) -> list[RankedAnswers]:
+    """Return what a method of this name answers."""
+    return MethodMaker(retriever, k, batch_size).make(name).answer(queries, seed, report)
 
 
 def answered(rankings: Sequence[RankedAnswers]) -> list[tuple[str, ...]]:

@@ -10,11 +10,12 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow.parquet as pq
 
@@ -38,6 +39,8 @@ ROOT = Path(__file__).resolve().parents[1]
 DELAY_VARIABLE = "TEST_LINKING_SECONDS_PER_DOCUMENT"
 NIL_REASONS = ("no_match", "abstained", "min_logprob", "min_probability", "no_name", "error")
 STAY_VARIABLE = "TEST_LINKING_STAYS"  # whoever comes to a document with the word STAY stays there
+PATIENCE_S = 600.0  # on a busy machine
+T = TypeVar("T")
 
 
 class WordLinker:
@@ -95,13 +98,29 @@ def begun(out: Path) -> list[tuple[int, int]]:
     return [(int(shard), int(pid)) for _, shard, pid in map(str.split, lines)]
 
 
-def rows_of(out: Path) -> list[dict[str, Any]]:
+def wait_for(condition: Callable[[], T], process: subprocess.Popen[Any] | None = None) -> T:
+    """Return what a condition says once it says something; `process`, where named, must not end before."""
+    end = time.monotonic() + PATIENCE_S
+    while not (value := condition()):
+        assert process is None or process.poll() is None, process.communicate()
+        assert time.monotonic() < end, "nothing happened"
+        time.sleep(0.005)
+    return value
+
+
+def rows_of(out: Path | str) -> list[dict[str, Any]]:
     """Return the rows of a file, or of the parts in a folder."""
+    out = Path(out)
     if out.is_dir():
         return [row for part in sorted(out.glob("part-*")) for row in rows_of(part)]
     if out.suffix == ".parquet":
         return list(pq.read_table(out).to_pylist())
     return [json.loads(line) for line in out.read_text(encoding="utf-8").split("\n")[:-1]]
+
+
+def mentions_of(out: Path) -> list[tuple[str, str]]:
+    """Return the document and the mention of every row."""
+    return [(row["doc_id"], row["mention"]) for row in rows_of(out)]
 
 
 def run_words(

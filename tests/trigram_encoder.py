@@ -29,7 +29,7 @@ class TrigramEncoder:
 
     def __init__(self, place: str | Path, device: str = "cpu") -> None:
         self.fingerprint = f"trigrams:{Path(place).name}"
-        self.device = device
+        self.place, self.device = place, device
 
     def embed_texts(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         self.embedded.extend(texts)

@@ -136,6 +136,5 @@ def test_spans_are_of_the_form_as_it_is_written(
     ],
 )
 def test_bad_requests_are_refused(values: dict, field: str) -> None:
-    with pytest.raises(InputError) as error:
+    with pytest.raises(InputError, match=f"^{field}: "):
         CompleteRequest(**values)
-    assert error.value.field == field

@@ -260,10 +260,8 @@ def test_files_of_something_else_are_named(
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, schema) as writer:
         writer.write_batch(pa.record_batch([pa.array(values, field.type)], schema=schema))
-    with pytest.raises(IndexFormatError) as raised:
+    with pytest.raises(IndexFormatError, match=f"^{PRIOR_FILE}: .*{said}"):
         stored(index, sink.getvalue().to_pybytes(), monkeypatch)
-    assert str(raised.value).startswith(f"{PRIOR_FILE}: ")
-    assert said in str(raised.value)
 
 
 def test_only_a_prior_of_equal_prompts_is_gone_on_with(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,7 @@ from genret.retrieval.ranking.rankings import (
 )
 from genret.retrieval.ranking.tuned_ranking import METRICS
 from genret.retrieval.types import DEFAULT_AUTO_SIZE, DEFAULT_NUM_RANKED
+from tests.e2e.pages import text_of
 from tests.evidence_fixtures import build_catalogue, evidence_of
 
 _RNG = np.random.default_rng(1)
@@ -267,7 +268,7 @@ def test_a_past_query_does_not_give_itself_away(index: Index, tmp_path: Path) ->
     assert not example.features[:, columns].any()
 
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "ranking.md").read_text(encoding="utf-8")
+PAGE = text_of("docs/ranking.md")
 TEXT = " ".join(PAGE.split())
 
 

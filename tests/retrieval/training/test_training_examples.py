@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,6 @@ from random import Random
 
 import pytest
 import torch
-from click.testing import CliRunner
 
 from genret import Retriever
 from genret.decoding.markup.link_syntax import read_annotated
@@ -48,7 +48,6 @@ from genret.retrieval.training.presets import (
     END,
     QUERY,
     TITLE,
-    save_tokenizer,
     scratch_config,
     train_tokenizer,
 )
@@ -62,6 +61,7 @@ from genret.retrieval.training.training_data import (
 )
 from genret.retrieval.training.training_run import TrainingPlan
 from genret.retrieval.types import Mention
+from tests.commands import succeed
 from tests.evaluation_sets import write_lines
 from tests.index_fixtures import character_tokenizer
 from tests.retrieval.training.test_training_run import run
@@ -141,11 +141,9 @@ PAIR = [EncodedExample((3, 9, 4), (7, 8, 1)), EncodedExample((3, 4), (6, 1))]
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> TextTokenizer:
-    folder = tmp_path_factory.mktemp("tokenizer")
+def tokenizer() -> TextTokenizer:
     texts = ["The Nile and the Rhine are rivers", *(f"{e.title} {e.description}" for e in PLACES)]
-    save_tokenizer(train_tokenizer(texts, 300), folder)
-    return TextTokenizer.load(folder)
+    return TextTokenizer(train_tokenizer(texts, 300), END, "rivers")
 
 
 def test_tokens_are_those_of_serving(tokenizer: TextTokenizer) -> None:
@@ -176,7 +174,6 @@ def test_a_document_is_taught_behind_its_schema_where_the_prompt_shows_one(token
     config = replace(config, prompts={**config.prompts, "json": JSON_ANSWER})
     example = Example("K2", "name", query="peak", document='{"title": "K2", "kind": "mountain"}')
     got = ExampleEncoder(tokenizer, config, 1000).encode(example)
-    assert got is not None
     properties = {"title": {"type": "string"}, "kind": {"type": "string"}}
     schema = {"type": "object", "properties": properties, "required": ["title", "kind"]}
     text = json.dumps(schema, separators=(",", ":"))
@@ -254,7 +251,6 @@ def test_windows_are_whole_words_around_the_chosen_link_and_cut_no_other() -> No
     text = "one two three four five six seven"
     linked = LinkedText(text, (TextLink(4, 13, "A"), TextLink(14, 18, "B")), 1)
     window = linked.window(lambda begin, end: end - begin <= 14)
-    assert window is not None
     assert text[slice(*window)] == " four five six"
     assert linked.window(lambda begin, end: False) is None
     assert linked.window(lambda begin, end: True) == (0, len(text))
@@ -355,9 +351,8 @@ def test_reads_every_column_it_knows_and_ignores_the_rest(tmp_path: Path) -> Non
     ],
 )
 def test_malformed_catalogues_are_refused_by_line(tmp_path: Path, text: str, said: str) -> None:
-    with pytest.raises(SourceError) as caught:
+    with pytest.raises(SourceError, match=re.escape(said)):
         read_catalogue(write(tmp_path, text))
-    assert said in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -414,9 +409,8 @@ def test_queries_may_name_entities_by_id_or_by_title(tmp_path: Path) -> None:
     ],
 )
 def test_malformed_queries_are_refused_with_file_and_line(tmp_path: Path, text: str, said: str) -> None:
-    with pytest.raises(SourceError) as caught:
+    with pytest.raises(SourceError, match=re.escape(said)):
         read_queries(write(tmp_path, text), RIVERS)
-    assert said in str(caught.value)
 
 
 LINES = [
@@ -453,10 +447,8 @@ def test_a_title_is_compared_after_the_text_policy(tmp_path: Path) -> None:
 )
 def test_a_wrong_line_is_named(tmp_path: Path, line: object, message: str) -> None:
     file = write_lines(tmp_path / "m.jsonl", [LINES[0], line])
-    with pytest.raises(SourceError) as caught:
+    with pytest.raises(SourceError, match=f"{re.escape(str(file))}.*{re.escape(message)}"):
         read_labelled_mentions(file, ENTITIES)
-    assert str(file) in str(caught.value)
-    assert message in str(caught.value)
 
 
 def test_a_file_without_labels_is_refused(tmp_path: Path) -> None:
@@ -492,13 +484,10 @@ def test_a_run_learns_what_a_name_means_where_it_stands(tmp_path: Path) -> None:
     out = tmp_path / "model"
     fixed = ("--preset", "tiny", "--max-steps", "150", "--batch-size", "12")
     result = run(tmp_path / "catalogue.tsv", out, "--mentions", str(mentions), *fixed)
-    assert result.exit_code == 0, result.output
     assert ", 2 mentions\n" in result.stderr
 
     index = tmp_path / "i.index"
-    built = [str(tmp_path / "catalogue.tsv"), "--tokenizer", str(out), "--out", str(index)]
-    result = CliRunner().invoke(build_command, built)
-    assert result.exit_code == 0, result.output
+    succeed(build_command, tmp_path / "catalogue.tsv", "--tokenizer", out, "--out", index)
     with Retriever.open(index, out, device="cpu", dtype="float32") as retriever:
         asked = [Mention("Mercury", line["left"], line["right"]) for line in lines]  # type: ignore[index]
         titles = [result.candidates[0].title for result in retriever.link(asked)]

@@ -120,9 +120,7 @@ def test_the_base_may_be_a_gguf_file(data: Path, monkeypatch: pytest.MonkeyPatch
     write_gguf(data / "model.gguf")
     adapt(data, "out", "--lora 2 --max-steps 2", "model.gguf")
     assert find_checkpoint(data / "out").weights == find_checkpoint(data / "model.gguf").weights
-    config = CheckpointConfig.load(data / "out")
-    assert config.rendering is not None
-    assert config.rendering.context == "Entity:"
+    assert CheckpointConfig.load(data / "out").rendering.context == "Entity:"
     adapt(data, "whole", "--max-steps 1", "out")  # adapters can be tuned on
     assert find_checkpoint(data / "whole").adapter is None
 

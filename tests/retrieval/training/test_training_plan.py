@@ -20,7 +20,7 @@ from genret.retrieval.training.dataset import EncodedExample, causal_batch
 from genret.retrieval.training.forecast import RunForecast, StepMeter, activation_bytes, training_memory
 from genret.retrieval.training.trainer import optimizer_bytes
 from tests.retrieval.training.test_training_loop import made_trainer
-from tests.retrieval.training.test_training_run import refused, train, trained
+from tests.retrieval.training.test_training_run import refused, trained
 from tests.tiny_transformers import END, PAD, build
 
 KNOWN = RunForecast(
@@ -150,8 +150,7 @@ def test_a_plan_writes_nothing(data: Path) -> None:
 
 def test_an_absurd_run_does_not_begin_without_a_word(data: Path) -> None:
     options = ("--preset", "tiny", "--max-steps", "12", "--max-hours", "1e-9")
-    result = train(data, "out", *options)
-    assert result.exit_code == 1
+    result = trained(data, "out", *options, code=1)
     assert result.stderr.splitlines()[-1].startswith("Error: training would take ")
     assert result.stderr.rstrip().endswith("; --yes begins all the same")
     assert not list((data / "out").rglob("*.safetensors"))

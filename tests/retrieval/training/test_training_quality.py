@@ -89,7 +89,6 @@ def test_they_are_small_and_complete(folder: Path, also: set[str], most_bytes: i
 
 def test_every_title_of_the_sample_comes_back_from_its_tokens() -> None:
     tokenizer, rendering = TextTokenizer.load(FOLDER), CheckpointConfig.load(FOLDER).rendering
-    assert rendering is not None
     titles = [surface for e in read_catalogue(CATALOGUE) for surface in e.surfaces]
     rows = tokenizer.encode_titles(titles, rendering)
     assert [tokenizer.decode(row or []) for row in rows] == [f" {title}" for title in titles]

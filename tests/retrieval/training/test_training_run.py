@@ -33,6 +33,7 @@ from genret.retrieval.training.dataset import (
 )
 from genret.retrieval.training.examples import Example
 from genret.retrieval.training.presets import (
+    END,
     Preset,
     build_model,
     save_tokenizer,
@@ -54,31 +55,26 @@ from tests import commands
 from tests.fakes import recorded
 from tests.tiny_transformers import build
 
+FIXED = ("--batch-size", "8", "--log-steps", "2")
 
-def train(data: Path, out: str, *more: object) -> Result:
-    return run(data / "catalogue.tsv", data / out, "--queries", data / "queries.tsv", *FIXED, *more)
+
+def run(catalogue: Path, out: Path, *more: object, code: int = 0) -> Result:
+    """Train, and see how it ends."""
+    files = ["--catalogue", catalogue, "--out", out]
+    result = commands.run(train_command, *files, "--cpu", "--vocab-size", "300", *more)
+    assert result.exit_code == code, result.output
+    assert "Traceback" not in result.output
+    return result
+
+
+def trained(data: Path, out: str, *more: object, code: int = 0) -> Result:
+    queries = ("--queries", data / "queries.tsv")
+    return run(data / "catalogue.tsv", data / out, *queries, *FIXED, *more, code=code)
 
 
 def refused(data: Path, out: str, *more: object, code: int = 2) -> str:
     """Return what a run that is refused says, in one line."""
-    result = train(data, out, *more)
-    assert result.exit_code == code, result.output
-    assert "Traceback" not in result.output
-    return " ".join(result.stderr.split())
-
-
-FIXED = ("--batch-size", "8", "--log-steps", "2")
-
-
-def run(catalogue: Path, out: Path, *more: object) -> Result:
-    files = ["--catalogue", catalogue, "--out", out]
-    return commands.run(train_command, *files, "--cpu", "--vocab-size", "300", *more)
-
-
-def trained(data: Path, out: str, *more: object) -> Result:
-    result = train(data, out, *more)
-    assert result.exit_code == 0, result.output
-    return result
+    return " ".join(trained(data, out, *more, code=code).stderr.split())
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -120,9 +116,7 @@ def check_resumed(data: Path, file: str, *common: str, steps: int) -> None:
     resumed = trained(data, "killed", *common)
     assert f"going on from step {steps // 2}, " in resumed.stderr
     assert f"; {steps // 2} steps are done\n" in resumed.stderr
-    ours = load_file(data / "killed" / file)
-    for name, tensor in load_file(data / "whole" / file).items():
-        assert torch.equal(tensor, ours[name]), name
+    assert (data / "killed" / file).read_bytes() == (data / "whole" / file).read_bytes()
 
 
 def test_a_killed_run_resumes_to_the_same_weights(data: Path) -> None:
@@ -222,12 +216,10 @@ def test_more_epochs_than_any_run_has_are_no_error_by_themselves(data: Path) -> 
     assert json.loads(result.stdout)["steps"] == 1
 
 
-def test_every_option_says_what_it_is_for_and_its_variable() -> None:
+def test_every_option_says_its_variable() -> None:
     context = click.Context(train_command, auto_envvar_prefix="GENRET_TRAIN", show_default=True)
     text = train_command.get_help(context)
     for option in train_command.params:
-        assert isinstance(option, click.Option)
-        assert option.help, option.name
         variable = f"GENRET_TRAIN_{str(option.name).rstrip('_').upper()}"  # `json_` is --json
         assert f"[env var: {variable}" in " ".join(text.split()), option.name
     assert "1e-2 for a preset, 5e-5 for a model" in " ".join(text.split())
@@ -247,8 +239,8 @@ def test_the_missing_extra_is_named(data: Path, monkeypatch: pytest.MonkeyPatch)
 _STEPS = 8
 
 
-def train_tiny(data: Path, out: str, *more: str) -> Result:
-    return train(data, out, "--preset", "tiny", "--max-steps", _STEPS, *more)
+def train_tiny(data: Path, out: str, *more: str, code: int = 0) -> Result:
+    return trained(data, out, "--preset", "tiny", "--max-steps", _STEPS, *more, code=code)
 
 
 def interrupt_loss(monkeypatch: pytest.MonkeyPatch, at_call: int, act: Callable[[], None]) -> None:
@@ -278,25 +270,21 @@ def test_an_interrupted_run_resumes_to_what_an_undisturbed_one_gives(
 ) -> None:
     collated = recorded(monkeypatch, training_run, "causal_batch")
     whole = train_tiny(data, "whole")
-    assert whole.exit_code == 0, whole.output
     undisturbed = [examples for _, examples in collated[1 : 1 + _STEPS]]
     with monkeypatch.context() as patch, sigterm_as_interrupt():
         interrupt_loss(patch, at, send(number))
-        stopped = train_tiny(data, "stopped")
-    assert stopped.exit_code == 130, stopped.output
+        stopped = train_tiny(data, "stopped", code=130)
     assert f"interrupted at step {at}, which is saved; the same command goes on" in stopped.stderr
     assert stopped.stdout == ""
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
     collated.clear()
     resumed = train_tiny(data, "stopped")
-    assert resumed.exit_code == 0, resumed.output
     assert json.loads(resumed.stdout)["steps"] == json.loads(whole.stdout)["steps"] == _STEPS
     probes = 1  # the longest examples, whose memory is counted
     assert [examples for _, examples in collated][probes:] == undisturbed[at:]
-    ours = load_file(data / "stopped" / "model.safetensors")
-    for name, tensor in load_file(data / "whole" / "model.safetensors").items():
-        assert torch.equal(tensor, ours[name]), name
+    ours, theirs = (data / out / "model.safetensors" for out in ("stopped", "whole"))
+    assert ours.read_bytes() == theirs.read_bytes()
 
 
 def test_who_insists_goes_on_from_a_checkpoint(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,10 +294,9 @@ def test_who_insists_goes_on_from_a_checkpoint(data: Path, monkeypatch: pytest.M
 
     with monkeypatch.context() as patch:
         interrupt_loss(patch, 4, insist)
-        stopped = train_tiny(data, "out", "--save-steps", "2")
-    assert stopped.exit_code == 130, stopped.output
+        stopped = train_tiny(data, "out", "--save-steps", "2", code=130)
     assert "the last checkpoint is of step 2: the same command goes on" in stopped.stderr
-    assert train_tiny(data, "out", "--save-steps", "2").exit_code == 0
+    train_tiny(data, "out", "--save-steps", "2")
 
 
 def test_an_interrupt_before_a_step_leaves_nothing(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,21 +305,18 @@ def test_an_interrupt_before_a_step_leaves_nothing(data: Path, monkeypatch: pyte
 
     with monkeypatch.context() as patch:
         patch.setattr("genret.retrieval.training.training_run.build_model", interrupted)
-        stopped = train_tiny(data, "out")
-    assert stopped.exit_code == 130, stopped.output
+        stopped = train_tiny(data, "out", code=130)
     assert "no checkpoint was written yet: start again" in stopped.stderr
-    assert train_tiny(data, "out").exit_code == 0
+    train_tiny(data, "out")
 
 
 def test_a_checkpoint_that_was_half_made_is_passed_over_and_removed(data: Path) -> None:
     half = data / "out" / "checkpoints" / "checkpoint-500"
     half.mkdir(parents=True)
     (half / "optimizer.pt").write_bytes(b"half")
-    resumed = train_tiny(data, "out")
-    assert resumed.exit_code == 0, resumed.output
+    train_tiny(data, "out")
     assert not half.exists()
-    last = last_checkpoint(half.parent)
-    assert last.name == f"checkpoint-{_STEPS}"
+    assert last_checkpoint(half.parent).name == f"checkpoint-{_STEPS}"
 
 
 def test_signals_that_raise_nothing_are_left_alone() -> None:
@@ -375,18 +359,17 @@ def checkpoint(folder: Path, architecture: str, positions: int = POSITIONS) -> P
     return folder
 
 
-def train_limited(folder: Path, *more: str, catalogue: str = SHORT_CATALOGUE) -> Result:
+def train_limited(folder: Path, *more: str, catalogue: str = SHORT_CATALOGUE, code: int = 0) -> Result:
     (folder / "catalogue.tsv").write_text(catalogue, encoding="utf-8")
     (folder / "queries.tsv").write_text(LONG_QUERIES, encoding="utf-8")
     fixed = ("--model", str(folder / "base"), "--batch-size", "4", "--max-steps", "3")
-    return run(folder / "catalogue.tsv", folder / "out", *fixed, *more)
+    return run(folder / "catalogue.tsv", folder / "out", *fixed, *more, code=code)
 
 
 @pytest.mark.parametrize("architecture", ["llama", "bart"])
 def test_a_run_survives_long_queries_and_a_long_title(tmp_path: Path, architecture: str) -> None:
     checkpoint(tmp_path / "base", architecture)
     result = train_limited(tmp_path, "--queries", str(tmp_path / "queries.tsv"), "--eval-steps", "1")
-    assert result.exit_code == 0, result.output
     assert result.stderr.count("left out: ") == 1
     left_out = (
         "1 of 4 titles and aliases cannot be written: 1 longer than the model's positions; e.g. 'Xyzzyqwv"
@@ -402,18 +385,14 @@ def test_a_run_survives_long_queries_and_a_long_title(tmp_path: Path, architectu
 @pytest.mark.parametrize("architecture", ["llama", "bart"])
 def test_a_catalogue_without_a_title_that_fits_is_refused(tmp_path: Path, architecture: str) -> None:
     checkpoint(tmp_path / "base", architecture)
-    result = train_limited(tmp_path, catalogue=f"title\n{LONG}\n")
-    assert result.exit_code == 2
+    result = train_limited(tmp_path, catalogue=f"title\n{LONG}\n", code=2)
     assert "catalogue: 1 of 1 titles and aliases cannot be written" in result.output
-    assert "Traceback" not in result.output
 
 
 def test_a_template_that_fills_the_prompt_is_refused_before_training(tmp_path: Path) -> None:
     checkpoint(tmp_path / "base", "llama", positions=40)
     (tmp_path / "base" / "genret.json").unlink()  # the built-in templates have more markup
-    result = train_limited(tmp_path)
-    assert result.exit_code == 2
-    assert "the template 'mention' alone has" in result.output
+    assert "the template 'mention' alone has" in train_limited(tmp_path, code=2).output
 
 
 @pytest.mark.parametrize("architecture", ["llama", "bart"])
@@ -446,10 +425,8 @@ def test_a_checkpoint_that_serving_refuses_is_not_trained() -> None:
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> TextTokenizer:
-    folder = tmp_path_factory.mktemp("tokenizer")
-    save_tokenizer(train_tokenizer(["Nile Rhine river Africa Cologne"], 280), folder)
-    return TextTokenizer.load(folder)
+def tokenizer() -> TextTokenizer:
+    return TextTokenizer(train_tokenizer(["Nile Rhine river Africa Cologne"], 280), END, "few")
 
 
 @pytest.mark.parametrize("template", [PLAIN, scratch_config().prompt("plain")], ids=["built-in", "scratch"])

@@ -78,9 +78,9 @@ def published(
     return Index.open(with_vectors(summary, entry, {name: (made / name).read_bytes() for name in names}))
 
 
-def made(folder: Path, lines: list[str], kind: str = "flat", **more: Any) -> Index:
+def made(folder: Path, lines: list[str], kind: str) -> Index:
     def make(index: Index, out: Path) -> tuple[VectorsEntry, Any]:
-        return make_vectors(index, TRIGRAMS, VectorOptions(kind, **more), out, memory_bytes=MEMORY)
+        return make_vectors(index, TRIGRAMS, VectorOptions(kind), out, memory_bytes=MEMORY)
 
     return published(folder, lines, make)
 
@@ -203,17 +203,12 @@ def test_taken_over_vectors_are_as_they_were(kind: str, seed: int, tmp_path: Pat
     assert sum(title in found for title, found in zip(titles, named, strict=True)) >= len(titles) - 1
 
 
-def restamped(
-    index: Index, folder: Path, change: Callable[[Any, VectorsEntry], tuple[Any, VectorsEntry]]
-) -> Index:
-    """The same index with another file of vectors, whose digest the manifest has."""
-    vectors, entry = change(open_vectors(index, mapped=False), index.vectors)
+def restamped(folder: Path, vectors: Any, entry: VectorsEntry) -> Index:
+    """An index with a file of vectors of another, whose digest the manifest has."""
     folder.mkdir()
     summary = build(folder, [HEAD, *ROWS], TOKENIZER, evidence=None)
-    files = {
-        VECTORS_FILE: vectors if isinstance(vectors, bytes) else faiss.serialize_index(vectors).tobytes()
-    }
-    return Index.open(with_vectors(summary, entry, files))
+    data = vectors if isinstance(vectors, bytes) else faiss.serialize_index(vectors).tobytes()
+    return Index.open(with_vectors(summary, entry, {VECTORS_FILE: data}))
 
 
 def test_files_of_other_vectors_are_refused(index: Index, tmp_path: Path) -> None:
@@ -236,7 +231,7 @@ def test_files_of_other_vectors_are_refused(index: Index, tmp_path: Path) -> Non
         (far, replace(flat, count=3), f"number of vectors: expected 3, got {entry.count}"),
     ]
     for at, (vectors, said, message) in enumerate(cases):
-        foreign = restamped(index, tmp_path / str(at), lambda *_, v=vectors, s=said: (v, s))
+        foreign = restamped(tmp_path / str(at), vectors, said)
         with pytest.raises(IndexFormatError, match=f"{VECTORS_FILE}: {message}"):
             VectorProposer.open(foreign)
 

@@ -52,17 +52,14 @@ class Case:
         index.add_with_ids(self.vectors, self.numbers)
         self.searcher = VectorSearcher(index, num_entities, 1 if "i" in wish.lower() else 0)
 
-    def exact(self, entities: Any) -> Any:
-        """By hand: the most alike vector of each entity, 0 where there is none."""
-        values = self.vectors @ self.query
-        return np.array(
-            [values[self.numbers == entity].max(initial=-2) for entity in entities], np.float32
-        ).clip(-1.5) * np.isin(entities, self.numbers)
-
     def of_texts(self, entity: int) -> Any:
         """Similarities of an entity's texts; 0 where there is none."""
         values = (self.vectors @ self.query)[self.numbers == entity]
         return values if len(values) else np.zeros(1, np.float32)
+
+    def exact(self, entities: Any) -> Any:
+        """By hand: the most alike vector of each entity."""
+        return np.array([self.of_texts(entity).max() for entity in entities], np.float32)
 
     def order(self, allowed: Any) -> Any:
         """All allowed entities, the most alike first."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +50,8 @@ OTHER_FORMS += ["a b=queries:x", "=queries:x", "trec:topics.tsv", "trec:topics.t
 
 @pytest.mark.parametrize("text", OTHER_FORMS)
 def test_another_form_is_refused(text: str) -> None:
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError, match=r"^set: "):
         SetSpec.parse(text)
-    assert caught.value.field == "set"
 
 
 ENTITIES = DictResolver({"e1": "Lion", "e2": "Tiger", "e3": "New York", "e4": "Mercury", "e5": "Mercury"})
@@ -438,9 +438,8 @@ def test_redirects_are_followed_where_no_entity_has_the_title(index: Index, tmp_
 )
 def test_malformed_redirects_are_refused(tmp_path: Path, lines: list[str], message: str) -> None:
     file = write_lines(tmp_path / "redirects.tsv", lines)
-    with pytest.raises(SourceError) as caught:
+    with pytest.raises(SourceError, match=f"^{re.escape(f'{file}, {message}')}$"):
         read_redirects(file)
-    assert str(caught.value) == f"{file}, {message}"
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

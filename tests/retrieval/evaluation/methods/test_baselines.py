@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, GenerationConfig
 
-from genret.decoding.model.hf_model import HFLanguageModel
 from genret.retrieval.evaluation.datasets.index_entities import EntityFinder
 from genret.retrieval.evaluation.labelled_sets import LabelledQuery, RankedEntity
 from genret.retrieval.evaluation.methods.generated import GeneratedTitle, Generator
@@ -25,17 +24,15 @@ from genret.retrieval.index.reader import Index
 from genret.retrieval.methods.decoded_methods import owners_best_first
 from genret.retrieval.retriever import Retriever
 from genret.retrieval.text import TextTokenizer
-from tests.checkpoints import make_checkpoint, make_index, train_tokenizer
-from tests.evaluation_sets import make_method, query_set
+from tests.checkpoints import make_checkpoint, make_index, open_retriever, train_tokenizer
+from tests.evaluation_sets import answer, query_set
 
 QUERY = [LabelledQuery("q", "anything")]
 
 
 @pytest.fixture(scope="module")
 def retriever(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Retriever]:
-    folder = tmp_path_factory.mktemp("written")
-    checkpoint = make_checkpoint(folder / "model", "bart")
-    with Retriever.open(make_index(folder, checkpoint), checkpoint) as opened:
+    with open_retriever(tmp_path_factory.mktemp("written"), "bart") as opened:
         yield opened
 
 
@@ -46,15 +43,14 @@ def named(
     end = (retriever.index.end_token_id,) if ends else ()
     letters = [[t for letter in text for t in retriever.tokenizer.encode_text(letter)] for text in texts]
     written = [GeneratedTitle((*tokens, *end), -1, -float(rank)) for rank, tokens in enumerate(letters)]
-    return answer(retriever, monkeypatch, f"unconstrained:{max(2, len(texts))}", written)
+    return made_of(retriever, monkeypatch, f"unconstrained:{max(2, len(texts))}", written)
 
 
-def answer(
+def made_of(
     retriever: Retriever, monkeypatch: pytest.MonkeyPatch, name: str, written: list[GeneratedTitle]
 ) -> tuple[RankedEntity, ...]:
     monkeypatch.setattr(Generator, "write", lambda _, prompts: [written] * len(prompts))
-    (ranking,) = make_method(name, retriever, 10, 4).answer(QUERY, 0, lambda _: None)
-    return ranking.entities
+    return answer(retriever, name, QUERY)[0].entities
 
 
 @pytest.mark.parametrize(
@@ -93,7 +89,7 @@ def test_tokens_of_a_row_need_no_text(retriever: Retriever, monkeypatch: pytest.
     for rank in range(index.num_rows):
         row = [GeneratedTitle(index.row_token_ids(rank), -1, 0.0)]
         expected = [index.entity(number).entity_id for number in index.entities_of(rank)]
-        assert [e.entity_id for e in answer(retriever, monkeypatch, "unconstrained", row)] == expected
+        assert [e.entity_id for e in made_of(retriever, monkeypatch, "unconstrained", row)] == expected
 
 
 @pytest.mark.parametrize(("text", "first"), [(" Amazon", "Q9"), (" Quicksilver", "Q11")])
@@ -149,7 +145,6 @@ def opened(checkpoint: Path, tmp_path: Path) -> Retriever:
 
 
 def test_greedy_search_writes_what_an_untouched_model_writes(checkpoint: Path, opened: Retriever) -> None:
-    assert isinstance(opened.model, HFLanguageModel)
     untouched = LOADERS[checkpoint.name].from_pretrained(checkpoint).eval()
     prompts = torch.tensor([[2, 7, 9, 11, 13], [2, 30, 31, 32, 4]])
     opened.warm_up()
@@ -160,14 +155,12 @@ def test_greedy_search_writes_what_an_untouched_model_writes(checkpoint: Path, o
 
 
 def test_settings_of_the_checkpoint_have_no_say(opened: Retriever) -> None:
-    assert isinstance(opened.model, HFLanguageModel)
-    method = make_method("unconstrained:4", opened, 10, 4)
     queries = [LabelledQuery("q", "the prince of denmark")]
-    (before,) = method.answer(queries, 0, lambda _: None)
+    (before,) = answer(opened, "unconstrained:4", queries)
     pretrained = opened.model.pretrained
     theirs = GenerationConfig(no_repeat_ngram_size=1, forced_bos_token_id=40, repetition_penalty=9.0)  # type: ignore[no-untyped-call]
     pretrained.generation_config = theirs
-    (after,) = method.answer(queries, 0, lambda _: None)
+    (after,) = answer(opened, "unconstrained:4", queries)
     assert after.entities == before.entities
     assert pretrained.generation_config is theirs
 
@@ -177,10 +170,7 @@ def test_a_title_of_several_names_them_in_order_and_disc_draws_one(checkpoint: P
     with Retriever.open(index, checkpoint) as opened:
         queries = [LabelledQuery("q", "a river")]
         named = {
-            name: [
-                e.entity_id
-                for e in make_method(name, opened, 2, 4).answer(queries, 0, lambda _: None)[0].entities
-            ]
+            name: [e.entity_id for e in answer(opened, name, queries, k=2)[0].entities]
             for name in ("trie", "disc:1", "disc:3", "beam")
         }
         assert named["trie"] == named["beam"] == ["Q1", "Q2"]
@@ -196,9 +186,7 @@ def test_greedy_takes_the_likeliest_token_that_continues_a_title(opened: Retriev
     asked = [
         LabelledQuery(text, text) for text in ("quicksilver", "the prince of denmark", "a river in africa")
     ]
-    for query, ranking in zip(
-        asked, make_method("greedy", opened, 1, 2).answer(asked, 0, print), strict=True
-    ):
+    for query, ranking in zip(asked, answer(opened, "greedy", asked, batch_size=2, k=1), strict=True):
         session = opened.model.prefill([opened.config.prompt(None).encode(opened.tokenizer, query.text)])
         logits, written = session.root_logits[0], ()
         while written not in titles:
@@ -214,7 +202,6 @@ def test_greedy_takes_the_likeliest_token_that_continues_a_title(opened: Retriev
 @pytest.mark.statistical
 def test_free_samples_follow_the_model(opened: Retriever) -> None:
     """The first tokens of samples against the softmax of the logits: chi-square over 2,000 samples."""
-    assert isinstance(opened.model, HFLanguageModel)
     prompt = opened.config.prompt(None).encode(opened.tokenizer, "denmark")
     law = torch.softmax(opened.model.prefill([prompt]).root_logits[0].double(), dim=0)
     generator = Generator(opened, opened.model, None, along_trie=False)
@@ -234,7 +221,6 @@ def test_a_long_prompt_takes_no_room_from_others(tmp_path: Path) -> None:
     long = "A title with far more tokens than a long prompt leaves room for"
     index = make_index(tmp_path, checkpoint, f"title\n{long}\n")
     with Retriever.open(index, checkpoint) as opened:
-        assert isinstance(opened.model, HFLanguageModel)
         assert 32 < opened.index.max_row_tokens < 60
         generator = Generator(opened, opened.model, None, along_trie=True)
         ((near,), (far,)) = generator.write([[2, 4], [5] * 40])
@@ -243,8 +229,7 @@ def test_a_long_prompt_takes_no_room_from_others(tmp_path: Path) -> None:
         assert far.row == -1
         assert generator.was_cut(far)
         queries = [LabelledQuery("near", "a"), LabelledQuery("far", "word " * 30)]
-        method = make_method("trie", opened, 10, 2)
-        found = [r.entities for r in method.answer(queries, 0, lambda _: None)]
+        found = [r.entities for r in answer(opened, "trie", queries, batch_size=2)]
         assert [len(entities) for entities in found] == [1, 0]  # no room is no answer, and no invalid one
 
 

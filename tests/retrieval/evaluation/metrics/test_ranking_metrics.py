@@ -78,9 +78,8 @@ def test_the_primary_metric_of_a_kind_comes_first(kind: str, primary: str) -> No
 )
 def test_what_is_no_metric_is_refused_with_those_there_are(name: str) -> None:
     labelled, run = random_case(1)
-    with pytest.raises(InputError, match="is no metric") as caught:
+    with pytest.raises(InputError, match=r"^metrics: .*is no metric"):
         measure(labelled, run, ["AP", name])
-    assert caught.value.field == "metrics"
 
 
 def test_rates_need_no_labels() -> None:

@@ -9,10 +9,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,6 +21,7 @@ from genret.retrieval.defaults import sample_catalogue
 from genret.retrieval.linking.documents.corpus import CorpusOptions
 from genret.retrieval.linking.link_options import WorkerOptions
 from genret.retrieval.linking.run import OutputOptions, link_corpus
+from tests.linking_fakes import PATIENCE_S, wait_for
 from tests.retrieval.linking.cluster.fake_shard_worker import (
     HERE,
     a_job,
@@ -33,9 +33,8 @@ from tests.retrieval.linking.cluster.fake_shard_worker import (
 from tests.sample_index import build_sample_index
 
 pytest.importorskip("ray")
+# Where there is nothing else to do it all takes half a minute.
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
-PATIENCE_S = 240.0  # on a busy machine; where there is nothing else to do it all takes half a minute
-T = TypeVar("T")
 
 
 @pytest.fixture(scope="module")
@@ -71,16 +70,6 @@ def outcome(driver: subprocess.Popen[str]) -> list[dict[str, Any]]:
     assert driver.returncode == 0, error
     said = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
     return [line for line in said if "left" not in line]
-
-
-def wait_for(condition: Callable[[], T], driver: subprocess.Popen[str] | None = None) -> T:
-    """Return what a condition says once it says something; `driver`, where named, must not end before."""
-    end = time.monotonic() + PATIENCE_S
-    while not (value := condition()):
-        assert driver is None or driver.poll() is None, driver.communicate()
-        assert time.monotonic() < end, "nothing happened"
-        time.sleep(0.02)
-    return value
 
 
 @pytest.fixture(scope="module")

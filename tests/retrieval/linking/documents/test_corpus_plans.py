@@ -168,9 +168,8 @@ def test_no_file_is_read_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     ids=["none", "stdin", "device", "name"],
 )
 def test_inputs_that_are_refused(inputs: tuple[str, ...], expected: str) -> None:
-    with pytest.raises(InputError, match=expected) as error:
+    with pytest.raises(InputError, match=f"^inputs: .*{expected}"):
         plan_corpus(CorpusOptions(inputs))
-    assert error.value.field == "inputs"
 
 
 def test_files_that_cannot_be_read_again(tmp_path: Path) -> None:
@@ -246,7 +245,6 @@ def test_a_reader_goes_on_after_a_shard_that_was_not_read_to_its_end(tmp_path: P
         with closing(CorpusReader(options)) as reader:
             for shard in (shards[0], shards[0], shards[3], shards[1]):
                 first = next(reader.read(shard))
-                assert isinstance(first, Document)
                 assert first.text == f"text {shard.number * 10}"
                 assert first.row == shard.number * 10 + 1
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -225,10 +226,8 @@ def reason(file: Path, line: bytes | dict[str, Any], **options: Any) -> str:
     good = b'{"text": "x"}\n'
     file.write_bytes(good + raw + b"\n" + good)
     before, bad, after = read(file, **options)
-    assert isinstance(before, Document)
-    assert isinstance(after, Document)
+    assert [type(one) for one in (before, bad, after)] == [Document, BadDocument, Document]
     assert after.row == 3
-    assert isinstance(bad, BadDocument)
     assert (bad.source, bad.row) == (str(file), 2)
     return bad.reason
 
@@ -364,11 +363,10 @@ def test_bad_rows_of_a_table(tmp_path: Path) -> None:
     ids=lambda value: None if isinstance(value, str) else repr(value),
 )
 def test_columns_of_a_table(tmp_path: Path, column: dict[str, Any], expected: str) -> None:
-    pq.write_table(pa.table(column), tmp_path / "c.parquet")
-    with pytest.raises(SourceError) as error:
-        plan_corpus(CorpusOptions((str(tmp_path / "c.parquet"),)))
-    assert str(error.value).startswith(str(tmp_path / "c.parquet"))
-    assert expected in str(error.value)
+    file = str(tmp_path / "c.parquet")
+    pq.write_table(pa.table(column), file)
+    with pytest.raises(SourceError, match=f"^{re.escape(file)}.*{re.escape(expected)}"):
+        plan_corpus(CorpusOptions((file,)))
 
 
 def test_columns_of_other_names_need_be_there_where_asked_for_alone(tmp_path: Path) -> None:
@@ -398,10 +396,8 @@ CUT_GZIP = gzip.compress(b'{"text": "a"}\n' * 99, mtime=0)[:-9]
 )
 def test_files_that_cannot_be_read(tmp_path: Path, name: str, content: bytes, expected: str) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(SourceError) as error:
+    with pytest.raises(SourceError, match=f"^{re.escape(str(tmp_path / name))}.*{re.escape(expected)}"):
         read(tmp_path / name)
-    assert str(error.value).startswith(str(tmp_path / name))
-    assert expected in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -417,10 +413,9 @@ def test_files_that_cannot_be_read(tmp_path: Path, name: str, content: bytes, ex
     ids=lambda value: None if isinstance(value, str) else repr(value),
 )
 def test_options(options: dict[str, Any], expected: str) -> None:
-    with pytest.raises(InputError) as error:
+    (field,) = options
+    with pytest.raises(InputError, match=f"^{field}: .*{re.escape(expected)}"):
         CorpusOptions(("c.jsonl",), **options)
-    assert [error.value.field] == list(options)
-    assert expected in error.value.message
 
 
 JSON = st.recursive(

@@ -6,15 +6,14 @@ import math
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from genret.retrieval.index.entities import EntityTable
 from genret.retrieval.index.layout import ENTITY_BATCH_ROWS
-from genret.retrieval.linking.finding.find_options import load_stop_words
+from genret.retrieval.linking.finding.find_options import FindOptions, load_stop_words
+from genret.retrieval.linking.finding.mention_odds import Match
 
 IGNORED = "\u00ad\u200b\u200e"
 ALIKE = {"–": "-", "\u2011": "-", "’": "'", "ʼ": "'", "“": '"'}
@@ -36,22 +35,6 @@ class NameIndex:
         self.entities = EntityTable(table, (), "entities")
         self.num_entities = len(names)
         self.digest = digest
-
-
-class Stretch(NamedTuple):
-    start: int
-    end: int
-    log_odds: float
-    num_names: int
-
-
-@dataclass(frozen=True)
-class Policy:
-    case: str = "insensitive"
-    min_chars: int = 1
-    max_entities: int | None = None
-    max_short_entities: int | None = None
-    stop_words: frozenset[str] = frozenset()
 
 
 def plain(text: str, keep_case: bool = False) -> str:
@@ -133,7 +116,7 @@ class Weights:
 Odds = Callable[[int, int, str], float]
 
 
-def find_by_trying(text: str, names: Sequence[Sequence[str]], policy: Policy, odds: Odds) -> list[Stretch]:
+def find_by_trying(text: str, names: Sequence[Sequence[str]], policy: FindOptions, odds: Odds) -> list[Match]:
     """Return every stretch of a text that has a name which counts, with its odds."""
     entities: dict[str, set[int]] = {}
     spellings: dict[str, set[str]] = {}
@@ -151,11 +134,11 @@ def find_by_trying(text: str, names: Sequence[Sequence[str]], policy: Policy, od
             if is_mention(text, start, end, entities, spellings, policy):
                 name = plain(text[start:end])
                 if (value := odds(start, end, name)) > 0:
-                    found.append(Stretch(start, end, value, len(entities[name])))
+                    found.append(Match(start, end, value, len(entities[name])))
     return found
 
 
-def largest_total(stretches: Sequence[Stretch]) -> float:
+def largest_total(stretches: Sequence[Match]) -> float:
     """Return the largest sum of odds of stretches that do not overlap, trying every choice of them."""
     if not stretches:
         return 0.0
@@ -170,9 +153,9 @@ def is_mention(
     end: int,
     entities: dict[str, set[int]],
     spellings: dict[str, set[str]],
-    policy: Policy,
+    policy: FindOptions,
 ) -> bool:
-    """Whether a stretch is a name of the catalogue that the policy counts, as whole words of a paragraph."""
+    """Whether a stretch is a name that the policy counts, as whole words of a paragraph; no stop words."""
     mention = text[start:end]
     if mention[0].isspace() or mention[-1].isspace() or mention[-1] in IGNORED:
         return False
@@ -184,7 +167,7 @@ def is_mention(
     if name not in entities or has_paragraph_break(mention):
         return False
     num = len(entities[name])
-    if len(name) < policy.min_chars or name in policy.stop_words:
+    if len(name) < policy.min_chars:
         return False
     if policy.max_entities is not None and num > policy.max_entities:
         return False

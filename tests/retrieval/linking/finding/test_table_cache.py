@@ -8,6 +8,7 @@ import multiprocessing
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,11 +22,9 @@ from genret.retrieval.linking.finding.name_table import NameTable, build_table, 
 from tests.own_process import PROCESSES
 from tests.retrieval.linking.finding.name_oracle import NameIndex
 
-NAMES = [["New York", "NY", "big apple"], ["York"], ["Straße"], ["¿Qué?"], ["york"]]
-
-
-def names_index(names: list[list[str]] = NAMES, digest: str = "a" * 32) -> NameIndex:
-    return NameIndex(names, digest)
+INDEX: Any = NameIndex(
+    [["New York", "NY", "big apple"], ["York"], ["Straße"], ["¿Qué?"], ["york"]], digest="a" * 32
+)
 
 
 def content(table: NameTable) -> dict[str, object]:
@@ -47,11 +46,10 @@ def folders(cache: Path) -> list[Path]:
 
 
 def test_a_table_is_made_once_and_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    index = names_index()
-    first = open_table(index, tmp_path / "some" / "cache")  # type: ignore[arg-type]
+    first = open_table(INDEX, tmp_path / "some" / "cache")
     monkeypatch.setattr(name_table, "build_table", lambda index: pytest.fail("made a second time"))
-    second = open_table(index, tmp_path / "some" / "cache")  # type: ignore[arg-type]
-    assert content(first) == content(second) == content(build_table(index))  # type: ignore[arg-type]
+    second = open_table(INDEX, tmp_path / "some" / "cache")
+    assert content(first) == content(second) == content(build_table(INDEX))
     assert isinstance(second.entities.base, np.memmap)
     assert not second.entities.flags.writeable
     (folder,) = folders(tmp_path / "some" / "cache")
@@ -59,7 +57,7 @@ def test_a_table_is_made_once_and_mapped(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_what_a_table_holds() -> None:
-    table = build_table(names_index())  # type: ignore[arg-type]
+    table = build_table(INDEX)
     held = content(table)
     del held["evidence"]
     assert held == {
@@ -71,8 +69,9 @@ def test_what_a_table_holds() -> None:
 
 
 def test_every_index_has_a_table_of_its_own(tmp_path: Path) -> None:
-    open_table(names_index(), tmp_path)  # type: ignore[arg-type]
-    other = open_table(names_index([["Paris"]], "b" * 32), tmp_path)  # type: ignore[arg-type]
+    open_table(INDEX, tmp_path)
+    paris: Any = NameIndex([["Paris"]], digest="b" * 32)
+    other = open_table(paris, tmp_path)
     assert list(other.names) == ["paris"]
     assert len(folders(tmp_path)) == 2
 
@@ -109,16 +108,15 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 @pytest.mark.fault
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_table_is_made_anew(damage: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    index = names_index()
-    expected = content(open_table(index, tmp_path))  # type: ignore[arg-type]
+    expected = content(open_table(INDEX, tmp_path))
     (folder,) = folders(tmp_path)
     DAMAGES[damage](folder)
     with caplog.at_level(logging.WARNING):
-        assert content(open_table(index, tmp_path)) == expected  # type: ignore[arg-type]
+        assert content(open_table(INDEX, tmp_path)) == expected
     assert [str(folder) in record.getMessage() for record in caplog.records] != []
     assert "made anew" in caplog.text
     caplog.clear()
-    assert content(open_table(index, tmp_path)) == expected  # type: ignore[arg-type]
+    assert content(open_table(INDEX, tmp_path)) == expected
     assert caplog.records == []
     assert folders(tmp_path) == [folder]
 
@@ -126,9 +124,8 @@ def test_a_damaged_table_is_made_anew(damage: str, tmp_path: Path, caplog: pytes
 @pytest.mark.fault
 @pytest.mark.parametrize("what", ["file", "folder", "link"])
 def test_what_lies_in_the_place_of_a_table_is_replaced(what: str, tmp_path: Path) -> None:
-    index = names_index()
     cache = tmp_path / "cache"
-    open_table(index, cache)  # type: ignore[arg-type]
+    open_table(INDEX, cache)
     (folder,) = folders(cache)
     folder.rename(tmp_path / "kept")
     if what == "file":
@@ -138,7 +135,7 @@ def test_what_lies_in_the_place_of_a_table_is_replaced(what: str, tmp_path: Path
         (folder / "mine").write_text("mine")
     else:
         folder.symlink_to(tmp_path / "nowhere")
-    assert content(open_table(index, cache))["shape"] == (9, "¿")  # type: ignore[arg-type]
+    assert content(open_table(INDEX, cache))["shape"] == (9, "¿")
     assert folders(cache) == [folder]
 
 
@@ -146,7 +143,7 @@ def test_what_lies_in_the_place_of_a_table_is_replaced(what: str, tmp_path: Path
 def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(SourceError, match=r"table of names: .*file"):
-        open_finder(names_index(), FindOptions(), tmp_path / "file")  # type: ignore[arg-type]
+        open_finder(INDEX, FindOptions(), tmp_path / "file")
 
 
 @pytest.mark.fault
@@ -156,36 +153,35 @@ def test_a_build_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(name_table, "build_table", fail)
     with pytest.raises(SourceError, match=r"table of names: names\.marisa: No space left on device"):
-        open_table(names_index(), tmp_path)  # type: ignore[arg-type]
+        open_table(INDEX, tmp_path)
     assert folders(tmp_path) == []
 
 
 @pytest.mark.fault
 def test_a_faster_process_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # As on a file system without locks: while this process makes the table, another one publishes it.
-    index = names_index()
 
     def build_beside_another(index: NameIndex) -> NameTable:
         monkeypatch.setattr(name_table, "build_table", build_table)
         monkeypatch.setattr(name_table, "FileLock", lambda path: multiprocessing.Lock())  # one of its own
-        open_table(index, tmp_path)  # type: ignore[arg-type]
-        return build_table(index)  # type: ignore[arg-type]
+        open_table(INDEX, tmp_path)
+        return build_table(INDEX)
 
     monkeypatch.setattr(name_table, "build_table", build_beside_another)
-    table = open_table(index, tmp_path)  # type: ignore[arg-type]
-    assert content(table) == content(build_table(index))  # type: ignore[arg-type]
+    table = open_table(INDEX, tmp_path)
+    assert content(table) == content(build_table(INDEX))
     assert len(folders(tmp_path)) == 1
 
 
 @pytest.mark.fault
 def test_what_killed_processes_left_is_removed_after_a_day(tmp_path: Path) -> None:
-    open_table(names_index(), tmp_path / "first")  # type: ignore[arg-type]
+    open_table(INDEX, tmp_path / "first")
     (folder,) = folders(tmp_path / "first")
     cache = tmp_path / "cache"
     for name in ("old", "new"):
         (cache / f".{folder.name}-{name}").mkdir(parents=True)
     os.utime(cache / f".{folder.name}-old", (0, 0))
-    open_table(names_index(), cache)  # type: ignore[arg-type]
+    open_table(INDEX, cache)
     assert {path.name for path in folders(cache)} == {f".{folder.name}-new", folder.name}
 
 
@@ -197,7 +193,7 @@ def test_a_file_system_without_locks_will_do(
         raise NotImplementedError("FileSystem does not appear to support flock")
 
     monkeypatch.setattr(FileLock, "acquire", refuse)
-    assert len(open_table(names_index(), tmp_path).names) == 6  # type: ignore[arg-type]
+    assert len(open_table(INDEX, tmp_path).names) == 6
     assert "cannot be locked" in caplog.text
 
 

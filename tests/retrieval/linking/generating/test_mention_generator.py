@@ -12,7 +12,6 @@ from random import Random
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -21,31 +20,19 @@ from genret.decoding.grammar.vocabulary import Vocabulary, Writable
 from genret.retrieval.errors import GenretError, InputError, ModelError
 from genret.retrieval.linking.documents.text_document import BadDocument, Document
 from genret.retrieval.linking.generating.generator import GeneratedMention, MentionGenerator
-from genret.retrieval.linking.generating.windows import WrittenWindow, cut_windows, halves, write_windows
+from genret.retrieval.linking.generating.windows import cut_windows, halves, write_windows
 from genret.retrieval.linking.link_options import METHODS, GenerateOptions
 from genret.retrieval.training.train_command import train_command
-from tests.checkpoints import make_checkpoint, make_index
+from tests.checkpoints import make_checkpoint, make_index, open_retriever
+from tests.commands import succeed
 from tests.corpus_shards import write_records
 
 HARD = "\r\n Paris [Texas] (x) \\ e\u0301t\u00e9.\r\n\r\n\U0001f469\u200d\U0001f52c at Mercury (planet)\t\n "
 
 
-def open_retriever(folder: Path, architecture: str, max_positions: int) -> Retriever:
-    checkpoint = make_checkpoint(folder / "model", architecture, max_positions=max_positions)
-    return Retriever.open(make_index(folder, checkpoint), checkpoint, device="cpu")
-
-
-@pytest.fixture(scope="module", params=["llama", "bart"])
-def retriever(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Retriever]:
-    with open_retriever(tmp_path_factory.mktemp(request.param), request.param, 256) as opened:
-        yield opened
-
-
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Retriever]:
-    with open_retriever(tmp_path_factory.mktemp("small"), "llama", 96) as opened:
+    with open_retriever(tmp_path_factory.mktemp("small"), "llama", max_positions=96) as opened:
         yield opened
 
 
@@ -156,16 +143,13 @@ def test_long_documents_are_cut_and_batches_change_nothing(small: Retriever) -> 
         assert [document for document, _ in found[batch_size]] == documents
     for (whole, one), (_, three), (_, many) in zip(*found.values(), strict=True):
         if isinstance(one, GenretError):
-            assert isinstance(whole, Document)
             assert (whole.doc_id, str(one)) == ("broken", str(many))
             continue
         places = [[(m.start, m.end, m.title) for m in links] for links in (one, three, many)]
         assert places[0] == places[1] == places[2]
     whole, _, part, broken, empty = (generated for _, generated in found[1])
-    assert isinstance(whole, list)
     check_links(text, whole, small)
     assert len(whole) > 5
-    assert isinstance(part, list)
     check_links(text, part, small)
     assert all(100 <= link.start < link.end <= 200 for link in part)
     assert isinstance(broken, InputError)
@@ -174,9 +158,8 @@ def test_long_documents_are_cut_and_batches_change_nothing(small: Retriever) -> 
 
 def test_an_error_names_the_text(small: Retriever) -> None:
     generator = MentionGenerator(small)
-    with pytest.raises(InputError, match="not Unicode") as caught:
+    with pytest.raises(InputError, match=r"^texts\[1\]: .*not Unicode"):
         generator.annotate(["fine", "\udfff"])
-    assert caught.value.field == "texts[1]"
 
 
 @pytest.mark.parametrize(
@@ -194,14 +177,13 @@ def test_an_error_names_the_text(small: Retriever) -> None:
     ],
 )
 def test_options_are_checked(small: Retriever, options: dict[str, object], field: str) -> None:
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError, match=f"^{field}: "):
         MentionGenerator(small, GenerateOptions(**options))  # type: ignore[arg-type]
-    assert caught.value.field == field
 
 
 def test_a_model_with_hardly_any_positions_is_refused(tmp_path: Path) -> None:
     with (
-        open_retriever(tmp_path, "llama", 16) as opened,
+        open_retriever(tmp_path, "llama", max_positions=16) as opened,
         pytest.raises(ModelError, match="too few positions to write texts again"),
     ):
         MentionGenerator(opened)
@@ -241,9 +223,7 @@ def test_logprobs_are_those_of_plain_forwards(small: Retriever, method: str) -> 
     generator = MentionGenerator(small, options)
     text = "in Paris he met (her) [1]"
     job = generator._job(text)
-    assert job is not None
     (written,) = write_windows(small.model, [job], options, None, generator._speller)
-    assert isinstance(written, WrittenWindow)
     expected = plain_logprobs(small, job.prompt, written.token_ids)
     assert written.logprobs == pytest.approx(expected, abs=1e-3)
     links = generator._read(text, 7, written)
@@ -408,15 +388,12 @@ def test_a_model_that_was_taught_to_write_links_finds_and_links_most_mentions(tm
         for start, end, title in links
     ]
     write_records(tmp_path / "mentions.jsonl", mentions)
-    trained = CliRunner().invoke(
+    succeed(
         train_command,
-        [
-            *("--catalogue", str(tmp_path / "catalogue.tsv"), "--mentions", str(tmp_path / "mentions.jsonl")),
-            *("--preset", "tiny", "--vocab-size", "400", "--annotations", "0.9", "--max-steps", "700"),
-            *("--batch-size", "16", "--cpu", "--out", str(tmp_path / "model")),
-        ],
+        *("--catalogue", tmp_path / "catalogue.tsv", "--mentions", tmp_path / "mentions.jsonl"),
+        *("--preset", "tiny", "--vocab-size", "400", "--annotations", "0.9", "--max-steps", "700"),
+        *("--batch-size", "16", "--cpu", "--out", tmp_path / "model"),
     )
-    assert trained.exit_code == 0, trained.output
     index = make_index(tmp_path, tmp_path / "model", catalogue)
     random = Random(2)
     texts = [sentence(random) for _ in range(60)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -14,7 +14,6 @@ from genret.retrieval.linking.documents.text_document import Document, Span
 from genret.retrieval.linking.generating.generator import MentionGenerator
 from genret.retrieval.linking.link_options import GenerateOptions
 from genret.retrieval.linking.run_progress import LinkCounts
-from tests.checkpoints import make_checkpoint, make_index
 from tests.scripted_linking import LinkRun, Names, document
 
 Row = dict[str, Any]
@@ -23,25 +22,10 @@ NAMES["Mercury"] = ["Q10"]
 PIECES = ("Hamlet", "Paris", "Amazon", "Quicksilver", " ", "\r\n", "\n", "🦁", "e\u0301", "ß", "[", "}", ", ")
 
 
-@pytest.fixture(scope="module", params=["llama", "bart"])
-def retriever(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Retriever]:
-    checkpoint = make_checkpoint(tmp_path_factory.mktemp(request.param), request.param)
-    index = make_index(tmp_path_factory.mktemp("index"), checkpoint)
-    with Retriever.open(index, checkpoint, device="cpu") as opened:
-        yield opened
-
-
 def linked(
-    retriever: Retriever,
-    documents: Sequence[Document],
-    batch_size: int = 32,
-    cache_entries: int = 1000,
-    **options: Any,
+    retriever: Retriever, documents: Sequence[Document], **options: Any
 ) -> tuple[list[Row], LinkCounts]:
-    sizes = {"batch_size": batch_size, "cache_entries": cache_entries}
-    run = LinkRun(*documents, retriever=retriever, finder=Names(NAMES), **sizes, **options)
+    run = LinkRun(*documents, retriever=retriever, finder=Names(NAMES), **options)
     return run.rows, run.counts
 
 
@@ -99,23 +83,25 @@ def cut_in_two(document: Document, at: int, context: int) -> list[Document]:
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     documents=marked_documents(),
-    settings_of_worker=st.tuples(st.sampled_from([1, 2, 7, 32]), st.sampled_from([0, 1, 100])),
+    sizes=st.fixed_dictionaries(
+        {"batch_size": st.sampled_from([1, 2, 7, 32]), "cache_entries": st.sampled_from([0, 1, 100])}
+    ),
     data=st.data(),
 )
 def test_rows_do_not_depend_on_how_documents_are_cut_ordered_and_batched(
-    retriever: Retriever, documents: list[Document], settings_of_worker: tuple[int, int], data: st.DataObject
+    retriever: Retriever, documents: list[Document], sizes: dict[str, int], data: st.DataObject
 ) -> None:
-    batch_size, cache_entries = settings_of_worker
     cut = data.draw(st.integers(0, 40))
     options = {"k": 3, "candidates": data.draw(st.sampled_from(["named", "all"]))}
-    expected = [row for one in documents for row in linked(retriever, [one], 1, 0, **options)[0]]
-    rows, counts = linked(retriever, documents, batch_size, cache_entries, **options)
+    alone = {"batch_size": 1, "cache_entries": 0, **options}
+    expected = [row for one in documents for row in linked(retriever, [one], **alone)[0]]
+    rows, counts = linked(retriever, documents, **sizes, **options)
     assert_same_rows(rows, expected)
     assert counts.num_documents == len(documents)
     assert counts.num_mentions == counts.num_rows == len(rows) == counts.num_linked + counts.num_nil
 
     order = data.draw(st.permutations(documents))
-    shuffled, _ = linked(retriever, order, batch_size, cache_entries, **options)
+    shuffled, _ = linked(retriever, order, **sizes, **options)
     assert_same_rows(
         sorted(shuffled, key=lambda row: row["row"]), sorted(expected, key=lambda row: row["row"])
     )
@@ -126,7 +112,7 @@ def test_rows_do_not_depend_on_how_documents_are_cut_ordered_and_batched(
         for one in documents
         for part in (cut_in_two(one, cut, 30 + 11) if 0 < cut < len(one.text) else [one])
     ]
-    in_parts, part_counts = linked(retriever, parts, batch_size, cache_entries, **options)
+    in_parts, part_counts = linked(retriever, parts, **sizes, **options)
     # Given spans of a part come before those of the next one, whatever their order in the whole document.
     assert_same_rows(sorted(in_parts, key=place), sorted(expected, key=place))
     assert part_counts.num_documents == counts.num_documents

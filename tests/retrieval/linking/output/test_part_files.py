@@ -18,6 +18,7 @@ from genret.retrieval.durable import appearing, replace_file
 from genret.retrieval.errors import SourceError
 from genret.retrieval.linking.output import part_files as part_file
 from genret.retrieval.linking.output.part_files import SCHEMA, merge_parts, write_part
+from tests.linking_fakes import rows_of
 
 METADATA = {"index_digest": "abc", "options": '{"k": 5}'}
 LINKED = {
@@ -39,12 +40,6 @@ NIL = {**dict.fromkeys(SCHEMA.names), "source": "a.jsonl", "row": 2, "mention": 
 Rows = list[dict[str, Any]]
 
 
-def read(file: Path) -> Rows:
-    if file.suffix == ".parquet":
-        return list(pq.read_table(file).to_pylist())
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-
-
 def write(file: Path, *batches: Sequence[dict[str, Any]]) -> int:
     return write_part(file, file.suffix[1:], METADATA, batches)
 
@@ -58,9 +53,9 @@ def file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 def test_rows_come_back(file: Path, batches: list[Rows]) -> None:
     rows = [row for rows in batches for row in rows]
     assert write(file, *batches) == len(rows)
-    assert read(file) == rows
+    assert rows_of(file) == rows
     merge_parts(file.with_stem("merged"), file.suffix[1:], METADATA, [file])
-    assert read(file.with_stem("merged")) == rows
+    assert rows_of(file.with_stem("merged")) == rows
 
 
 def test_parquet_has_schema_and_metadata(tmp_path: Path) -> None:
@@ -141,7 +136,7 @@ def test_parts_are_merged_in_order(file: Path) -> None:
         write(part, [{**LINKED, "row": 10 * i + j} for j in range(i)])
         parts.append(part)
     merge_parts(file, file.suffix[1:], METADATA, parts)
-    assert [row["row"] for row in read(file)] == [10, 20, 21, 30, 31, 32, 40, 41, 42, 43]
+    assert [row["row"] for row in rows_of(file)] == [10, 20, 21, 30, 31, 32, 40, 41, 42, 43]
     if file.suffix == ".parquet":
         assert pq.read_schema(file).metadata[b"genret.index_digest"] == b"abc"
         assert pq.read_metadata(file).num_row_groups == 1

@@ -20,7 +20,17 @@ import pytest
 from genret.retrieval.errors import InputError
 from genret.retrieval.linking.output.folder import LinkingRunError
 from tests.corpus_shards import store
-from tests.linking_fakes import DELAY_VARIABLE, ROOT, STAY_VARIABLE, begun, rows_of, run_command, run_words
+from tests.linking_fakes import (
+    DELAY_VARIABLE,
+    ROOT,
+    STAY_VARIABLE,
+    begun,
+    mentions_of,
+    rows_of,
+    run_command,
+    run_words,
+    wait_for,
+)
 
 NUM_DOCUMENTS = 60
 NUM_SHARDS = 15
@@ -67,12 +77,9 @@ def start(docs: Path, out: Path, index: Path, workers: int, stays: bool = True) 
     return process
 
 
-def wait_for_shards(process: subprocess.Popen[bytes], out: Path, num: int) -> None:
-    deadline = time.monotonic() + 600
-    while len(list(out.glob("_shards/0*.json"))) < num:
-        assert process.poll() is None, process.stderr and process.stderr.read().decode()
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+def done_in(out: Path) -> int:
+    """How many shards have a record."""
+    return len(list(out.glob("_shards/0*.json")))
 
 
 def workers_of(process: subprocess.Popen[bytes]) -> set[int]:
@@ -88,11 +95,12 @@ def workers_of(process: subprocess.Popen[bytes]) -> set[int]:
     return found - {process.pid}
 
 
-def wait_until_gone(process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 600
-    while workers_of(process):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill the first process of a run, and wait until the others are gone with it."""
+    process.kill()
+    with process:
+        process.wait()
+    wait_for(lambda: not workers_of(process))
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -113,10 +121,7 @@ def test_kills_at_random_moments_lose_and_double_nothing(
             time.sleep(0.005)  # three of four kills come while shards are linked, one before that
         time.sleep(chance.uniform(0.0, 0.3))
         kills += process.poll() is None
-        process.kill()
-        with process:
-            process.wait()
-        wait_until_gone(process)
+        kill(process)
     run_words(docs, out, index)
     check(out, undisturbed, workers, kills)
 
@@ -137,15 +142,12 @@ def test_a_kill_in_the_middle_costs_what_was_being_done(
     """The lock and the workers go with the process."""
     out = tmp_path / "out"
     process = start(docs, out, index, workers)
-    wait_for_shards(process, out, 5)
+    wait_for(lambda: done_in(out) >= 5, process)
     with pytest.raises(LinkingRunError, match="another run is writing there"):
         run_words(docs, out, index)
     assert len(workers_of(process)) >= (0, 0, 2)[workers]
-    process.kill()
-    with process:
-        process.wait()
-    wait_until_gone(process)
-    done = len(list(out.glob("_shards/0*.json")))
+    kill(process)
+    done = done_in(out)
     assert 5 <= done < NUM_SHARDS
     assert run_words(docs, out, index).num_resumed == done
     check(out, undisturbed, workers, 1)
@@ -157,13 +159,13 @@ def test_ctrl_c_stops_soon_and_leaves_whole_shards(
 ) -> None:
     out = tmp_path / "out"
     process = start(docs, out, index, workers)
-    wait_for_shards(process, out, 3)
+    wait_for(lambda: done_in(out) >= 3, process)
     os.killpg(process.pid, signal.SIGINT)
     with process:
         process.wait()
         message = process.stderr.read().decode()
     assert not (out / "_summary.json").exists()
-    wait_until_gone(process)
+    wait_for(lambda: not workers_of(process))
     assert not list(out.rglob("*.tmp"))
     assert message.count("KeyboardInterrupt") == 1, message
     assert run_words(docs, out, index).num_resumed >= 3
@@ -190,8 +192,7 @@ def test_a_worker_that_is_killed_ends_the_run_with_what_to_do(tmp_path: Path, in
     assert str(error.value).startswith("a worker died (SIGKILL) as it linked shard 4 (")
     assert "d.jsonl from row 17); the system kills a process so when memory runs out" in str(error.value)
     (note,) = error.value.__notes__
-    done = len(list((tmp_path / "out").glob("_shards/0*.json")))
-    assert note.startswith(f"{done} of 6 shards are done and kept in ")
+    assert note.startswith(f"{done_in(tmp_path / 'out')} of 6 shards are done and kept in ")
     assert note.endswith("the same command goes on from there")
     assert not list((tmp_path / "out").rglob("*.tmp"))
 
@@ -235,10 +236,6 @@ def crashing(monkeypatch: pytest.MonkeyPatch, below: Path, before: int) -> Itera
         yield done
 
 
-def rows(out: Path) -> list[tuple[str, str]]:
-    return [(row["doc_id"], row["mention"]) for row in rows_of(out)]
-
-
 @pytest.mark.parametrize("name", ["out", "out.jsonl", "out.parquet"])
 def test_a_run_goes_on_from_every_moment(
     name: str, tmp_path: Path, index: Path, monkeypatch: pytest.MonkeyPatch
@@ -258,16 +255,16 @@ def test_a_run_goes_on_from_every_moment(
             crashes += 1
         else:
             break
-        records = len(list(parts.glob("_shards/0*.json")))
+        records = done_in(parts)
         linked = len(begun(parts))
         if out.exists() and not out.is_dir():
-            assert rows(out) == expected, crashes  # it is whole, or not there
+            assert mentions_of(out) == expected, crashes  # it is whole, or not there
         if out.is_file() and not (parts / "_summary.json").exists():  # but for the lock it was all done
             assert not parts.exists() or {file.name for file in parts.iterdir()} <= {".lock"}
             shutil.rmtree(folder)
             continue
         summary = run_words(docs, out, index, shard_documents=PER_SHARD)
-        assert rows(out) == expected, crashes
+        assert mentions_of(out) == expected, crashes
         assert summary.counts.num_rows == len(expected)
         assert summary.num_resumed == records
         # No finished shard is done again, nor any when the one file is made.

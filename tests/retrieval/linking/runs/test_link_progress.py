@@ -88,7 +88,6 @@ def test_what_was_done_before_counts_as_done_and_not_as_speed(
     assert at.counts.num_documents == resumed + done
     assert at.rates(100.0 + seconds) == pytest.approx((done / seconds, 2 * done / seconds))
     if done:
-        assert left is not None
         assert left >= 0
         assert (left == 0) == (resumed + done == 1000)
         assert left == pytest.approx(seconds * (1000 - resumed - done) / done)
@@ -175,11 +174,9 @@ def test_durations(seconds: float, text: str) -> None:
 )
 def test_errors_survive_being_sent(error: GenretError) -> None:
     back = WorkerError.of(error).error()
-    assert isinstance(back, GenretError)
     assert str(back) == str(error)
     assert type(back) is type(error)
     if isinstance(error, InputError):
-        assert isinstance(back, InputError)
         assert (back.field, back.message) == (error.field, error.message)
 
 
@@ -233,9 +230,8 @@ def test_there_are_no_more_workers_than_work(
     [({"name": "spark"}, "runner"), ({"num_workers": 0}, "workers"), ({"address": "auto"}, "ray_address")],
 )
 def test_runners_are_checked(options: dict[str, object], field: str) -> None:
-    with pytest.raises(InputError) as error:
+    with pytest.raises(InputError, match=f"^{field}: "):
         RunnerOptions(**options)  # type: ignore[arg-type]
-    assert error.value.field == field
 
 
 def test_without_ray_nothing_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

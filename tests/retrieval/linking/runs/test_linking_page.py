@@ -15,10 +15,6 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from genret.index_builder.build import build_index
-from genret.index_builder.build_options import BuildOptions
-from genret.retrieval.defaults import small_model_dir
-from genret.retrieval.errors import ModelError
 from genret.retrieval.linking.documents.corpus import INPUT_FORMATS, SPAN_UNITS, CorpusOptions
 from genret.retrieval.linking.documents.input_files import ENDINGS
 from genret.retrieval.linking.link_command import link_command
@@ -26,11 +22,10 @@ from genret.retrieval.linking.link_options import MENTION_SOURCES, LinkJob, Link
 from genret.retrieval.linking.output.folder import is_ours
 from genret.retrieval.linking.output.part_files import CANDIDATE, SCHEMA
 from genret.retrieval.linking.shard_worker import part_metadata
-from genret.retrieval.prompts import CheckpointConfig
-from genret.retrieval.text import TextTokenizer
 from genret.service.main import cli
 from tests.e2e.pages import ROOT, rows, section, text_of
 from tests.linking_fakes import NIL_REASONS
+from tests.sample_index import build_sample_index
 
 PAGE = text_of("docs/linking.md")
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, flags=re.M | re.S)
@@ -95,15 +90,8 @@ def test_the_names_in_the_output_are_those_of_the_code() -> None:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where a reader stands: the sample index, and the documents of the page."""
-    try:
-        checkpoint = small_model_dir()
-    except ModelError as error:
-        pytest.skip(str(error))
     folder = tmp_path_factory.mktemp("reader")
-    rendering = CheckpointConfig.load(checkpoint).title_rendering()
-    assert rendering is not None
-    options = BuildOptions(out=folder / "sample.index", rendering=rendering)
-    build_index(ROOT / "data" / "catalogue.tsv", TextTokenizer.load(checkpoint), options)
+    build_sample_index(folder / "sample.index")
     (documents,) = [text for language, text in BLOCKS if language == "json"]
     (folder / "documents.jsonl").write_text(documents, encoding="utf-8", newline="")
     return folder

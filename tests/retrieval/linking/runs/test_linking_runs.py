@@ -28,7 +28,7 @@ from genret.retrieval.linking.shard_worker import ShardWorker
 from tests.checkpoints import make_index
 from tests.corpus_shards import store
 from tests.index_fixtures import build, character_tokenizer
-from tests.linking_fakes import begun, rows_of, run_words
+from tests.linking_fakes import begun, mentions_of, run_words
 
 NUM_DOCUMENTS, PER_SHARD = 22, 4
 NUM_SHARDS = 6
@@ -44,10 +44,6 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-def mentions(out: Path) -> list[tuple[str, str]]:
-    return [(row["doc_id"], row["mention"]) for row in rows_of(out)]
-
-
 EXPECTED = [(f"d{i}", word) for i in range(NUM_DOCUMENTS) for word in (f"w{i}", f"w{i}b", "?n", "Xx")]
 
 
@@ -58,7 +54,7 @@ def snapshot(folder: Path) -> dict[str, bytes]:
 
 def test_a_run_writes_every_row_once_in_order(docs: Path, out: Path, index: Path) -> None:
     summary = run_words(docs, out, index)
-    assert mentions(out) == EXPECTED
+    assert mentions_of(out) == EXPECTED
     assert summary.counts == LinkCounts(
         num_documents=22, num_mentions=88, num_linked=44, num_nil=44, num_failed=22, num_rows=88
     )
@@ -194,7 +190,7 @@ def test_overwriting_deletes_what_a_run_wrote_and_nothing_else(docs: Path, out: 
     (out / "_shards" / "notes.txt").write_text("mine")
     store(docs.parent, "lines", ["one"])
     run_words(docs, out, index, overwrite=True)
-    assert mentions(out) == [("d0", "one")]
+    assert mentions_of(out) == [("d0", "one")]
     assert (out / "notes.txt").read_text() == (out / "_shards" / "notes.txt").read_text() == "mine"
 
 
@@ -227,7 +223,7 @@ def test_bad_documents_end_the_run_unless_allowed(docs: Path, out: Path, index: 
     summary = run_words(docs, out, index, max_bad_rows=2)
     assert (summary.counts.num_bad_documents, summary.counts.num_documents) == (2, 20)
     left = [row for row in EXPECTED if row[0] not in ("d9", "d15")]
-    assert mentions(out) == left
+    assert mentions_of(out) == left
     (out / "_summary.json").unlink()
     with pytest.raises(SourceError, match=r"d\.jsonl, line \d+: .*\(bad document 2, 1 allowed"):
         run_words(docs, out, index, max_bad_rows=1)
@@ -275,7 +271,7 @@ def test_a_damaged_identity_is_refused_and_can_be_overwritten(
     with pytest.raises(LinkingRunError, match=r"_run\.json: "):
         run_words(docs, out, index)
     assert run_words(docs, out, index, overwrite=True).num_resumed == 0
-    assert mentions(out) == EXPECTED
+    assert mentions_of(out) == EXPECTED
 
 
 class Published(NamedTuple):
@@ -370,10 +366,8 @@ def test_the_output_is_no_input(
         (tmp_path / name).mkdir()
         shutil.copy(ten, tmp_path / name)
     before = {file: file.read_bytes() for file in tmp_path.rglob("*.jsonl")}
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError, match=f"^out: .*{problem}"):
         run_words(tmp_path / inputs, tmp_path / out, index, overwrite=True)
-    assert caught.value.field == "out"
-    assert problem in str(caught.value)
     with pytest.raises(InputError, match=problem):
         plan_corpus_run(
             CorpusOptions((str(tmp_path / inputs),)),
@@ -493,7 +487,9 @@ def test_several_workers_write_what_one_does(kind: str, workers: int, tmp_path: 
     summary = run_words(docs, tmp_path / "more", index, workers=workers, shard_documents=3)
     assert len({pid for _, pid in begun(tmp_path / "more")}) <= workers
     assert summary.counts.num_documents == len(texts)
-    assert mentions(tmp_path / "more") == [(f"d{i}", word) for i, t in enumerate(texts) for word in t.split()]
+    assert mentions_of(tmp_path / "more") == [
+        (f"d{i}", word) for i, t in enumerate(texts) for word in t.split()
+    ]
     parts = [sorted((tmp_path / out).glob("part-*")) for out in ("one", "more")]
     assert [part.read_bytes() for part in parts[0]] == [part.read_bytes() for part in parts[1]]
 
