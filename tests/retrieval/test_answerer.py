@@ -60,16 +60,6 @@ METHODS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.fixture(scope="module", params=["llama", "bart"])
-def retriever(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Retriever]:
-    checkpoint = make_checkpoint(tmp_path_factory.mktemp(request.param), request.param, max_positions=256)
-    index = make_index(tmp_path_factory.mktemp("index"), checkpoint)
-    with Retriever.open(index, checkpoint, device="cpu") as opened:
-        yield opened
-
-
 def check(retriever: Retriever, schema: Any, result: AnswerResult) -> None:
     jsonschema.validate(result.value, schema)
     assert json.dumps(result.value, ensure_ascii=False) == result.text
