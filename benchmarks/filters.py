@@ -13,7 +13,6 @@ both ways in turn, one torch thread.
 from __future__ import annotations
 
 import statistics
-import tempfile
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -24,10 +23,9 @@ import click
 import numpy as np
 import torch
 from harness.prefixes import sample_prefixes, walk
-from harness.processes import build_index
 from harness.report import COUNT, FOLDER, Spread, benchmark, shown
 from harness.timing import in_turn, timed
-from harness.titles import chosen_titles, input_options, tokenizer_file
+from harness.titles import index_of_titles, input_options
 
 from genret.decoding.trie.row_filter import FilteredTrie, RowFilter
 from genret.decoding.trie.title_trie import TitleTrie
@@ -61,19 +59,12 @@ _PREDICATES = {
 def main(options: SimpleNamespace) -> dict[str, Any]:
     """Measure the making of filters and steps under them."""
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory(dir=options.work) as folder:
-        path = options.index or options.keep or Path(folder) / "filters.index"
-        if options.index is None:
-            source = Path(folder) / "titles.tsv"
-            write_catalogue(source, chosen_titles(options))
-            build_index(source, path, "--tokenizer", tokenizer_file(options), "--evidence", "none")
-        with Index.open(path, verify_digests=False) as opened:
-            click.echo(f"{opened.num_rows:,} rows of {opened.num_entities:,} entities")
-            return {
-                "rows": opened.num_rows,
-                "making": making(opened, options.repeats),
-                "steps": steps(opened, options.repeats),
-            }
+    with index_of_titles(options, write_catalogue, options.keep) as opened:
+        return {
+            "rows": opened.num_rows,
+            "making": making(opened, options.repeats),
+            "steps": steps(opened, options.repeats),
+        }
 
 
 def write_catalogue(file: Path, titles: Iterable[list[str]]) -> None:

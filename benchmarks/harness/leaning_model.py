@@ -58,7 +58,7 @@ class LeaningModel:
 class LeaningSession:
     """A session of a `LeaningModel` (`decoding.language_model.DecodeSession`).
 
-    `levels` are the trie's states behind the prompts and on the branches of each depth. Shapes: (Q, B), int64.
+    `levels` are the trie's states behind the prompts and on the branches of each depth, (Q, B) each.
     """
 
     def __init__(self, model: LeaningModel, session: DecodeSession, levels: list[Tensor]) -> None:
