@@ -163,7 +163,6 @@ def _against(runs: list[Run], ours: list[Run]) -> dict[str, Any]:
     return {
         **found,
         "ratio": Spread.of_ratios([run.total_s for run in runs], [run.total_s for run in ours]),
-        "decode_ratio": Spread.of_ratios([run.decode_s for run in runs], [run.decode_s for run in ours]),
         "kv_share": max(run.kv_bytes for run in ours) / found["kv_bytes"],
         "same_rows": all(agreement.same_rows for agreement in agreements),
         "agrees": all(agreement.holds(TOLERANCE) for agreement in agreements),
