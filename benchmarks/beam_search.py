@@ -15,8 +15,9 @@ The exit status is 1 when a list of ours differs from one of `generate`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import chain
 from types import SimpleNamespace
 from typing import Any
 
@@ -129,30 +130,7 @@ class Work:
     new_tokens: int
 
 
-@dataclass
-class Disagreements:
-    """Counts the comparisons of lists, and the ones that failed."""
-
-    compared: int = 0
-    largest_difference: float = 0.0
-    failed: list[str] = field(default_factory=list)
-
-    def add(self, place: str, agreement: Agreement) -> None:
-        """Take note of one comparison."""
-        self.compared += 1
-        self.largest_difference = max(self.largest_difference, agreement.largest_difference)
-        if not agreement.holds(TOLERANCE):
-            self.failed.append(place)
-
-    def report(self) -> dict[str, Any]:
-        """Say what was found."""
-        figures = {"compared": self.compared, "different": self.failed}
-        return shown("lists", {**figures, "largest_difference": self.largest_difference})
-
-
-def compete(
-    work: Work, setting: Setting, prompts: Tensor, options: SimpleNamespace, disagreements: Disagreements
-) -> dict[str, Any]:
+def compete(work: Work, setting: Setting, prompts: Tensor, options: SimpleNamespace) -> dict[str, Any]:
     """Run all sides in turn. Shape of the prompts: (batch, prompt), int64."""
     model, beams = work.twins.model(), setting.beams
     asked = (work.twins.stock, prompts, beams, work.new_tokens, work.dictionary)
@@ -163,50 +141,54 @@ def compete(
     }
     taken = in_turn(sides, options.repeats, warm_up=0)
     runs = {name: [took.value for took in column] for name, column in taken.items()}
-    figure = {**asdict(setting), OURS: summary(runs[OURS])}
-    for name in (PLAIN, PREFILLED):
-        figure[name] = _against(runs[name], runs[OURS], f"{setting.text()} {name}", disagreements)
-    return shown(setting.words(), figure)
+    peers = {name: _against(runs[name], runs[OURS]) for name in (PLAIN, PREFILLED)}
+    return shown(
+        setting.words(), {"setting": setting.text(), **asdict(setting), OURS: summary(runs[OURS]), **peers}
+    )
 
 
 def summary(runs: list[Run]) -> dict[str, Any]:
-    """Return times, keys and values, and of ours the account of its session."""
-    usage = runs[0].usage
+    """Return times, and bytes of keys and values."""
     return {
         "total_s": Spread.of([run.total_s for run in runs]),
         "prefill_s": Spread.of([run.prefill_s for run in runs]),
         "decode_s": Spread.of([run.decode_s for run in runs]),
         "kv_bytes": max(run.kv_bytes for run in runs),
-        **({} if usage is None else {"usage": asdict(usage), "steps": runs[0].num_steps}),
     }
 
 
-def _against(runs: list[Run], ours: list[Run], place: str, disagreements: Disagreements) -> dict[str, Any]:
+def _against(runs: list[Run], ours: list[Run]) -> dict[str, Any]:
     agreements = [Agreement.of(a.lists, b.lists) for a, b in zip(ours, runs, strict=True)]
-    for agreement in agreements:
-        disagreements.add(place, agreement)
     found = summary(runs)
     return {
         **found,
         "ratio": Spread.of_ratios([run.total_s for run in runs], [run.total_s for run in ours]),
-        "decode_ratio": Spread.of_ratios([run.decode_s for run in runs], [run.decode_s for run in ours]),
         "kv_share": max(run.kv_bytes for run in ours) / found["kv_bytes"],
         "same_rows": all(agreement.same_rows for agreement in agreements),
+        "agrees": all(agreement.holds(TOLERANCE) for agreement in agreements),
         "largest_difference": max(agreement.largest_difference for agreement in agreements),
     }
 
 
+def agreement(cells: list[dict[str, Any]]) -> dict[str, Any]:
+    """Count the comparisons with peers, and name those where rows or scores differ."""
+    peers = [(cell, name) for cell in cells for name in (PLAIN, PREFILLED)]
+    figures = {
+        "compared": len(peers),
+        "different": [f"{cell['setting']} {name}" for cell, name in peers if not cell[name]["agrees"]],
+        "largest_difference": max(cell[name]["largest_difference"] for cell, name in peers),
+    }
+    return shown("lists", figures)
+
+
 def title_search(twins: Twins, titles: EqualTitles, options: SimpleNamespace) -> dict[str, Any]:
     """Search the titles at several settings."""
-    disagreements = Disagreements()
     work = Work(twins, titles.trie, titles.dictionary, titles.tokens)
     cells = [
-        compete(
-            work, setting, setting.prompts(twins.vocab_size).to(twins.stock.device), options, disagreements
-        )
+        compete(work, setting, setting.prompts(twins.vocab_size).to(twins.stock.device), options)
         for setting in options.settings or _TITLES
     ]
-    return {"titles": titles.number, "cells": cells, "agreement": disagreements.report()}
+    return {"titles": titles.number, "cells": cells, "agreement": agreement(cells)}
 
 
 def free_outputs(twins: Twins, options: SimpleNamespace) -> dict[str, Any]:
@@ -215,8 +197,8 @@ def free_outputs(twins: Twins, options: SimpleNamespace) -> dict[str, Any]:
     Beams of random weights need not have ancestors in common as those of a trained model have, and what they
     share is what a tree saves.
     """
-    disagreements, new_tokens = Disagreements(), options.new_tokens
-    figures: dict[str, Any] = {}
+    new_tokens = options.new_tokens
+    figures: dict[str, list[dict[str, Any]]] = {}
     for name, model in (("random", twins), ("default", Twins.load(SMALL_MODEL))):
         click.echo(f"{name} model of {model.num_parameters / 1e6:.1f} M parameters, {new_tokens} new tokens")
         work = Work(model, FreeText(model.vocab_size, new_tokens, END, new_tokens), None, new_tokens)
@@ -227,8 +209,8 @@ def free_outputs(twins: Twins, options: SimpleNamespace) -> dict[str, Any]:
                 if name == "default"
                 else setting.prompts(model.vocab_size)
             )
-            figures[name].append(compete(work, setting, prompts, options, disagreements))
-    return {"new_tokens": new_tokens, **figures, "agreement": disagreements.report()}
+            figures[name].append(compete(work, setting, prompts, options))
+    return {"new_tokens": new_tokens, **figures, "agreement": agreement([*chain(*figures.values())])}
 
 
 def shared_prefix(twins: Twins, repeats: int) -> list[dict[str, Any]]:

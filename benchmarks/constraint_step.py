@@ -20,10 +20,8 @@ from __future__ import annotations
 import gc
 import os
 import statistics
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -33,10 +31,9 @@ import numpy.typing as npt
 import torch
 from harness.dictionary_trie import Node, tokens_after, whole_dictionary
 from harness.prefixes import sample_prefixes, walk
-from harness.processes import build_index
 from harness.report import FOLDER, Spread, benchmark, shown
 from harness.timing import in_turn, timed
-from harness.titles import chosen_titles, input_options, tokenizer_file, write_tsv
+from harness.titles import index_of_titles, input_options, write_tsv
 from harness.twin_models import random_model
 from torch import Tensor
 from transformers import PrefixConstrainedLogitsProcessor
@@ -153,15 +150,8 @@ def main(options: SimpleNamespace) -> dict[str, Any]:
     """Measure steps of the constraint."""
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory(dir=options.work) as folder:
-        path = options.index or Path(folder) / "step.index"
-        if options.index is None:
-            source = Path(folder) / "titles.tsv"
-            write_tsv(source, chosen_titles(options))
-            build_index(source, path, "--tokenizer", tokenizer_file(options), "--evidence", "none")
-        with Index.open(path, verify_digests=False) as opened:
-            click.echo(f"{opened.num_rows:,} rows, vocabulary of {opened.vocab_size:,}")
-            return measure(opened, options.repeats)
+    with index_of_titles(options, write_tsv) as opened:
+        return measure(opened, options.repeats)
 
 
 def measure(index: Index, repeats: int) -> dict[str, Any]:

@@ -13,7 +13,6 @@ both ways in turn, one torch thread.
 from __future__ import annotations
 
 import statistics
-import tempfile
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -24,15 +23,14 @@ import click
 import numpy as np
 import torch
 from harness.prefixes import sample_prefixes, walk
-from harness.processes import build_index
 from harness.report import COUNT, FOLDER, Spread, benchmark, shown
-from harness.timing import in_turn, timed
-from harness.titles import chosen_titles, input_options, tokenizer_file
+from harness.timing import Took, in_turn, timed
+from harness.titles import index_of_titles, input_options
 
 from genret.decoding.trie.row_filter import FilteredTrie, RowFilter
 from genret.decoding.trie.title_trie import TitleTrie
 from genret.retrieval.arguments import Restriction
-from genret.retrieval.filters.entity_filter import EntityFilter, FilterStore
+from genret.retrieval.filters.entity_filter import FilterStore
 from genret.retrieval.filters.predicate import parse
 from genret.retrieval.index.reader import Index
 
@@ -61,19 +59,12 @@ _PREDICATES = {
 def main(options: SimpleNamespace) -> dict[str, Any]:
     """Measure the making of filters and steps under them."""
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory(dir=options.work) as folder:
-        path = options.index or options.keep or Path(folder) / "filters.index"
-        if options.index is None:
-            source = Path(folder) / "titles.tsv"
-            write_catalogue(source, chosen_titles(options))
-            build_index(source, path, "--tokenizer", tokenizer_file(options), "--evidence", "none")
-        with Index.open(path, verify_digests=False) as opened:
-            click.echo(f"{opened.num_rows:,} rows of {opened.num_entities:,} entities")
-            return {
-                "rows": opened.num_rows,
-                "making": making(opened, options.repeats),
-                "steps": steps(opened, options.repeats),
-            }
+    with index_of_titles(options, write_catalogue, options.keep) as opened:
+        return {
+            "rows": opened.num_rows,
+            "making": making(opened, options.repeats),
+            "steps": steps(opened, options.repeats),
+        }
 
 
 def write_catalogue(file: Path, titles: Iterable[list[str]]) -> None:
@@ -94,32 +85,26 @@ def write_catalogue(file: Path, titles: Iterable[list[str]]) -> None:
 def making(index: Index, repeats: int) -> dict[str, Any]:
     """Time filters from the text of a predicate to prefix counts, in turn, and again from the cache."""
     maker = FilterStore(index, "cpu", 1 << 40)
-    cache = maker.cache
-    cold: dict[str, list[float]] = {name: [] for name in _PREDICATES}
-    warm: dict[str, list[float]] = {name: [] for name in _PREDICATES}
-    allowed: dict[str, int] = {}
-    for n in range(repeats + 1):
-        cache.clear()
-        for name, text in _PREDICATES.items():
 
-            def get(text: str = text) -> EntityFilter:
-                restriction = Restriction(parse(text))
-                return cache.get_or_make(restriction.key(), lambda: maker.make(restriction))
+    def num_allowed(text: str) -> int:
+        restriction = Restriction(parse(text))
+        return maker.cache.get_or_make(restriction.key(), lambda: maker.make(restriction)).num_allowed
 
-            first, second = timed(get).wall_s, timed(get).wall_s
-            allowed[name] = get().num_allowed
-            if n:  # the first round brings the columns into memory
-                cold[name].append(1e3 * first)
-                warm[name].append(1e3 * second)
+    def made_twice(text: str) -> tuple[Took, Took]:
+        return timed(num_allowed, text), timed(num_allowed, text)
+
+    calls = {name: partial(made_twice, text) for name, text in _PREDICATES.items()}
+    # The round that warms up brings the columns into memory.
+    taken = in_turn({"clear": maker.cache.clear, **calls}, repeats)
     figures: dict[str, Any] = {}
     for name, text in _PREDICATES.items():
-        column = text.split()[0]
+        uncached, cached = zip(*(took.value for took in taken[name]), strict=True)
         figures[name] = {
             "predicate": text,
-            "type": str(index.entities.stored_column(column).type),
-            "allowed": allowed[name],
-            "uncached_ms": Spread.of(cold[name]),
-            "cached_ms": Spread.of(warm[name]),
+            "type": str(index.entities.stored_column(text.split()[0]).type),
+            "allowed": cached[0].value,
+            "uncached_ms": Spread.of([1e3 * took.wall_s for took in uncached]),
+            "cached_ms": Spread.of([1e3 * took.wall_s for took in cached]),
         }
     return shown("making", figures)
 

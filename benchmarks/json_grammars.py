@@ -158,14 +158,7 @@ def time_steps(
     for kind in ("cold", "warm"):
         masks, advances = times.setdefault(f"{kind}_mask", []), times.setdefault(f"{kind}_advance", [])
         for document in documents:
-            matcher = start()
-            for token in document:
-                begun = _now()
-                matcher.mask()
-                masked = _now()
-                matcher.advance(token)
-                advances.append((_now() - masked) / 1e3)
-                masks.append((masked - begun) / 1e3)
+            admits(start(), document, masks, advances)
 
 
 @dataclass

@@ -16,7 +16,6 @@ Ties count against whoever has them.
 
 from __future__ import annotations
 
-import gzip
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -127,12 +126,6 @@ def query_sets(shared: Path, titles: list[str], part: str, count: int, seed: int
             if not needs_words or " " in title:
                 chosen.append((make(title, random), (title,)))
         sets[name] = chosen
-    with gzip.open(shared / "titles" / "redirect_pairs.tsv.gz", "rt", encoding="utf-8") as lines:
-        pairs = [line.rstrip("\n").split("\t")[:2] for line in lines]
-    redirects = [(old, (new,)) for old, new in pairs if new in known and old not in known]
-    Random(0).shuffle(redirects)
-    half = len(redirects) // 2
-    sets["redirects"] = (redirects[:half] if part == "train" else redirects[half:])[:count]
     for name, data_set in _PUBLIC.items():
         sets[name] = _first(_gold(shared, data_set, part, known), count, seed)
     sets["French spellings"] = _first(_gold(shared, "dbp15k", part, known, lang="fr"), count, seed)

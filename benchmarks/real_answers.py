@@ -16,9 +16,7 @@ from __future__ import annotations
 import json
 import random
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,9 +24,8 @@ import click
 import jsonschema
 import torch
 import xgrammar
-from harness.processes import build_index
 from harness.report import COUNT, FOLDER, benchmark, shown
-from harness.sample_data import DATA, read_tsv
+from harness.sample_data import DATA, read_tsv, sample_retriever
 from harness.timing import timed
 from harness.titles import json_lines
 from transformers import AutoConfig, PreTrainedTokenizerFast
@@ -62,19 +59,11 @@ def main(options: SimpleNamespace) -> dict[str, Any]:
     torch.set_num_threads(1)
     rows = [row for row in read_tsv(DATA / "queries.tsv") if row["split"] == "test"]
     random.Random(17).shuffle(rows)
-    with tempfile.TemporaryDirectory() as folder:
-        index = Path(folder) / "sample.index"
-        build_index(DATA / "catalogue.tsv", index, "--evidence", "none")
-        with Retriever.open(index, device="cpu") as retriever:
-            figures = {"real schemas": shown("real schemas", _contest(retriever, rows, options))}
-            asked = {
-                "riddles": rows[: options.num_entities],
-                "questions": read_tsv(DATA / "plain-questions.tsv"),
-            }
-            figures["entities"] = shown(
-                "entities", {name: _entities(retriever, some) for name, some in asked.items()}
-            )
-    return figures
+    asked = {"riddles": rows[: options.num_entities], "questions": read_tsv(DATA / "plain-questions.tsv")}
+    with sample_retriever(None) as retriever:
+        figures = {"real schemas": shown("real schemas", _contest(retriever, rows, options))}
+        named = {name: _entities(retriever, some) for name, some in asked.items()}
+        return {**figures, "entities": shown("entities", named)}
 
 
 def _contest(

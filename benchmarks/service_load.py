@@ -26,7 +26,7 @@ from typing import Any
 
 import click
 import grpc
-from harness.load_generator import SHARES, Ended, Load, ask, closed_loop, open_loop, probe_health
+from harness.load_generator import SHARES, Ended, Load, ask, beside, closed_loop, open_loop, probe_health
 from harness.report import Spread, benchmark, percentiles, shown
 from harness.sample_data import sample_queries
 from harness.served_process import ServedProcess, serving
@@ -177,7 +177,7 @@ async def measure_overload(
     usual = await open_loop(client, requests, 0.8 * capacity, seconds / 2, seed=1)
     before = served.footprint()
     times_ms: list[float] = []
-    async with probing(client, times_ms):
+    async with beside(probe_health(client, times_ms)):
         load = await open_loop(client, requests, 4 * capacity, seconds, seed=2)
     after = served.footprint()
     await asyncio.sleep(_PAUSE_S)
@@ -205,18 +205,6 @@ async def measure_overload(
         "anonymous_mib": [before.anonymous_mib, after.anonymous_mib],
         "footprints": [before, after],
     }
-
-
-@contextlib.asynccontextmanager
-async def probing(client: AsyncRetrievalClient, times_ms: list[float]) -> Any:
-    """Probe the server's health during the block."""
-    probe = asyncio.create_task(probe_health(client, times_ms))
-    try:
-        yield
-    finally:
-        probe.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await probe
 
 
 async def measure_shares(

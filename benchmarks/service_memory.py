@@ -10,14 +10,13 @@ mapped are the machine's page cache and may be given back.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import click
-from harness.load_generator import closed_loop
+from harness.load_generator import beside, closed_loop
 from harness.report import benchmark, shown
 from harness.sample_data import sample_queries
 from harness.served_process import Footprint, ServedProcess, serving
@@ -37,11 +36,8 @@ async def peak_under(
             seen.append(await asyncio.to_thread(served.footprint))
             await asyncio.sleep(0.05)
 
-    looking = asyncio.create_task(look())
-    await closed_loop(client, requests, clients, 10)
-    looking.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await looking
+    async with beside(look()):
+        await closed_loop(client, requests, clients, 10)
     return max(seen, key=lambda footprint: footprint.anonymous_mib)
 
 

@@ -183,19 +183,11 @@ class Contest:
             self._rounds.setdefault(engine.name, {}).setdefault(name, []).append(value)
 
     def figures(self) -> dict[str, Any]:
-        """Sum up, with ratios to the first engine by round."""
-        first, *others = self._told
-        found: dict[str, dict[str, Any]] = {
+        """Sum up the rounds."""
+        return {
             name: told | {figure: Spread.of(values) for figure, values in self._rounds.get(name, {}).items()}
             for name, told in self._told.items()
         }
-        for name in others:
-            if "refused" not in found[name]:
-                found[name]["ratio_to_" + first] = {
-                    figure: Spread.of_ratios(self._rounds[name][figure], self._rounds[first][figure])
-                    for figure in ("attach_ms", "mask_p50_us", "mask_p99_us", "mask_max_us")
-                }
-        return found
 
 
 def peer_forms(file: TokenizerFile, index: Index) -> list[Contestant]:

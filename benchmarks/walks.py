@@ -3,8 +3,8 @@
     python benchmarks/walks.py
 
 Each walk is traced when it has been taken once before: a query asked of the library, the same query as a
-gRPC Retrieve of a server in this process, and a build of an index of three titles. Counted are the files
-and functions of the product that are entered, and the calls. A hand-over is a step of the call stack from one
+gRPC Retrieve of a server in this process, and a build of an index of three titles. Counted are the files of
+the product that are entered. A hand-over is a step of the call stack from one
 file of the product to another, between the handler of the call and the first tensor that is made on the
 thread of the device; the queue of the device is one. The modules that `from genret import Retriever` loads
 are counted in a process of their own.
@@ -17,7 +17,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,7 +26,6 @@ from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import Any
 
-import click
 import grpc
 import torch
 from harness.report import benchmark, shown
@@ -63,14 +61,9 @@ class Walk:
     `queued` put the request into the queue of the device, `computing` made the first tensor on its thread.
     """
 
-    calls: Counter[tuple[str, str]] = field(default_factory=Counter)  # by file and qualified name
+    files: set[str] = field(default_factory=set)
     queued: list[str] = field(default_factory=list)
     computing: list[str] = field(default_factory=list)
-
-    @property
-    def files(self) -> Counter[str]:
-        """Functions entered, by file."""
-        return Counter(file for file, _ in self.calls)
 
     @property
     def hand_overs(self) -> int:
@@ -104,7 +97,7 @@ def _trace(frame: FrameType, event: str, function: Any) -> None:
         return
     walk = _TRACED[0]
     if event == "call" and (file := _file(frame.f_code.co_filename)):
-        walk.calls[file, frame.f_code.co_qualname] += 1
+        walk.files.add(file)
         if frame.f_code.co_qualname == "DeviceQueue.submit" and not walk.queued:
             walk.queued = _stack(frame)
     elif event == "c_call" and not walk.computing and threading.current_thread() is not _LOOP:
@@ -173,20 +166,16 @@ def num_modules() -> int:
 
 
 def figures(walk: Walk) -> dict[str, Any]:
-    """Return what a walk entered: functions by file, files by package, and the way to the first tensor."""
+    """Return the files that a walk entered, and the way to the first tensor."""
     return {
-        "files": dict(sorted(walk.files.items())),
-        "packages": Counter(file.split("/")[0] for file in sorted(walk.files)),
+        "files": sorted(walk.files),
         "num_files": len(walk.files),
-        "functions": len(walk.calls),
-        "calls": walk.calls.total(),
         "hand_overs": walk.hand_overs if walk.computing else None,
         "path": " > ".join(dict.fromkeys(walk.queued + walk.computing)) if walk.computing else None,
     }
 
 
 @benchmark("torch", "grpcio")
-@click.option("--files", "list_files", is_flag=True, help="List the files, each with its functions entered.")
 def main(options: SimpleNamespace) -> dict[str, Any]:
     """Trace a query, a call and a build, and say how much of the code each passes through."""
     threading.setprofile(_trace)
@@ -199,10 +188,7 @@ def main(options: SimpleNamespace) -> dict[str, Any]:
             "gRPC Retrieve": asyncio.run(service_walk(index)),
             "build of three titles": building,
         }
-    found: dict[str, Any] = {name: figures(walk) for name, walk in walks.items()}
-    for name, figure in found.items():
-        left_out = () if options.list_files else ("files",)
-        shown(name, {part: value for part, value in figure.items() if part not in left_out})
+    found: dict[str, Any] = {name: shown(name, figures(walk)) for name, walk in walks.items()}
     return {**found, **shown("from genret import Retriever", {"modules": num_modules()})}
 
 

@@ -20,7 +20,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from genret.decoding.beam_search import BeamResult, beam_search
 from genret.decoding.constraints import Constraint
-from genret.decoding.language_model import KvUsage, LanguageModel
+from genret.decoding.language_model import LanguageModel
 from genret.decoding.params import BeamParams
 from genret.decoding.trie.title_trie import TitleTrie
 from harness.dictionary_trie import Node, whole_dictionary
@@ -57,9 +57,9 @@ class Setting:
         """Return the setting for people."""
         return f"prompt {self.prompt}, {self.beams} beams, {self.batch} queries"
 
-    def prompts(self, vocab_size: int, seed: int = 0) -> Tensor:
+    def prompts(self, vocab_size: int) -> Tensor:
         """Return random prompts. Shape: (batch, prompt), int64."""
-        generator = torch.Generator().manual_seed(1000 * seed + self.prompt)
+        generator = torch.Generator().manual_seed(self.prompt)
         return torch.randint(FIRST, vocab_size, (self.batch, self.prompt), generator=generator)
 
 
@@ -85,14 +85,12 @@ class EqualTitles:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """One search of a batch of prompts; transformers' has no account of its session and counts no steps."""
+    """One search of a batch of prompts."""
 
     prefill_s: float  # until every prompt had been run and, where they are, repeated for the beams
     decode_s: float  # all else
     kv_bytes: int  # keys and values: of ours the peak, of transformers' what the cache holds at the end
     lists: Lists
-    usage: KvUsage | None = None
-    num_steps: int = 0  # forwards behind the prompts
 
     @property
     def total_s(self) -> float:
@@ -127,9 +125,8 @@ def search(model: LanguageModel, constraint: Constraint, prompts: Tensor, beams:
     filled = time.perf_counter()
     results = finished(beam_search(session, constraint, [BeamParams(beams, beams)] * len(prompts)))
     ended = time.perf_counter()
-    usage = session.usage
     lists = [{h.token_ids: h.logprob for h in result.hypotheses} for result in results]
-    return Run(filled - begun, ended - filled, usage.peak_bytes, lists, usage, results[0].num_steps)
+    return Run(filled - begun, ended - filled, session.usage.peak_bytes, lists)
 
 
 def finished(results: Sequence[Any]) -> list[BeamResult]:

@@ -20,41 +20,6 @@ from genret.decoding.language_model import DecodeSession, KvUsage, LanguageModel
 from genret.decoding.trie.title_trie import TitleTrie
 
 
-class Branches:
-    """One integer per branch and prompt of a batch of Q queries.
-
-    Args:
-        root: Integers of the prompts. Shape: (Q,), int64.
-    """
-
-    def __init__(self, root: Tensor) -> None:
-        self.root = root
-        self._levels = [root.unsqueeze(1)]
-
-    def next_depth(self, depth: int | None) -> int:
-        """Return the depth of a step: one deeper than the deepest level unless it is said."""
-        return len(self._levels) if depth is None else depth
-
-    def parents(self, parents: Tensor, depth: int) -> Tensor:
-        """Return what the parents of branches of a depth carry. Shapes: (Q, B), int64."""
-        index = torch.zeros_like(parents) if depth == 1 else parents.clamp(min=0)
-        return self._levels[depth - 1].gather(1, index)
-
-    def add(self, carried: Tensor, depth: int) -> None:
-        """Write branches of a depth. `carried` shape: (Q, B), int64."""
-        if depth == len(self._levels):
-            self._levels.append(carried)
-        else:
-            self._levels[depth] = torch.cat([self._levels[depth], carried], dim=1)
-
-    def select(self, queries: list[int], branches: bool) -> Branches:
-        """Return those of some queries, with what was written on them or without."""
-        selected = Branches(self.root[queries])
-        if branches:
-            selected._levels = [level[queries] for level in self._levels]
-        return selected
-
-
 class LeaningModel:
     """A model that gives all valid tokens together a probability in (0, 1) at every step."""
 
@@ -64,7 +29,7 @@ class LeaningModel:
     def prefill(self, prompts: Sequence[Sequence[int]], prefix: PromptPrefix | None = None) -> LeaningSession:
         """Run the prompts; see `LanguageModel.prefill`."""
         start = self._trie.start(torch.arange(len(prompts)))
-        return LeaningSession(self, self._model.prefill(prompts, prefix), Branches(start))
+        return LeaningSession(self, self._model.prefill(prompts, prefix), [start.unsqueeze(1)])
 
     def lean(self, logits: Tensor, states: Tensor) -> Tensor:
         """Raise the logits of valid tokens. Shapes: (..., V) and (...)."""
@@ -91,11 +56,14 @@ class LeaningModel:
 
 
 class LeaningSession:
-    """A session of a `LeaningModel` (`decoding.language_model.DecodeSession`)."""
+    """A session of a `LeaningModel` (`decoding.language_model.DecodeSession`).
 
-    def __init__(self, model: LeaningModel, session: DecodeSession, branches: Branches) -> None:
-        self._model, self._session, self._branches = model, session, branches
-        self._root = model.lean(session.root_logits, branches.root)
+    `levels` are the trie's states behind the prompts and on the branches of each depth, (Q, B) each.
+    """
+
+    def __init__(self, model: LeaningModel, session: DecodeSession, levels: list[Tensor]) -> None:
+        self._model, self._session, self._levels = model, session, levels
+        self._root = model.lean(session.root_logits, levels[0][:, 0])
 
     @property
     def root_logits(self) -> Tensor:
@@ -114,13 +82,18 @@ class LeaningSession:
     def step(self, parents: Tensor, token_ids: Tensor, depth: int | None = None) -> Tensor:
         """Write one token on every branch; see `DecodeSession.step`."""
         logits = self._session.step(parents, token_ids, *(() if depth is None else (depth,)))
-        level = self._branches.next_depth(depth)
-        states = self._model.follow(self._branches.parents(parents, level), token_ids)
-        self._branches.add(states, level)
+        level = len(self._levels) if depth is None else depth
+        above = torch.zeros_like(parents) if level == 1 else parents.clamp(min=0)
+        states = self._model.follow(self._levels[level - 1].gather(1, above), token_ids)
+        if level == len(self._levels):
+            self._levels.append(states)
+        else:
+            self._levels[level] = torch.cat([self._levels[level], states], dim=1)
         return self._model.lean(logits, states)
 
     def select(self, queries: Sequence[int], branches: bool = False) -> LeaningSession:
         """Return a session over some of the queries."""
         chosen = list(queries)
         session = self._session.select(chosen, branches=True) if branches else self._session.select(chosen)
-        return LeaningSession(self._model, session, self._branches.select(chosen, branches))
+        kept = self._levels if branches else self._levels[:1]
+        return LeaningSession(self._model, session, [level[chosen] for level in kept])

@@ -8,12 +8,14 @@ server and never sees its worst times.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from genret.retrieval.types import RetrieveRequest
 from genret.service.client import AsyncRetrievalClient
@@ -130,6 +132,18 @@ def arrivals(per_second: float, seconds: float, seed: int) -> Iterator[float]:
     rng, at = random.Random(seed), 0.0
     while (at := at + rng.expovariate(per_second)) < seconds:
         yield at
+
+
+@contextlib.asynccontextmanager
+async def beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Let something that does not end run during the block."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
 
 
 async def probe_health(client: AsyncRetrievalClient, times_ms: list[float], every_s: float = 0.05) -> None:

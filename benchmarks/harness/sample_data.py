@@ -52,12 +52,13 @@ def held_out_queries(limit: int | None) -> list[Query]:
 
 
 @contextmanager
-def sample_retriever() -> Iterator[Retriever]:
-    """Build an index of data/catalogue.tsv and open it with the small model, on the CPU."""
+def sample_retriever(model: Path | None = SMALL_MODEL) -> Iterator[Retriever]:
+    """Build an index of data/catalogue.tsv and open it on the CPU; None: with the default model."""
     with tempfile.TemporaryDirectory() as folder:
         index = Path(folder) / "sample.index"
-        build_index(DATA / "catalogue.tsv", index, "--tokenizer", SMALL_MODEL, "--evidence", "none")
-        with Retriever.open(index, device="cpu") as retriever:
+        tokenizer = () if model is None else ("--tokenizer", model)
+        build_index(DATA / "catalogue.tsv", index, *tokenizer, "--evidence", "none")
+        with Retriever.open(index, model, device="cpu") as retriever:
             yield retriever
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -12,6 +14,8 @@ from typing import Any, TypeVar
 import click
 import pyarrow.parquet as pq
 
+from genret.retrieval.index.reader import Index
+from harness.processes import build_index
 from harness.report import COUNT, FILE, FOLDER
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -77,6 +81,25 @@ def batches(file: Path, limit: int | None = None) -> Iterator[list[str]]:
             return
         yield batch[:left]
         left -= len(batch)
+
+
+@contextmanager
+def index_of_titles(
+    options: SimpleNamespace, write: Callable[[Path, Iterator[list[str]]], object], kept: Path | None = None
+) -> Iterator[Index]:
+    """Open the index that the option `index` names, else one that is built of the titles, without evidence.
+
+    `write` makes a TSV file of them; `kept` is where the index is left.
+    """
+    with tempfile.TemporaryDirectory(dir=options.work) as folder:
+        path = options.index or kept or Path(folder) / "titles.index"
+        if options.index is None:
+            source = Path(folder) / "titles.tsv"
+            write(source, chosen_titles(options))
+            build_index(source, path, "--tokenizer", tokenizer_file(options), "--evidence", "none")
+        with Index.open(path, verify_digests=False) as opened:
+            click.echo(f"{opened.num_rows:,} rows of {opened.num_entities:,} entities")
+            yield opened
 
 
 def json_lines(file: Path) -> Iterator[Any]:

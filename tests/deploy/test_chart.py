@@ -12,8 +12,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from genret.service.configuration.resolve import resolve
-from genret.service.configuration.server_config import ServerConfig
+from tests.deploy.objects import KINDS, Objects, check_fit, objects_in, pod_of, settings_in
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy" / "helm" / "genret"
@@ -37,20 +36,11 @@ def template(folder: Path, values: dict[str, Any]) -> subprocess.CompletedProces
     return helm("template", "shop", CHART, "--values", path)
 
 
-def rendered(folder: Path, values: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return what values make of the chart, by kind."""
+def rendered(folder: Path, values: dict[str, Any]) -> Objects:
+    """Return what values make of the chart."""
     ran = template(folder, values)
     assert ran.returncode == 0, ran.stderr
-    found = [one for one in yaml.safe_load_all(ran.stdout) if one]
-    by_kind = {one["kind"]: one for one in found}
-    assert len(by_kind) == len(found)
-    return by_kind
-
-
-def settings_in(folder: Path, objects: dict[str, dict[str, Any]]) -> ServerConfig:
-    path = folder / "genret.toml"
-    path.write_text(objects["ConfigMap"]["data"]["genret.toml"])
-    return resolve({}, None, {}, path).config
+    return objects_in(ran.stdout)
 
 
 def test_the_manifests_are_what_the_chart_renders() -> None:
@@ -84,36 +74,20 @@ def test_whatever_the_values_the_objects_are_valid_and_fit_each_other(
     tmp_path: Path, values: dict[str, Any]
 ) -> None:
     objects = rendered(tmp_path, values)
-    expected = {"ConfigMap", "Deployment", "Service", "PodDisruptionBudget"}
-    assert set(objects) == expected | (OPERATORS if "alerts" in values else set())
+    assert set(objects) == KINDS | (OPERATORS if "alerts" in values else set())
     for kind, one in objects.items():
         assert one["metadata"]["name"] == "shop"
         if kind not in OPERATORS:
             kubernetes_validate.validate(one, "1.34", strict=True)
     config = settings_in(tmp_path, objects)
-    pod = objects["Deployment"]["spec"]["template"]["spec"]
-    (container,) = pod["containers"]
-    assert pod["terminationGracePeriodSeconds"] >= config.lame_duck_seconds + config.drain_seconds + 10
-    readiness = container["readinessProbe"]
-    assert 2 * readiness["periodSeconds"] * readiness["failureThreshold"] <= config.lame_duck_seconds
-    mounts = {Path(mount["mountPath"]): mount for mount in container["volumeMounts"]}
-    named = [config.indexes[0].path, config.tls.certificate, config.tls.key, config.token_file]
-    if values.get("model", {}).get("claim"):
-        named.append(Path(str(config.models[0].checkpoint)))
-    for path in filter(None, named):
-        assert any(mounts[above]["readOnly"] for above in path.parents if above in mounts), path
-    volumes = [volume["name"] for volume in pod["volumes"]]
-    assert sorted(volumes) == sorted(mount["name"] for mount in mounts.values())
-    labels = objects["Deployment"]["spec"]["template"]["metadata"]["labels"]
-    assert objects["Service"]["spec"]["selector"] == labels
-    assert objects["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"] == labels
+    claimed = values.get("model", {}).get("claim")
+    check_fit(objects, config, *[Path(str(spec.checkpoint)) for spec in config.models if claimed])
 
 
 def test_values_reach_what_they_name(tmp_path: Path) -> None:
     objects = rendered(tmp_path, OWN_MODEL | PINNED | PATIENT | TRACED)
-    deployment = objects["Deployment"]["spec"]
-    (container,) = deployment["template"]["spec"]["containers"]
-    assert deployment["replicas"] == 1
+    _, container = pod_of(objects)
+    assert objects["Deployment"]["spec"]["replicas"] == 1
     assert container["image"] == "genret@sha256:" + "0" * 64
     startup = container["startupProbe"]
     assert startup["periodSeconds"] * startup["failureThreshold"] == 1200

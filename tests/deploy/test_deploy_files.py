@@ -21,16 +21,13 @@ from packaging.utils import canonicalize_name
 from genret.service.configuration.resolve import resolve
 from genret.service.configuration.server_config import ServerConfig
 from genret.service.main import cli
+from tests.deploy.objects import KINDS, check_fit, objects_in, pod_of, settings_in
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
-MANIFESTS: list[dict[str, Any]] = list(yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text()))
-
-
-def manifest(kind: str) -> dict[str, Any]:
-    (found,) = (one for one in MANIFESTS if one["kind"] == kind)
-    return found
+MANIFESTS = objects_in((DEPLOY / "kubernetes.yaml").read_text())
+POD, CONTAINER = pod_of(MANIFESTS)
 
 
 def load(path: Path) -> ServerConfig:
@@ -39,9 +36,7 @@ def load(path: Path) -> ServerConfig:
 
 @pytest.fixture
 def kubernetes_config(tmp_path: Path) -> ServerConfig:
-    path = tmp_path / "genret.toml"
-    path.write_text(manifest("ConfigMap")["data"]["genret.toml"])
-    return load(path)
+    return settings_in(tmp_path, MANIFESTS)
 
 
 def assert_accepted(arguments: list[str]) -> None:
@@ -262,63 +257,23 @@ def test_the_image_runs_a_server_as_nobody_in_particular() -> None:
     assert "HF_HUB_OFFLINE=1" in " ".join(of("ENV"))
 
 
-def container() -> dict[str, Any]:
-    (only,) = manifest("Deployment")["spec"]["template"]["spec"]["containers"]
-    return dict(only)
-
-
-def test_the_manifests_are_named_and_of_their_kinds() -> None:
-    assert {one["kind"] for one in MANIFESTS} == {"ConfigMap", "Deployment", "Service", "PodDisruptionBudget"}
-    assert {one["metadata"]["name"] for one in MANIFESTS} == {"genret"}
-
-
-def test_the_pod_is_stopped_in_time_and_probed_where_the_server_listens(
-    kubernetes_config: ServerConfig,
-) -> None:
-    pod = manifest("Deployment")["spec"]["template"]["spec"]
-    needed = kubernetes_config.lame_duck_seconds + kubernetes_config.drain_seconds
-    assert pod["terminationGracePeriodSeconds"] >= needed + 10
-    assert_accepted(container()["args"])
-    ports = {port["name"]: port["containerPort"] for port in container()["ports"]}
-    assert ports == {"grpc": kubernetes_config.port, "metrics": kubernetes_config.metrics.port}
+def test_the_manifests_fit_each_other_and_their_settings(kubernetes_config: ServerConfig) -> None:
+    assert set(MANIFESTS) == KINDS
+    assert {one["metadata"]["name"] for one in MANIFESTS.values()} == {"genret"}
+    check_fit(MANIFESTS, kubernetes_config)
+    assert_accepted(CONTAINER["args"])
     for probe, path in (("startup", "/readyz"), ("readiness", "/readyz"), ("liveness", "/livez")):
-        assert container()[f"{probe}Probe"]["httpGet"] == {"path": path, "port": "metrics"}
-    readiness = container()["readinessProbe"]
-    noticed_s = readiness["periodSeconds"] * readiness["failureThreshold"]
-    assert noticed_s * 2 <= kubernetes_config.lame_duck_seconds, "well within that time"
-
-
-def test_what_the_settings_name_is_mounted_in_the_pod(kubernetes_config: ServerConfig) -> None:
-    mounts = {Path(mount["mountPath"]): mount for mount in container()["volumeMounts"]}
-    tls, token_file = kubernetes_config.tls, kubernetes_config.token_file
-    for path in (*(spec.path for spec in kubernetes_config.indexes), tls.certificate, tls.key, token_file):
-        assert mounts[path.parent]["readOnly"], path
-    settings = Path(container()["args"][container()["args"].index("--config") + 1])
-    assert mounts[settings.parent]["name"] == "settings"
-    volumes = {volume["name"] for volume in manifest("Deployment")["spec"]["template"]["spec"]["volumes"]}
-    assert {mount["name"] for mount in mounts.values()} == volumes
-    assert mounts[Path("/tmp")]["name"] == "tmp"
+        assert CONTAINER[f"{probe}Probe"]["httpGet"] == {"path": path, "port": "metrics"}
 
 
 def test_the_pod_has_no_privileges(kubernetes_config: ServerConfig) -> None:
     assert kubernetes_config.tls.enabled
-    security = container()["securityContext"]
+    security = CONTAINER["securityContext"]
     assert security["readOnlyRootFilesystem"]
     assert not security["allowPrivilegeEscalation"]
     assert security["capabilities"] == {"drop": ["ALL"]}
-    pod = manifest("Deployment")["spec"]["template"]["spec"]
     (user,) = of("USER")
-    assert f"{pod['securityContext']['runAsUser']}:{pod['securityContext']['runAsGroup']}" == user
-
-
-def test_labels_select_the_pods() -> None:
-    labels = manifest("Deployment")["spec"]["template"]["metadata"]["labels"]
-    assert labels["app.kubernetes.io/name"] == "genret"
-    assert manifest("Deployment")["spec"]["selector"]["matchLabels"] == labels
-    assert manifest("Service")["spec"]["selector"] == labels
-    assert manifest("PodDisruptionBudget")["spec"]["selector"]["matchLabels"] == labels
-    (port,) = manifest("Service")["spec"]["ports"]
-    assert port["targetPort"] in {port["name"] for port in container()["ports"]}
+    assert f"{POD['securityContext']['runAsUser']}:{POD['securityContext']['runAsGroup']}" == user
 
 
 def alert(name: str) -> dict[str, Any]:
@@ -334,11 +289,11 @@ def bound(name: str) -> float:
 
 
 def test_alerts_tell_before_the_limits_of_the_manifests_end_it(kubernetes_config: ServerConfig) -> None:
-    limit = re.fullmatch(r"(\d+)Gi", container()["resources"]["limits"]["memory"])
+    limit = re.fullmatch(r"(\d+)Gi", CONTAINER["resources"]["limits"]["memory"])
     memory = int(limit[1]) << 30
     assert 0.5 * memory < bound("GenretMemoryHigh") < 0.9 * memory
     # A start that takes too long is ended and begins anew, and with it the time of the alert.
-    startup = container()["startupProbe"]
+    startup = CONTAINER["startupProbe"]
     start_s = startup["periodSeconds"] * startup["failureThreshold"]
     not_ready_s = 60 * int(alert("GenretNotReady")["for"].removesuffix("m"))
     assert kubernetes_config.lame_duck_seconds + kubernetes_config.drain_seconds < not_ready_s < start_s
@@ -361,14 +316,14 @@ def test_all_ways_to_deploy_agree_with_the_server_and_each_other(kubernetes_conf
     stop_s = {
         "unit": int(*unit()["Service"]["TimeoutStopSec"]),
         "docker": int(re.findall(r"--stop-timeout (\d+)", readme)[0]),
-        "pod": manifest("Deployment")["spec"]["template"]["spec"]["terminationGracePeriodSeconds"],
+        "pod": POD["terminationGracePeriodSeconds"],
     }
     assert set(stop_s.values()) == {60}, stop_s
     assert f"127.0.0.1:{settings.port}" in readme
     started = [
         shlex.split(*unit()["Service"]["ExecStart"])[1:],
         yaml.safe_load(*of("CMD")),
-        container()["args"],
+        CONTAINER["args"],
     ]
     assert started == [["serve", "--config", "/etc/genret/genret.toml"]] * 3
     check = dict(re.findall(r"--(interval|timeout)=(\d+)s", of("HEALTHCHECK")[0]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -71,15 +71,22 @@ class Reader:
 
 
 @contextmanager
-def reader(index: Path) -> Iterator[Reader]:
+def child(reads: Callable[[Path, Connection], None], index: Path) -> Iterator[Connection]:
+    """Run a process that reads an index, and that a word over the pipe ends."""
     pipe, theirs = PROCESSES.Pipe()
-    process = PROCESSES.Process(target=_read_on_demand, args=(index, theirs), daemon=True)
+    process = PROCESSES.Process(target=reads, args=(index, theirs), daemon=True)
     process.start()
     theirs.close()
-    yield Reader(pipe)
+    yield pipe
     pipe.send(False)
     process.join(60)
     assert process.exitcode == 0
+
+
+@contextmanager
+def reader(index: Path) -> Iterator[Reader]:
+    with child(_read_on_demand, index) as pipe:
+        yield Reader(pipe)
 
 
 def digest_of(index: Path) -> str:
@@ -108,16 +115,16 @@ def test_a_reader_keeps_its_version_while_two_are_published_and_it_is_removed(tm
         assert held.read() == before
 
 
-def _open_on_and_on(index: Path, stop: Connection, answer: Connection) -> None:
+def _open_on_and_on(index: Path, pipe: Connection) -> None:
     seen: set[str] = set()
     error = ""
-    answer.send("ready")
-    while not error and not stop.poll():
+    pipe.send("ready")
+    while not error and not pipe.poll():
         try:
             with Index.open(index) as opened:
                 if opened.version not in seen:
                     seen.add(opened.version)
-                    answer.send(opened.version)
+                    pipe.send(opened.version)
                 if opened.num_entities != len(opened.entities.column("title")):
                     error = "the entities are not those of the version"
                 opened.surface(opened.num_rows - 1)
@@ -126,31 +133,25 @@ def _open_on_and_on(index: Path, stop: Connection, answer: Connection) -> None:
                 error = f"verify: {report.problems}"
         except GenretError as failure:
             error = f"{type(failure).__name__}: {failure}"
-    answer.send(f"the end: {error}")
+    pipe.send(f"the end: {error}")
 
 
 def test_opening_in_a_loop_never_meets_a_broken_index(tmp_path: Path) -> None:
     index = build(tmp_path, lines(20), TOKENIZER).index
-    stopped, stop = PROCESSES.Pipe(duplex=False)
-    answer, answered = PROCESSES.Pipe(duplex=False)
-    process = PROCESSES.Process(target=_open_on_and_on, args=(index, stopped, answered), daemon=True)
-    process.start()
-    assert answer.recv() == "ready"
     published: list[str] = []
     seen: list[str] = []
-    # The reader must have run during the publications, however seldom it was its turn.
-    while len(published) < 24 or len({*seen} & {*published}) < 3:
-        number = len(published) + 1
-        published.append(build(tmp_path, lines(20 + number % 7), TOKENIZER, keep_versions=0).version)
-        while answer.poll():
-            seen.append(answer.recv())
-            assert not seen[-1].startswith("the end")
-    stop.send(True)
-    while not (said := answer.recv()).startswith("the end"):
+    with child(_open_on_and_on, index) as pipe:
+        assert pipe.recv() == "ready"
+        # The reader must have run during the publications, however seldom it was its turn.
+        while len(published) < 24 or len({*seen} & {*published}) < 3:
+            number = len(published) + 1
+            published.append(build(tmp_path, lines(20 + number % 7), TOKENIZER, keep_versions=0).version)
+            while pipe.poll():
+                seen.append(pipe.recv())
+                assert not seen[-1].startswith("the end")
+    while not (said := pipe.recv()).startswith("the end"):
         pass
-    process.join(60)
     assert said == "the end: "
-    assert process.exitcode == 0
 
 
 def test_opening_starts_again_when_the_version_is_removed_meanwhile(

@@ -104,11 +104,7 @@ class FakeRetriever:
     def retrieve_batch(self, requests: Sequence[Request], cancel: Cancel = None) -> list[Outcome]:
         return self.respond(requests, cancel)
 
-    def score_batch(self, requests: Sequence[Request], cancel: Cancel = None) -> list[Outcome]:
-        return self.respond(requests, cancel)
-
-    def answer_batch(self, requests: Sequence[Request], cancel: Cancel = None) -> list[Outcome]:
-        return self.respond(requests, cancel)
+    score_batch = answer_batch = retrieve_batch
 
     def respond(self, requests: Sequence[Request], cancel: Cancel = None) -> list[Outcome]:
         self.asked += requests

@@ -1,4 +1,4 @@
-"""`genret serve` as a process, with everything it says."""
+"""Commands as processes, `genret serve` above all, with everything they say."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Self
 
 ROOT = Path(__file__).resolve().parents[2]
 GENRET = [sys.executable, "-m", "genret"]
@@ -25,13 +26,12 @@ def genret(*arguments: str, stdin: str | None = None, **changed: str) -> subproc
     )
 
 
-class ServerProcess:
-    """Starts `genret serve`, on a free port unless a file says where; a context that kills what is left."""
+class GenretProcess:
+    """A command that runs, with `changed` variables of the environment; a context that kills what is left."""
 
-    def __init__(self, *options: str, cwd: Path | None = None) -> None:
-        place = () if "--config" in options else ("--device", "cpu", "--port", "0")
-        command = [*GENRET, "serve", *place, *options]
-        environment = {**os.environ, **_OURS}  # as it is now, and not when this module was imported
+    def __init__(self, *arguments: str, cwd: Path | None = None, **changed: str) -> None:
+        command = [*GENRET, *arguments]
+        environment = {**os.environ, **_OURS, **changed}  # as it is now, not when this module was imported
         self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment, cwd=cwd)
         self._lines: list[str] = []
         self._changed = threading.Condition()
@@ -39,7 +39,7 @@ class ServerProcess:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
-    def __enter__(self) -> ServerProcess:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -65,18 +65,9 @@ class ServerProcess:
                     return line
             raise AssertionError(f"{'ended' if found else 'too late'}, never said {text!r}: {self._lines}")
 
-    def address(self) -> str:
-        """Wait until it is ready and return where it listens."""
-        found = re.search(r"ready on (\S+): ", self.said("ready on "))
-        return found[1]
-
     @property
     def pid(self) -> int:
         return self._process.pid
-
-    def engine_pid(self) -> int:
-        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text(encoding="ascii")
-        return int(children.split()[0])
 
     def send(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
@@ -95,3 +86,20 @@ class ServerProcess:
         with self._changed:
             self._ended = True
             self._changed.notify_all()
+
+
+class ServerProcess(GenretProcess):
+    """`genret serve`, on a free port unless a file says where."""
+
+    def __init__(self, *options: str, cwd: Path | None = None) -> None:
+        place = () if "--config" in options else ("--device", "cpu", "--port", "0")
+        super().__init__("serve", *place, *options, cwd=cwd)
+
+    def address(self) -> str:
+        """Wait until it is ready and return where it listens."""
+        found = re.search(r"ready on (\S+): ", self.said("ready on "))
+        return found[1]
+
+    def engine_pid(self) -> int:
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text(encoding="ascii")
+        return int(children.split()[0])

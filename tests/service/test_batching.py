@@ -61,11 +61,50 @@ async def batching(queue: QueueLimits | None = None, **limits: Any) -> AsyncIter
 
 
 def submit(
-    lane: DeviceQueue, fake: FakeRetriever, query: str, tokens: int = 1, seconds: float | None = None
+    lane: DeviceQueue,
+    answering: Any,
+    query: str,
+    tokens: int = 1,
+    seconds: float | None = None,
+    *caller: Any,
+    **options: Any,
 ) -> asyncio.Task[QueuedResult]:
+    """Ask a fake, or what answers in its place; who asks, and how patiently, may come behind the deadline."""
     deadline = None if seconds is None else time.monotonic() + seconds
-    call = lane.submit(fake.respond, RetrieveRequest(query), tokens, CancelToken(deadline))
-    return asyncio.create_task(call)
+    respond, request = getattr(answering, "respond", answering), RetrieveRequest(query, **options)
+    return asyncio.create_task(lane.submit(respond, request, tokens, CancelToken(deadline), *caller))
+
+
+ALONE = {"method": "beam", "exact": True}  # options of a request that is a group of its own
+
+
+@asynccontextmanager
+async def busy(lane: DeviceQueue) -> AsyncIterator[list[asyncio.Task[QueuedResult]]]:
+    """Keep the device busy until all that the block puts into the list wait; then let them come to an end."""
+    fake, calls = FakeRetriever(held=True), list[asyncio.Task[QueuedResult]]()
+    running = submit(lane, fake, "busy")
+    await until(fake.running.is_set)
+    yield calls
+    await until(lambda: lane.num_waiting == len(calls))
+    fake.hold.set()
+    await asyncio.gather(running, *calls)
+
+
+class Decoding:
+    """A retriever's call of several forwards that notes what happens; `after` is told each forward."""
+
+    def __init__(self, forwards: int, after: Callable[[str, int], None] = lambda name, number: None) -> None:
+        self.forwards, self.after, self.events = forwards, after, list[str]()
+
+    def __call__(self, requests: Any, cancels: Any) -> Any:
+        name, running_call = requests[0].query, current_call()
+        assert running_call is not None
+        self.events.append(f"{name} begins")
+        for number in range(self.forwards):
+            running_call.wait(None, 1)
+            self.events.append(name)
+            self.after(name, number)
+        return FakeRetriever().respond(requests, cancels)
 
 
 async def test_an_idle_device_waits_for_the_company_of_the_last_batch_only_so_long(
@@ -102,14 +141,10 @@ async def test_a_full_batch_does_not_wait() -> None:
 
 async def test_requests_of_one_retriever_share_a_batch_and_keep_their_order() -> None:
     async with batching(max_delay_ms=20, max_tokens=10) as lane:
-        one, two, other = FakeRetriever(), FakeRetriever(), FakeRetriever(held=True)
-        busy = submit(lane, other, "busy")
-        await until(other.running.is_set)
+        one, two = FakeRetriever(), FakeRetriever()
         of = ((one, "a", 4), (two, "b", 4), (one, "c", 4), (one, "d", 4), (one, "huge", 99), (two, "e", 4))
-        calls = [submit(lane, *asked) for asked in of]
-        await until(lambda: lane.num_waiting == len(of))
-        other.hold.set()
-        await asyncio.gather(busy, *calls)
+        async with busy(lane) as calls:
+            calls += [submit(lane, *asked) for asked in of]
         assert one.batches == [["a", "c"], ["d"], ["huge"]]
         assert two.batches == [["b", "e"]]
 
@@ -401,20 +436,11 @@ async def test_calls_of_a_device_run_side_by_side_and_what_is_to_come_last_waits
 
 async def test_a_single_call_does_not_wait_behind_what_its_own_client_streams() -> None:
     async with batching(max_delay_ms=0, max_size=2) as lane:
-        fake, other = FakeRetriever(), FakeRetriever(held=True)
-        busy = submit(lane, other, "busy")
-        await until(other.running.is_set)
-
-        def ask(call: str, query: str, client: str = "me") -> asyncio.Task[QueuedResult]:
-            asked = RetrieveRequest(query)
-            return asyncio.create_task(
-                lane.submit(fake.respond, asked, 5, CancelToken(), Caller(client, call), Patience.STREAM)
-            )
-
-        calls = [ask("stream", f"s{i}") for i in range(6)] + [ask("single", "one"), ask("other", "o", "you")]
-        await until(lambda: lane.num_waiting == len(calls))
-        other.hold.set()
-        await asyncio.gather(busy, *calls)
+        fake = FakeRetriever()
+        streamed = [(f"s{i}", Caller("me", "stream")) for i in range(6)]
+        asked = [*streamed, ("one", Caller("me", "single")), ("o", Caller("you", "other"))]
+        async with busy(lane) as calls:
+            calls += [submit(lane, fake, query, 5, None, caller, Patience.STREAM) for query, caller in asked]
         order = [query for batch in fake.batches for query in batch]
         assert set(order[:3]) == {"s0", "one", "o"}, "a stream, a single call, and another client in turn"
         assert [query for query in order if query.startswith("s")] == [f"s{i}" for i in range(6)]
@@ -547,55 +573,18 @@ async def test_calls_in_a_row_let_what_waits_begin_between_them() -> None:
 
 
 async def test_every_forward_that_a_call_has_waited_for_lets_one_group_more_begin() -> None:
-    begun: list[int] = []
-    num_forwards = 0
-
-    def decode(requests: Any, cancels: Any) -> Any:
-        nonlocal num_forwards
-        begun.append(num_forwards)
-        for _ in range(20):
-            running_call = current_call()
-            assert running_call is not None
-            running_call.wait(None, 1)
-            num_forwards += 1
-        return fake.respond(requests, cancels)
-
-    async with batching() as lane:
-        fake, busy = FakeRetriever(), FakeRetriever(held=True)
-        calls = [submit(lane, busy, "busy")]
-        await until(busy.running.is_set)
-        alone = RetrieveRequest("a", method="beam", exact=True)  # a group of its own
-        calls += [
-            asyncio.create_task(lane.submit(decode, alone, 1, CancelToken(), Caller("one", str(number))))
-            for number in range(9)
-        ]
-        await until(lambda: lane.num_waiting == 9)
-        busy.hold.set()
-        await asyncio.gather(*calls)
+    decode = Decoding(20)
+    async with batching() as lane, busy(lane) as calls:
+        calls += [submit(lane, decode, "a", 1, None, Caller("one", str(n)), **ALONE) for n in range(9)]
+    places = [place for place, event in enumerate(decode.events) if event == "a begins"]
+    begun = [decode.events[:place].count("a") for place in places]
     assert begun[:6] == [0, 0, 0, 1, 2, 3]
     assert begun[6] >= 20, "six at most: the seventh waits for an end"
 
 
-class Decoding:
-    """A retriever's call of several forwards that notes what happens; `after` is told each forward."""
-
-    def __init__(self, forwards: int, after: Callable[[str, int], None]) -> None:
-        self.forwards, self.after, self.events = forwards, after, list[str]()
-
-    def __call__(self, requests: Any, cancels: Any) -> Any:
-        name, running_call = requests[0].query, current_call()
-        assert running_call is not None
-        self.events.append(f"{name} begins")
-        for number in range(self.forwards):
-            running_call.wait(None, 1)
-            self.events.append(name)
-            self.after(name, number)
-        return FakeRetriever().respond(requests, cancels)
-
-
 async def test_a_client_that_is_ahead_begins_nothing_beside_what_it_has_running() -> None:
     """Otherwise its new requests ride along with others', and have its part before those that run."""
-    seconds, loop, tasks = 0.0, asyncio.get_running_loop(), list[asyncio.Task[QueuedResult]]()
+    seconds, loop = 0.0, asyncio.get_running_loop()
 
     def after(name: str, number: int) -> None:
         nonlocal seconds
@@ -606,21 +595,14 @@ async def test_a_client_that_is_ahead_begins_nothing_beside_what_it_has_running(
                 time.sleep(0.001)
 
     def ask(query: str, client: str) -> None:
-        alone = RetrieveRequest(query, method="beam", exact=True)  # a group of its own
-        caller = Caller(client, query)
-        tasks.append(asyncio.create_task(lane.submit(decode, alone, 1, CancelToken(), caller)))
+        tasks.append(submit(lane, decode, query, 1, None, Caller(client, query), **ALONE))
 
     decode = Decoding(4, after)
     async with batching() as lane:
         lane.thread._scheduler._clock = lambda: seconds
-        busy = FakeRetriever(held=True)
-        tasks.append(submit(lane, busy, "busy"))
-        await until(busy.running.is_set)
-        ask("long", "one")
-        ask("other", "two")
-        await until(lambda: lane.num_waiting == 2)
-        busy.hold.set()
-        await until(lambda: len(tasks) == 4)
+        async with busy(lane) as tasks:
+            ask("long", "one")
+            ask("other", "two")
         await asyncio.gather(*tasks)
     assert "other" not in decode.events[decode.events.index("short begins") :]
     assert decode.events[-1] == "long", "what runs need not have ended"
@@ -636,8 +618,7 @@ async def test_a_single_call_does_not_wait_for_the_end_of_what_its_own_client_st
                 time.sleep(0.001)
 
     def ask(call: str) -> None:
-        asked, caller = RetrieveRequest(call), Caller("me", call)
-        tasks.append(asyncio.create_task(lane.submit(decode, asked, 1, CancelToken(), caller)))
+        tasks.append(submit(lane, decode, call, 1, None, Caller("me", call)))
 
     decode = Decoding(5, after)
     async with batching(max_delay_ms=0, max_size=4) as lane:

@@ -286,20 +286,18 @@ def test_what_is_not_honoured_is_refused_by_its_name(
     assert not FAKE.asked
 
 
+PROMPTS = [("prompt", [1, 2]), ("prompt", ["a", "b"]), ("prompt", " ")]
+
+
 @pytest.mark.parametrize(
-    ("fields", "param"),
-    [({"prompt": [1, 2]}, "prompt"), ({"prompt": ["a", "b"]}, "prompt"), ({"prompt": " "}, "prompt")]
-    + [
-        ({name: value}, name)
-        for name, value in (("echo", True), ("best_of", 2), ("logprobs", 1), ("suffix", "x"))
-    ],
+    ("name", "value"), [*PROMPTS, ("echo", True), ("best_of", 2), ("logprobs", 1), ("suffix", "x")]
 )
 def test_what_completions_of_texts_do_not_honour_is_refused_too(
-    client: openai.OpenAI, fields: dict[str, Any], param: str
+    client: openai.OpenAI, name: str, value: Any
 ) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
-        client.completions.create(**({"model": "plays", "prompt": "x"} | fields))
-    assert refused.value.param == param
+        client.completions.create(**({"model": "plays", "prompt": "x"} | {name: value}))
+    assert refused.value.param == name
 
 
 def test_options_without_effect_and_nulls_are_taken(client: openai.OpenAI) -> None:

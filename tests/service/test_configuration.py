@@ -410,13 +410,11 @@ def test_values_that_cannot_be_name_their_option(make: Any, field: str) -> None:
     assert caught.value.field == field
 
 
-def bounded() -> list[Any]:
-    found = [(setting, setting.kind) for setting in SETTINGS]
-    return [pytest.param(s, k.rule, id=s.dotted) for s, k in found if isinstance(k.rule, Bounds)]
-
-
-@pytest.mark.parametrize(("setting", "bounds"), bounded())
-def test_values_out_of_range_name_their_option(setting: Setting, bounds: Bounds) -> None:
+@pytest.mark.parametrize(
+    "setting", [one for one in SETTINGS if isinstance(one.kind.rule, Bounds)], ids=lambda one: one.dotted
+)
+def test_values_out_of_range_name_their_option(setting: Setting) -> None:
+    bounds: Any = setting.kind.rule
     *section, name = setting.attribute
     owner: Any = ModelSpec() if setting.key[0] == "models" else ServerConfig(indexes=ONE)
     for part in section:

@@ -174,7 +174,6 @@ def test_a_value_of_nothing_is_not_no_value(name: str, given: Any, read: object)
     [
         ({"filter": "kind ="}, "filter"),
         ({"allow_entity_ids": pb.EntityIds(ids=["x"] * 100_001)}, "allow_entity_ids.ids"),
-        ({"deny_entity_ids": ["x"] * 100_001}, "deny_entity_ids"),
         ({"min_mass": 0.0}, "min_mass"),
         ({"method": "RETRIEVAL_METHOD_DISC", "beam_size": 65}, "beam_size"),
         ({"decoder": pb.RETRIEVAL_METHOD_SHORTLIST}, "decoder"),
@@ -254,8 +253,6 @@ def test_a_json_answer_comes_back_as_it_was(result: AnswerResult) -> None:
     ("fields", "message"),
     [
         ({}, "schema_json: needs either a schema or the name of one, got neither"),
-        ({"schema_json": "true", "query": " "}, "query: must not be empty"),
-        ({"schema_json": "true", "max_tokens": 0}, r"max_tokens: must be in \[1, 65536\], got 0"),
         ({"schema_json": "true", "method": 99}, "method: must be one of ANSWER_METHOD_UNSPECIFIED.*, got 99"),
         (
             {"schema_json": "true", "whitespace": 9},
@@ -312,10 +309,7 @@ def test_scores_come_back_as_they_were(result: ScoreResult, queue_ms: float, tot
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"titles": []}, "titles: must be 1 to 10000, got 0"),
-        ({"titles": ["a"] * 10_001}, "titles: must be 1 to 10000, got 10001"),
         ({"titles": ["a", " "]}, r"titles\[1\]: must not be empty"),
-        ({"query": " "}, "query: must not be empty"),
         ({"mention": pb.Mention()}, "mention: must not be empty"),
         (
             {"mention": pb.Mention(mention="m"), "prompt_template": "plain"},

@@ -1,4 +1,4 @@
-"""The `genret` group: errors, help of options, signals before a server runs, queries from input."""
+"""The `genret` group: errors, signals before a server runs, queries from input."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from genret.decoding.errors import DecodingError
 from genret.retrieval.errors import GenretError
 from genret.service import main
 from genret.service.commands.query import BATCH_ID_BYTES, BATCH_ITEMS, arrivals, batches, most_items
-from genret.service.commands.serve import SettingOption, _signals_before_the_server
+from genret.service.commands.serve import _signals_before_the_server
 from genret.service.configuration.server_config import LogConfig
 from genret.service.main import COMMANDS, cli
 from genret.service.observability.logs import announce
@@ -183,58 +183,3 @@ def test_long_lists_of_ids_make_short_calls() -> None:
     assert most_items(["é" * 98] * 100, ["x" * 196] * 100) == BATCH_ID_BYTES // (2 * 100 * 200)
     assert most_items(["x" * 100] * 100_000) == 1
     assert [len(batch) for batch in batches(["q"] * 5, most=2)] == [2, 2, 1]
-
-
-DTYPES = ["auto", "float32", "bfloat16", "float16", "float64"]
-
-
-def command(name: str) -> click.Command:
-    return cli.get_command(click.Context(cli), name)
-
-
-def options(name: str) -> list[tuple[click.Option, click.Context]]:
-    group = cli.make_context("genret", [], resilient_parsing=True)
-    context = command(name).make_context(name, [], parent=group, resilient_parsing=True)
-    return [(o, context) for o in command(name).params if isinstance(o, click.Option)]
-
-
-def option(name: str, spelling: str) -> click.Option:
-    (found,) = (o for o, _ in options(name) if spelling in o.opts)
-    return found
-
-
-def all_options() -> list[object]:
-    return [
-        pytest.param(o, context, id=f"{name} {o.opts[0]}")
-        for name in COMMANDS
-        for o, context in options(name)
-    ]
-
-
-@pytest.mark.parametrize(("option", "context"), all_options())
-def test_an_option_says_what_it_does_its_default_and_its_variable(
-    option: click.Option, context: click.Context
-) -> None:
-    record = option.get_help_record(context)
-    assert record is not None, "no option is hidden"
-    assert option.help
-    told = record[1]
-    assert "default: " in told or "required]" in told or option.is_flag, told
-    longest = max(option.opts, key=len)
-    # What is deployed on Ray is what `serve` serves, by the same variables.
-    of = "serve" if isinstance(option, SettingOption) else context.info_name
-    variable = f"GENRET_{of}_{longest.lstrip('-')}".upper().replace("-", "_")
-    assert f"env var: {variable}" in told, told
-
-
-@pytest.mark.parametrize("name", ["query", "link", "demo"])
-def test_k_has_two_spellings(name: str) -> None:
-    assert option(name, "--k").opts == ["-k", "--k"]
-
-
-@pytest.mark.parametrize("name", ["serve", "link"])
-def test_models_are_placed_by_the_same_options(name: str) -> None:
-    dtype = option(name, "--dtype").type
-    assert isinstance(dtype, click.Choice)
-    assert list(dtype.choices) == DTYPES
-    assert option(name, "--threads").default == 1

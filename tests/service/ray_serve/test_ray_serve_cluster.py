@@ -8,9 +8,7 @@ import random
 import shutil
 import signal
 import socket
-import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -21,6 +19,7 @@ from typing import Any
 import grpc
 import pytest
 
+from benchmarks.harness.processes import process_tree
 from genret.retrieval.answers.answer_types import AnswerRequest
 from genret.retrieval.types import Mention, RetrieveRequest
 from genret.service.client import ClientOptions, RetrievalClient
@@ -29,7 +28,7 @@ from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 from genret.service.pb.genret.v1.retrieval_service_pb2_grpc import RetrievalServiceStub
 from tests.sample_index import build_sample_index
 from tests.service.fake_retriever import wait_until
-from tests.service.server_process import ENVIRONMENT, GENRET, ServerProcess
+from tests.service.server_process import GenretProcess, ServerProcess
 
 pytest.importorskip("ray.serve")
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -50,33 +49,18 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-class Deployment:
+class Deployment(GenretProcess):
     """The process of `genret deploy-ray`, and a client of what it deploys."""
 
-    def __init__(self, index: Path, home: Path) -> None:
+    def __init__(self, index: Path, home: str) -> None:
         self.port, http = free_ports(2)
-        command = [*GENRET, "deploy-ray", f"sample={index}", "--insecure", "--num-replicas", "2"]
-        command += ["--num-cpus", "0.1", "--port", str(self.port), "--http-proxy-port", str(http)]
-        environment = {**ENVIRONMENT, "HOME": str(home), "RAY_TMPDIR": str(home)}
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment, text=True
-        )
-        self.lines: list[str] = []
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        with self.process.stderr as stream:
-            self.lines += stream
-
-    def said(self, text: str) -> bool:
-        return any(text in line for line in self.lines)
+        command = ["deploy-ray", f"sample={index}", "--insecure", "--num-replicas", "2", "--num-cpus", "0.1"]
+        command += ["--port", str(self.port), "--http-proxy-port", str(http)]
+        super().__init__(*command, HOME=home, RAY_TMPDIR=home)
 
     def stop(self) -> int:
-        self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(PATIENCE_S)
-        self._reader.join(PATIENCE_S)
-        return code
+        self.send(signal.SIGTERM)
+        return self.exit_code()
 
     @contextmanager
     def stub(self) -> Iterator[RetrievalServiceStub]:
@@ -101,14 +85,12 @@ def server(index: Path) -> Iterator[ServerProcess]:
 @pytest.fixture(scope="module")
 def deployment(index: Path, server: ServerProcess) -> Iterator[Deployment]:  # both start at the same time
     home = tempfile.mkdtemp(prefix="gr-")  # short: Ray's sockets are in it
-    running = Deployment(index, Path(home))
+    running = Deployment(index, home)
     try:
-        wait_until(lambda: running.said("ready: ") or running.process.poll() is not None, PATIENCE_S)
-        assert running.said("ready: application 'genret', 2 replicas"), running.lines
+        running.said("ready: application 'genret', 2 replicas")
         yield running
     finally:
-        if running.process.poll() is None:
-            running.stop()
+        running.stop()
         shutil.rmtree(home, ignore_errors=True)
 
 
@@ -263,16 +245,12 @@ def test_a_killed_replica_is_replaced_and_calls_go_on(
 
 def replicas(deployment: Deployment) -> list[int]:
     """Return the processes of the replicas, which are below that of the command."""
-    listed = subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
-    rows = [line.split(None, 2) for line in listed.splitlines()[1:]]
-    parents = {int(pid): int(parent) for pid, parent, *_ in rows}
-
-    def ours(pid: int) -> bool:
-        while pid in parents and pid != deployment.process.pid:
-            pid = parents[pid]
-        return pid == deployment.process.pid
-
-    return [int(pid) for pid, _, *args in rows if "ServeReplica:genret:" in "".join(args) and ours(int(pid))]
+    found = []
+    for pid in process_tree(deployment.pid):
+        with suppress(OSError):  # it may have ended
+            if b"ServeReplica:genret:" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    return found
 
 
 def test_sigterm_takes_it_off(deployment: Deployment) -> None:
