@@ -7,7 +7,6 @@ import re
 import unicodedata
 from collections.abc import Sequence
 
-from genret.decoding.grammar.vocabulary import Vocabulary
 from genret.decoding.markup.link_syntax import MentionRules
 
 
@@ -69,27 +68,3 @@ def _named(title: str) -> str:
     if not re.search(r"[()\\]", inner):
         return title if "\\" not in title else re.sub(r"([\\()])", r"\\\1", title)
     return re.sub(r"([\\()])", r"\\\1", title)
-
-
-class PrefixOracle:
-    """Which tokens may follow some bytes, by all texts that begin with them.
-
-    Args:
-        texts: All legal texts.
-        vocabulary: Whose tokens.
-    """
-
-    def __init__(self, texts: set[bytes], vocabulary: Vocabulary) -> None:
-        self._texts = texts
-        self._prefixes = {text[:length] for text in texts for length in range(len(text) + 1)}
-        self._vocabulary = vocabulary
-        self._tokens = [
-            (token, written)
-            for token in range(vocabulary.vocab_size)
-            if (written := vocabulary.bytes_of(token))
-        ]
-
-    def tokens(self, written: bytes) -> set[int]:
-        """The tokens that may follow, the end token where the text is whole."""
-        found = {token for token, piece in self._tokens if written + piece in self._prefixes}
-        return found | ({self._vocabulary.end_token_id} if written in self._texts else set())

@@ -9,11 +9,12 @@ from dataclasses import asdict
 from typing import Any
 
 from genret.decoding.answering import AnswerParams, AnswerText, write_answers
-from tests.fakes import TableModel, tokens_after
-from tests.text_grammar import TextGrammar
+from tests.fakes import TableModel, chi_square, tokens_after
+from tests.text_grammar import TextGrammar, rows_of
 
 Row = tuple[int, ...]
 
+ALPHA = 1e-4  # seeds are fixed: a test fails always or never
 ROUND = 250
 
 
@@ -54,8 +55,17 @@ def constraint_logprob(
     return total
 
 
+def check_law(model: TableModel, grammar: TextGrammar, num: int, **options: Any) -> None:
+    """Hold `num` sampled rows to the law of their steps, within `max_tokens` where that is given."""
+    counts, _ = count_rows(model, grammar, num, **options)
+    rows = rows_of(grammar, options.get("max_tokens", 99))
+    law = row_law(model, [7], rows, options.get("temperature", 1.0))
+    assert set(counts) <= set(law)
+    assert chi_square(counts, law) > ALPHA
+
+
 def count_rows(
-    model: TableModel, grammar: TextGrammar, num: int, prompt: Sequence[int] = (7,), **options: Any
+    model: TableModel, grammar: TextGrammar, num: int, **options: Any
 ) -> tuple[Counter[Row], Counter[str]]:
     """Rows of answers under seeds 0, 1, ..., and the sums of their counts.
 
@@ -63,7 +73,6 @@ def count_rows(
         model: The model that answers.
         grammar: The texts that may be written.
         num: Number of answers; several are written in one batch.
-        prompt: The prompt of all of them.
         options: Fields of `AnswerParams` (the temperature is 1 where nothing is said); draft and speller.
     """
     rows: Counter[Row] = Counter()
@@ -73,7 +82,7 @@ def count_rows(
         seeds = range(first, min(first + ROUND, num))
         params = [AnswerParams(**{"temperature": 1.0, **options}, seed=seed) for seed in seeds]
         many = len(params)
-        for answer in write_answers(model, [prompt] * many, [grammar] * many, params, **helpers):
+        for answer in write_answers(model, [[7]] * many, [grammar] * many, params, **helpers):
             assert isinstance(answer, AnswerText)
             rows[answer.token_ids] += 1
             sums.update(asdict(answer.counts))

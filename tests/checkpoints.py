@@ -10,7 +10,7 @@ Usage, in a module- or session-scoped fixture::
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,14 +55,19 @@ _PROMPTS = {
 }
 
 
-def train_tokenizer(texts: Iterable[str] = (CATALOGUE,), vocab_size: int = 320) -> Tokenizer:
-    """A byte-level BPE tokenizer with `SPECIAL_TOKENS` as ids 0 to 4; every text can be written with it."""
+def train_tokenizer(
+    texts: Iterable[str] = (CATALOGUE,),
+    vocab_size: int = 320,
+    special_tokens: Sequence[str] = SPECIAL_TOKENS,
+    pre_tokenizer: Any = None,
+) -> Tokenizer:
+    """A byte-level BPE tokenizer with special tokens as its first ids; every text can be written with it."""
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.pre_tokenizer = pre_tokenizer or pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
-        special_tokens=list(SPECIAL_TOKENS),
+        special_tokens=list(special_tokens),
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )

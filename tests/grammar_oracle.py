@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,9 @@ import torch
 from genret.decoding.grammar.compile_options import GrammarOptions
 from genret.decoding.grammar.constraint import GrammarConstraint
 from genret.decoding.grammar.json_grammar import Grammar
+from genret.decoding.grammar.leaves.leaf_factory import Leaves
 from genret.decoding.grammar.vocabulary import Vocabulary
-from tests.leaf_oracle import tokens_in
+from tests.leaf_oracle import BYTES, tokens_in
 
 COMPACT = GrammarOptions(whitespace="compact")
 SPACED = GrammarOptions(whitespace="spaced")
@@ -97,8 +99,7 @@ def byte_vocabulary(pieces: Iterable[str | bytes] = (), seed: int = 0, random_pi
     The model has a few logits more than there are tokens, and one text belongs to two tokens.
     """
     rng = random.Random(seed)
-    texts: list[bytes | None] = [bytes([byte]) for byte in range(256)]
-    texts += [piece.encode() if isinstance(piece, str) else piece for piece in pieces]
+    texts = BYTES + [piece.encode() if isinstance(piece, str) else piece for piece in pieces]
     alphabet = b'{}[],:"\\ \n-0123456789.eEtrufalsn/abcd' + bytes([0xC3, 0xA9, 0xF0, 0x9F, 0x98, 0x80])
     texts += [bytes(rng.choices(alphabet, k=rng.randint(2, 5))) for _ in range(random_pieces)]
     texts += [b'"', b"<special>"]
@@ -114,6 +115,14 @@ null tru e, null, true} ame "name age ok \\n \\u00 é 日本 hello d"} d", d"] "
 [] {} {}} []] -1 1.5 1e e5 }}}}} ]]]]] \ud8 3d\ud e0
 """
 JSON_PIECES = (*_PIECES.split(), '": ', '", "', ", ", ": ", '": "', " world", "  ", "\n  ", "\n")
+
+
+@cache
+def json_leaves() -> Leaves:
+    """Leaves of a vocabulary with pieces of JSON, some that open or close several levels, and random ones."""
+    opening = ('{"a', '"a": "', '", "b', '", "a": ', '{"b": "x", "b', '{"a":')
+    pieces = (*JSON_PIECES, *opening, "}}}}}}}", "]]]]", '"}]}}')
+    return Leaves(byte_vocabulary(pieces, seed=9, random_pieces=300))
 
 
 # Readers' numbers may have exponents that no validator computes with; they need only be JSON.

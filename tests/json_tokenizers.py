@@ -12,6 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from benchmarks.harness.answer_schemas import SCHEMAS
 from genret.decoding.grammar.leaves.leaf_factory import Leaves
 from genret.decoding.grammar.vocabulary import Vocabulary
+from tests.checkpoints import train_tokenizer
 
 _PADDING = 9  # logits without a token
 _SPECIAL = ["<pad>", "<s>", "</s>", "<unk>"]
@@ -24,10 +25,10 @@ _SAMPLES = [
 _PUNCTUATION = '{}[]":,.-+\\/#_!?()$%&*<>=@^`|~;0123456789'
 
 
-def _vocabulary(tokenizer: dict[str, Any], end: str = "</s>") -> Vocabulary:
+def _vocabulary(tokenizer: dict[str, Any]) -> Vocabulary:
     """Read a tokenizer's file; its model has a few logits more than there are tokens."""
     ids = [token["id"] for token in tokenizer["added_tokens"]] + list(tokenizer["model"]["vocab"].values())
-    (end_id,) = (token["id"] for token in tokenizer["added_tokens"] if token["content"] == end)
+    (end_id,) = (token["id"] for token in tokenizer["added_tokens"] if token["content"] == "</s>")
     return Vocabulary.from_tokenizer(json.dumps(tokenizer), end_id, max(ids) + 1 + _PADDING)
 
 
@@ -40,16 +41,8 @@ def _trained(tokenizer: Tokenizer, trainer: object, samples: Sequence[str] = _SA
 @cache
 def byte_level() -> Vocabulary:
     """As GPT-2's: bytes are written by characters, tokens may end within a character."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    made = _trained(
-        tokenizer,
-        trainers.BpeTrainer(
-            vocab_size=800, special_tokens=_SPECIAL, initial_alphabet=alphabet, show_progress=False
-        ),
-    )
-    return _vocabulary({**made, "decoder": {"type": "ByteLevel"}})
+    whole = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    return _vocabulary(json.loads(train_tokenizer(_SAMPLES, 800, _SPECIAL, whole).to_str()))
 
 
 @cache

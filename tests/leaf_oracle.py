@@ -17,6 +17,16 @@ from genret.decoding.grammar.vocabulary import Vocabulary, read_token_bytes
 from tests.shared_titles import shared_file
 
 Answer = TypeVar("Answer")
+BYTES: list[bytes | None] = [bytes([byte]) for byte in range(256)]
+# Tokens within strings and over their ends, pieces of escapes and of characters; two write the same.
+_PIECES = r"""
+ab abc abcdefgh aaaa bbbbb " "a "ab a" ab" "" ", b", ab", c", "," "} a"} x"} "] b"] ": é éx 日本 a😀b 😀 é"
+\ \\ a\ \" \"a \n \nab \n" \n", \u \u0 \u00 \u000 \u001 \u0001 \u001f \u001f" \ud83d \ude00a 00 e9x
+12 1, 12] 23 ab
+"""
+_PARTS = [b"\xc3a", b'\xa9",', b"\xe6\x97", b"\xa5ab", b"\xf0\x9f\x98", b"\x9f\x98\x80", b'\x80"']
+_STRING_TOKENS = [None, *BYTES, *(piece.encode() for piece in _PIECES.split()), *_PARTS, b"", None]
+STRING_VOCABULARY = Vocabulary(_STRING_TOKENS, 0, len(_STRING_TOKENS) + 5)
 # Ids of the tokens that stay inside; by label, (what is written behind the end, id).
 Found = tuple[set[int], dict[int, set[tuple[bytes, int]]]]
 

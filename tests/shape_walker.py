@@ -7,18 +7,24 @@ import random
 from collections.abc import Hashable, Iterator
 from decimal import Decimal
 from itertools import permutations, product
+from typing import Any
 
+from genret.decoding.grammar.compile_options import GrammarOptions
 from genret.decoding.grammar.leaves.distinct_leaf import DistinctLeaf
 from genret.decoding.grammar.leaves.leaf import Leaf
 from genret.decoding.grammar.leaves.leaf_factory import Leaves
+from genret.decoding.grammar.schema.formula_table import FormulaTable
+from genret.decoding.grammar.schema.value_nodes import compile_value
 from genret.decoding.grammar.shapes import ArrayShape, ObjectShape, Option, ValueNode
 from genret.decoding.grammar.vocabulary import Vocabulary
-from tests.leaf_oracle import label_of, shortest_ways, steps_of
+from tests.leaf_oracle import BYTES, label_of, shortest_ways, steps_of
+
+_LEAVES = Leaves(Vocabulary([*BYTES, None], 256, 257))
 
 
-def byte_leaves() -> Leaves:
-    """Leaves over a vocabulary of single bytes, which can write everything."""
-    return Leaves(Vocabulary([*(bytes([byte]) for byte in range(256)), None], 256, 257))
+def node_of(schema: Any, options: GrammarOptions) -> ValueNode:
+    """What a schema is compiled to, over a vocabulary of single bytes, which can write everything."""
+    return compile_value(FormulaTable(schema, options), options, _LEAVES)
 
 
 def spelled(value: object) -> bytes:

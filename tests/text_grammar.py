@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -10,24 +9,16 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from genret.decoding.grammar.constraint import TokenGrammar
 from genret.decoding.grammar.vocabulary import Vocabulary
+from tests.regex_texts import all_texts
 
 END = 0
 
 
-class Pieces:
-    """A vocabulary of a few tokens: 0 ends, the pieces follow, and behind them are logits without a token."""
-
-    def __init__(self, pieces: Sequence[bytes], vocab_size: int | None = None) -> None:
-        self.pieces = [None, *pieces]
-        self.vocab_size = vocab_size or len(self.pieces)
-        self.num_words = -(-self.vocab_size // 32)
-        self.longest_token = max(map(len, pieces))
-
-    def bytes_of(self, token: int) -> bytes | None:
-        return self.pieces[token] if token < len(self.pieces) else None
-
-    packed = Vocabulary.packed
+def pieces(texts: Sequence[bytes], vocab_size: int | None = None) -> Vocabulary:
+    """A vocabulary of a few tokens: 0 ends, the texts follow, and behind them are logits without a token."""
+    return Vocabulary([None, *texts], END, vocab_size or len(texts) + 1)
 
 
 class TextGrammar:
@@ -41,7 +32,7 @@ class TextGrammar:
     start = 0
     finished = 1
 
-    def __init__(self, vocabulary: Pieces | Vocabulary, texts: Iterable[bytes]) -> None:
+    def __init__(self, vocabulary: Vocabulary, texts: Iterable[bytes]) -> None:
         self.vocabulary = vocabulary
         self._tokens: dict[bytes, list[int]] = {}
         for token in range(vocabulary.vocab_size):
@@ -73,7 +64,7 @@ class TextGrammar:
         prefix = self._prefixes[state]
         if prefix is None:
             return ()
-        end = [END] if self.is_complete(state) else []
+        end = [self.vocabulary.end_token_id] if self.is_complete(state) else []
         pieces = [piece for piece in self._pieces(prefix) if prefix + piece in self._shortest]
         return tuple(sorted(end + [token for piece in pieces for token in self._tokens[piece]]))
 
@@ -94,7 +85,7 @@ class TextGrammar:
         prefix = self._prefixes[state]
         if prefix is None:
             return -1
-        if token == END:
+        if token == self.vocabulary.end_token_id:
             return self.finished if prefix in self._all else -1
         piece = self.vocabulary.bytes_of(token)
         behind = None if piece is None else prefix + piece
@@ -123,21 +114,6 @@ class TextGrammar:
     def text(self, token_ids: Sequence[int]) -> bytes:
         return b"".join(self.vocabulary.bytes_of(token) or b"" for token in token_ids)
 
-    def rows(self, budget: int = 99) -> list[tuple[int, ...]]:
-        """Every way to write a text in at most so many tokens, end token included."""
-        found = []
-
-        def follow(state: int, row: tuple[int, ...]) -> None:
-            for token in self.allowed(state) if len(row) < budget else ():
-                following = self.advance(state, token)
-                if following == self.finished:
-                    found.append((*row, token))
-                else:
-                    follow(following, (*row, token))
-
-        follow(self.start, ())
-        return found
-
     def _live(self, prefix: bytes) -> list[bytes]:
         """The texts that begin so."""
         begin = bisect_left(self.texts, prefix)
@@ -150,13 +126,26 @@ class TextGrammar:
         return coming & self._tokens.keys()
 
 
+@cache
+def rows_of(grammar: TokenGrammar, budget: int = 99) -> tuple[tuple[int, ...], ...]:
+    """Every way to write a text in at most so many tokens, end token included."""
+    found = []
+
+    def follow(state: int, row: tuple[int, ...]) -> None:
+        for token in grammar.tokens(state).tolist() if len(row) < budget else ():
+            following = grammar.advance(state, token)
+            if following == grammar.finished:
+                found.append((*row, token))
+            else:
+                follow(following, (*row, token))
+
+    follow(grammar.start, ())
+    return tuple(found)
+
+
 def binary_texts(longest: int) -> list[bytes]:
     """All texts of the letters a and b, from one letter on."""
-    return [
-        bytes(letters)
-        for length in range(1, longest + 1)
-        for letters in itertools.product(b"ab", repeat=length)
-    ]
+    return [text.encode() for text in all_texts("ab", longest) if text]
 
 
 def longest_match(vocabulary: Vocabulary, text: bytes) -> list[int]:

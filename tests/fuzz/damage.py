@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from genret.retrieval.index.small_files import digest_bytes
 
@@ -134,6 +135,15 @@ def _replace_by_odd(place: Path, kind: Kind) -> None:
             place.symlink_to(place.name)
         case Kind.PIPE:
             os.mkfifo(place)
+
+
+def places_in(document: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield (container, key) of everything inside a document of JSON."""
+    items = document.items() if isinstance(document, dict) else enumerate(document)
+    for key, inner in list(items):
+        yield document, key
+        if isinstance(inner, dict | list):
+            yield from places_in(inner)
 
 
 def sampled(sound: Mapping[str, bytes], number: int, seed: int, refit: bool = False) -> Iterator[Damage]:

@@ -76,10 +76,6 @@ def _opened(index: Path, digests: bool) -> str:
         return "opened"
 
 
-def _verified(index: Path) -> str:
-    return "sound" if verify(index).ok else "damaged"
-
-
 def _walked(index: Path) -> str:
     with Index.open(index) as opened:
         return str(walk(opened))
@@ -90,7 +86,7 @@ def examine(index: Path) -> dict[str, dict[str, str]]:
     found = {
         "open": outcome(lambda: _opened(index, digests=True)),
         "open without digests": outcome(lambda: _opened(index, digests=False)),
-        "verify": outcome(lambda: _verified(index)),
+        "verify": outcome(lambda: "sound" if verify(index).ok else "damaged"),
     }
     if found["verify"].get("result") == "sound":
         found["walk"] = outcome(lambda: _walked(index))

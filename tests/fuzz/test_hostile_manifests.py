@@ -18,7 +18,7 @@ from genret.retrieval.errors import GenretError, IndexDirectoryError, IndexForma
 from genret.retrieval.index.layout import FORMAT_VERSION
 from genret.retrieval.index.reader import Index
 from genret.retrieval.index.verification import verify
-from tests.fuzz.damage import CURRENT, MANIFEST, Damage, Kind, write_damaged
+from tests.fuzz.damage import CURRENT, MANIFEST, Damage, Kind, places_in, write_damaged
 from tests.fuzz.rich_index import build_rich
 from tests.index_fixtures import files_of
 
@@ -171,21 +171,12 @@ def test_an_endless_manifest_or_pointer_is_refused_unread(sound: dict[str, bytes
         Index.open(index)
 
 
-def _places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield (container, key) of everything inside a document."""
-    items = value.items() if isinstance(value, dict) else enumerate(value)
-    for key, inner in list(items):
-        yield value, key
-        if isinstance(inner, dict | list):
-            yield from _places(inner)
-
-
 def _mutants(sound: dict[str, bytes], number: int, seed: int) -> Iterator[str]:
     generator = random.Random(seed)
     for _ in range(number):
         altered = document(sound)
         for _ in range(generator.choice([1, 1, 1, 2, 4])):
-            container, key = generator.choice(list(_places(altered)))
+            container, key = generator.choice(list(places_in(altered)))
             action = generator.randrange(4)
             if action == 0:
                 del container[key]

@@ -9,7 +9,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -24,51 +23,38 @@ from tests.fuzz.rich_index import build_rich
 from tests.index_fixtures import files_of
 
 REPOSITORY = Path(__file__).parents[2]
+Versions = tuple[Path, Path]
 
 
 @pytest.fixture(scope="module")
-def versions(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def versions(tmp_path_factory: pytest.TempPathFactory) -> Versions:
     return build_rich(tmp_path_factory.mktemp("rich"))
 
 
-@dataclass(frozen=True)
-class Range:
-    """Two versions of an index, and a place for damaged ones."""
+def answers(
+    versions: Versions, work: Path, damages: Iterable[Damage]
+) -> Iterator[tuple[Damage, dict[str, dict[str, str]]]]:
+    """Yield every damage to the first version that changed something, with what came of it.
 
-    folders: tuple[Path, Path]
-    work: Path
-
-    @property
-    def sound(self) -> dict[str, bytes]:
-        return files_of(self.folders[0])
-
-    def answers(self, damages: Iterable[Damage]) -> Iterator[tuple[Damage, dict[str, dict[str, str]]]]:
-        """Yield every damage that changed something, with what came of it.
-
-        A child that dies fails the test and names the damage.
-        """
-        wanted = list(damages)
-        assert wanted
-        places = (*self.folders, self.work / "index")
-        child = subprocess.run(
-            [sys.executable, "-m", "tests.fuzz.damage_child", *map(str, places)],
-            input="".join(damage.to_line() + "\n" for damage in wanted),
-            capture_output=True,
-            text=True,
-            cwd=REPOSITORY,
-            check=False,
-        )
-        replies = [json.loads(line) for line in child.stdout.splitlines()]
-        if child.returncode != 0:
-            pytest.fail(f"status {child.returncode} at {wanted[len(replies)]}\n{child.stderr[-3000:]}")
-        for damage, reply in zip(wanted, replies, strict=True):
-            if reply.pop("changed"):
-                yield damage, reply
-
-
-@pytest.fixture
-def damaged(versions: tuple[Path, Path], tmp_path: Path) -> Range:
-    return Range(versions, tmp_path)
+    A child that dies fails the test and names the damage.
+    """
+    wanted = list(damages)
+    assert wanted
+    places = (*versions, work / "index")
+    child = subprocess.run(
+        [sys.executable, "-m", "tests.fuzz.damage_child", *map(str, places)],
+        input="".join(damage.to_line() + "\n" for damage in wanted),
+        capture_output=True,
+        text=True,
+        cwd=REPOSITORY,
+        check=False,
+    )
+    replies = [json.loads(line) for line in child.stdout.splitlines()]
+    if child.returncode != 0:
+        pytest.fail(f"status {child.returncode} at {wanted[len(replies)]}\n{child.stderr[-3000:]}")
+    for damage, reply in zip(wanted, replies, strict=True):
+        if reply.pop("changed"):
+            yield damage, reply
 
 
 def untyped(found: dict[str, dict[str, str]]) -> list[str]:
@@ -91,28 +77,29 @@ def check_survived(damage: Damage, found: dict[str, dict[str, str]]) -> None:
         assert "result" in found["walk"], (damage, found)
 
 
-def test_the_index_has_something_of_everything(damaged: Range) -> None:
-    manifest = Manifest.from_bytes(damaged.sound[MANIFEST])
+def test_the_index_has_something_of_everything(versions: Versions) -> None:
+    sound = files_of(versions[0])
+    manifest = Manifest.from_bytes(sound[MANIFEST])
     assert manifest.stored_ids
     assert manifest.stored_aliases
     assert len(manifest.metadata) == 5
     assert manifest.counts.depth > 64
     assert manifest.counts.postings > manifest.counts.rows
-    assert {"trie.arrow", "entities.arrow", "postings.arrow"} < set(damaged.sound)
-    assert verify(damaged.folders[0]).ok
+    assert {"trie.arrow", "entities.arrow", "postings.arrow"} < set(sound)
+    assert verify(versions[0]).ok
 
 
-def test_sampled_damage_is_found(damaged: Range) -> None:
+def test_sampled_damage_is_found(versions: Versions, tmp_path: Path) -> None:
     checked = 0
-    for damage, found in damaged.answers(sampled(damaged.sound, 600, seed=1)):
+    for damage, found in answers(versions, tmp_path, sampled(files_of(versions[0]), 600, seed=1)):
         check_found(damage, found)
         checked += 1
     assert checked > 500
 
 
-def test_anything_else_in_the_place_of_a_file_is_found(damaged: Range) -> None:
+def test_anything_else_in_the_place_of_a_file_is_found(versions: Versions, tmp_path: Path) -> None:
     seen = set()
-    for damage, found in damaged.answers(every_odd(damaged.sound, files_of(damaged.folders[1]))):
+    for damage, found in answers(versions, tmp_path, every_odd(*map(files_of, versions))):
         check_found(damage, found)
         seen.add((damage.file, damage.kind))
     assert {(CURRENT, Kind.SWAP), (MANIFEST, Kind.PIPE), ("trie.arrow", Kind.SWAP)} < seen
@@ -124,9 +111,12 @@ MUCH = [
 
 
 @pytest.mark.parametrize(("seed", "number"), [(2, 600), *MUCH])
-def test_sampled_damage_with_a_fitting_manifest_is_survived(damaged: Range, seed: int, number: int) -> None:
+def test_sampled_damage_with_a_fitting_manifest_is_survived(
+    versions: Versions, tmp_path: Path, seed: int, number: int
+) -> None:
     refused = 0
-    for damage, found in damaged.answers(sampled(damaged.sound, number, seed, refit=True)):
+    damages = sampled(files_of(versions[0]), number, seed, refit=True)
+    for damage, found in answers(versions, tmp_path, damages):
         check_survived(damage, found)
         refused += found["verify"].get("result") != "sound"
     assert refused > 200
@@ -148,15 +138,16 @@ def every_truncation(sound: dict[str, bytes]) -> Iterator[Damage]:
     ],
 )
 def test_every_damage_is_found_or_survived(
-    damaged: Range,
+    versions: Versions,
+    tmp_path: Path,
     damages: Callable[[dict[str, bytes]], Iterator[Damage]],
     check: Callable[[Damage, dict[str, dict[str, str]]], None],
 ) -> None:
-    for damage, found in damaged.answers(damages(damaged.sound)):
+    for damage, found in answers(versions, tmp_path, damages(files_of(versions[0]))):
         check(damage, found)
 
 
-def test_the_version_directory_itself_may_be_anything(versions: tuple[Path, Path], tmp_path: Path) -> None:
+def test_the_version_directory_itself_may_be_anything(versions: Versions, tmp_path: Path) -> None:
     (tmp_path / "versions").mkdir()
     (tmp_path / CURRENT).write_text(versions[0].name + "\n")
     place = tmp_path / "versions" / versions[0].name

@@ -24,13 +24,12 @@ from genret.decoding.answering.answer import (
 )
 from genret.decoding.errors import InvalidLogitsError
 from genret.decoding.grammar.vocabulary import Vocabulary
-from tests.answer_oracles import Row, count_rows, greedy_row, row_law
+from tests.answer_oracles import ALPHA, Row, check_law, count_rows, greedy_row, row_law
 from tests.fakes import TableModel, chi_square
-from tests.text_grammar import END, Pieces, TextGrammar, binary_texts, longest_match
+from tests.text_grammar import END, TextGrammar, binary_texts, longest_match, pieces, rows_of
 
-ALPHA = 1e-4  # seeds are fixed: a test fails always or never
 V = 12
-PIECES = Pieces([b"a", b"b", b"ab", b"ba", b"aab", b"{", b"}", b"{a"], vocab_size=V)
+PIECES = pieces([b"a", b"b", b"ab", b"ba", b"aab", b"{", b"}", b"{a"], vocab_size=V)
 SMALL = TextGrammar(PIECES, binary_texts(3))
 BRACED = TextGrammar(PIECES, [b"{" + text + b"}" for text in binary_texts(3)])
 GRAMMARS = (SMALL, BRACED)
@@ -57,14 +56,6 @@ def write_one(target: TableModel, draft: TableModel, grammar: TextGrammar, **opt
     return answer
 
 
-def check_law(grammar: TextGrammar, draft: str, num: int = 1000, **options: float) -> None:
-    """Hold rows sampled with a draft, every token chosen, to the target's law."""
-    counts, _ = count_rows(TARGET, grammar, num, draft=DRAFTS[draft], forced_spans=False, **options)
-    law = row_law(TARGET, [7], grammar.rows(options.get("max_tokens", 99)), options.get("temperature", 1.0))
-    assert set(counts) <= set(law)
-    assert chi_square(counts, law) > ALPHA
-
-
 @settings(max_examples=60, deadline=None)
 @given(
     st.integers(0, 10**6),
@@ -85,7 +76,7 @@ def test_greedy_answers_are_the_same(
     for one, other, prompt, grammar in zip(answers, plain, prompts, grammars, strict=True):
         assert isinstance(one, AnswerText)
         assert isinstance(other, AnswerText)
-        assert one.token_ids == other.token_ids == greedy_row(target, prompt, grammar.rows(budget))
+        assert one.token_ids == other.token_ids == greedy_row(target, prompt, rows_of(grammar, budget))
         assert one.logprob == pytest.approx(other.logprob, abs=1e-4)
         assert one.constraint_logprob == pytest.approx(other.constraint_logprob, abs=1e-4)
         assert (one.counts.sampled, one.counts.forced) == (other.counts.sampled, other.counts.forced)
@@ -96,14 +87,16 @@ def test_greedy_answers_are_the_same(
 @pytest.mark.parametrize("name", DRAFTS)
 @pytest.mark.parametrize(("k", "temperature"), [(1, 1.0), (4, 0.7)])
 def test_sampled_answers_have_the_law_of_the_target(name: str, k: int, temperature: float) -> None:
-    check_law(BRACED, name, draft_tokens=k, temperature=temperature)
+    options = {"draft_tokens": k, "temperature": temperature, "forced_spans": False}
+    check_law(TARGET, BRACED, 1000, draft=DRAFTS[name], **options)
 
 
 @pytest.mark.parametrize("name", ["close", "far", "opposite"])
 @pytest.mark.parametrize("budget", [3, 4, 5])
 def test_the_law_holds_within_a_budget(name: str, budget: int) -> None:
     """Proposals that the budget rules out were drawn all the same."""
-    check_law(SMALL, name, draft_tokens=3, max_tokens=budget)
+    options = {"draft_tokens": 3, "max_tokens": budget, "forced_spans": False}
+    check_law(TARGET, SMALL, 1000, draft=DRAFTS[name], **options)
 
 
 def test_the_target_as_its_own_draft_is_always_right() -> None:
@@ -122,7 +115,7 @@ def test_a_bad_draft_is_not_asked_for_long() -> None:
     """Its passes end soon, and so does what it costs; a good one is asked throughout."""
     target = TableModel(3, lambda p, r: torch.tensor([0.0, 3.0, -3.0]))
     wrong = TableModel(3, lambda p, r: torch.tensor([0.0, -3.0, 3.0]))
-    grammar = TextGrammar(Pieces([b"a", b"b"]), [b"a" * place + b"b" for place in range(60)])
+    grammar = TextGrammar(pieces([b"a", b"b"]), [b"a" * place + b"b" for place in range(60)])
     bad = write_one(target, wrong, grammar, forced_spans=False, max_tokens=128)
     good = write_one(target, target, grammar, forced_spans=False, max_tokens=128)
     alone = write_one(target, target, grammar, forced_spans=False, max_tokens=128, draft_tokens=0)
@@ -136,8 +129,8 @@ def test_a_bad_draft_is_not_asked_for_long() -> None:
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_the_budget_may_choose_what_was_refused(budget: int, temperature: float) -> None:
     """The likeliest token cannot be afforded, and the next is what the draft proposed and went on from."""
-    pieces = Pieces([b"a", b"y", b"z"])
-    grammar = TextGrammar(pieces, [b"a" * n + b"z" + end for n in range(12) for end in (b"yz", b"zy", b"yy")])
+    texts = [b"a" * n + b"z" + end for n in range(12) for end in (b"yz", b"zy", b"yy")]
+    grammar = TextGrammar(pieces([b"a", b"y", b"z"]), texts)
     model = TableModel(4, lambda p, r: torch.tensor([0.0, 3.0, 1.0, 2.0]))
     for k in range(1, 7):
         options = {"max_tokens": budget, "temperature": temperature, "draft_tokens": k, "forced_spans": False}
@@ -146,13 +139,13 @@ def test_the_budget_may_choose_what_was_refused(budget: int, temperature: float)
         assert len(answer.token_ids) <= budget
         assert answer.logprob == pytest.approx(model.logprob([7], answer.token_ids), abs=1e-4)
         if temperature == 0:
-            assert answer.token_ids == greedy_row(model, [7], grammar.rows(budget))
+            assert answer.token_ids == greedy_row(model, [7], rows_of(grammar, budget))
 
 
 def test_a_draft_may_know_less_and_be_shorter_of_room() -> None:
     """If the draft allows nothing, or has no positions left, the target goes on alone."""
     target = TableModel.random(V, 1)
-    silent = TableModel(V, lambda p, r: _logits({11: 1.0}))
+    silent = TableModel(V, lambda p, r: torch.tensor([-math.inf] * (V - 1) + [0.0]))
     alone = write_one(target, silent, BRACED, draft_tokens=0)
     for temperature in (0.0, 1.0):
         quiet = write_one(target, silent, BRACED, temperature=temperature)
@@ -171,13 +164,6 @@ def test_a_broken_draft_is_said_to_be_broken() -> None:
     (answer,) = write_answers(TARGET, [[7]], [BRACED], AnswerParams(), draft=broken)
     assert isinstance(answer, InvalidLogitsError)
     assert "the draft model returned NaN" in str(answer)
-
-
-def _logits(probabilities: dict[int, float]) -> torch.Tensor:
-    logits = torch.full((V,), -math.inf)
-    for token, probability in probabilities.items():
-        logits[token] = math.log(probability)
-    return logits
 
 
 NUM = 2000
@@ -212,14 +198,9 @@ def p_value(draft: str, num: int = NUM) -> tuple[float, Counter[str]]:
 
 
 @cache
-def document_rows(budget: int = 99) -> list[Row]:
-    return DOCUMENTS.rows(budget)
-
-
-@cache
 def law_of_documents() -> dict[Row, float]:
     """Forced tokens are the only ones that are allowed there: no law changes where they are not asked for."""
-    return row_law(LAW_TARGET, [7], document_rows())
+    return row_law(LAW_TARGET, [7], rows_of(DOCUMENTS))
 
 
 @pytest.mark.parametrize("draft", LAW_DRAFTS)
@@ -240,7 +221,7 @@ def test_likely_tokens_change_no_greedy_answer(seed: int, drafted: bool, budget:
         target, [[7]], [DOCUMENTS], AnswerParams(max_tokens=budget), speller=SPELLER, draft=draft
     )
     assert isinstance(answer, AnswerText)
-    assert answer.token_ids == greedy_row(target, [7], document_rows(budget))
+    assert answer.token_ids == greedy_row(target, [7], rows_of(DOCUMENTS, budget))
     assert answer.logprob == pytest.approx(target.logprob([7], answer.token_ids), abs=1e-4)
 
 

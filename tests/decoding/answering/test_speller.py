@@ -9,11 +9,12 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, pre_tokenizers
 
 from genret.decoding.answering import Speller
 from genret.decoding.answering.speller import CONTEXT_TOKENS
 from genret.decoding.grammar.vocabulary import Vocabulary
+from tests.checkpoints import train_tokenizer
 from tests.text_grammar import TextGrammar
 
 END = "<end>"
@@ -56,18 +57,8 @@ def records(rng: random.Random, count: int, compact: bool) -> list[str]:
 
 def train(kind: str, num_tokens: int, seed: int = 0) -> Tokenizer:
     rng = random.Random(seed)
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = PRE_TOKENIZERS[kind]
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=num_tokens,
-        special_tokens=[END],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
     texts = [text for compact in (True, False) for _ in range(20) for text in records(rng, 10, compact)]
-    tokenizer.train_from_iterator(texts, trainer)
-    return tokenizer
+    return train_tokenizer(texts, num_tokens, [END], PRE_TOKENIZERS[kind])
 
 
 def speller_of(tokenizer: Tokenizer, asked: list[bytes] | None = None) -> Speller:

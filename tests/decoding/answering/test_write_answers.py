@@ -16,7 +16,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import PreTrainedModel
 
 import genret.decoding.answering.token_choice as choice_points
 from benchmarks.harness.schema_classes import CLASSES, SchemaClass
@@ -32,21 +31,18 @@ from genret.decoding.grammar.leaves.leaf_factory import Leaves
 from genret.decoding.grammar.vocabulary import Vocabulary
 from genret.decoding.model.hf_model import HFLanguageModel
 from genret.retrieval.text import TextTokenizer
-from tests.answer_oracles import constraint_logprob, count_rows, greedy_row, row_law
-from tests.fakes import TableModel, chi_square
-from tests.leaf_oracle import tokens_in
+from tests.answer_oracles import check_law, constraint_logprob, greedy_row
+from tests.fakes import TableModel
+from tests.leaf_oracle import BYTES, tokens_in
 from tests.shared_titles import load_tokenizer
-from tests.text_grammar import END, Pieces, TextGrammar, binary_texts, longest_match
+from tests.text_grammar import END, TextGrammar, binary_texts, longest_match, pieces, rows_of
 from tests.verified_architectures import build
 
-ALPHA = 1e-4  # seeds are fixed: a test fails always or never
-PIECES = Pieces([b"a", b"b", b"ab", b"ba", b"aab", b"{", b"}", b"{a"], vocab_size=40)
+PIECES = pieces([b"a", b"b", b"ab", b"ba", b"aab", b"{", b"}", b"{a"], vocab_size=40)
 SMALL = TextGrammar(PIECES, binary_texts(3))
 BRACED = TextGrammar(PIECES, [b"{" + text + b"}" for text in binary_texts(3)])
 GROWING = TextGrammar(PIECES, [b"a", b"b", b"b" * 9, b"ba" * 5, b"{aaab}"])
 GRAMMARS = (SMALL, BRACED, GROWING)
-PLAIN = AnswerParams(forced_spans=False)
-LETTERS = range(97, 117)
 
 
 def written(answers: list[object]) -> list[AnswerText]:
@@ -65,7 +61,7 @@ def test_greedy_answers_take_the_likeliest_token(seed: int, grammars: list[TextG
     ]
     answers = written(write_answers(model, prompts, grammars, params))
     for prompt, grammar, own, answer in zip(prompts, grammars, params, answers, strict=True):
-        row = greedy_row(model, prompt, grammar.rows(own.max_tokens))
+        row = greedy_row(model, prompt, rows_of(grammar, own.max_tokens))
         assert answer.token_ids == row
         assert answer.text == grammar.text(row)
         assert answer.text in grammar.texts
@@ -83,25 +79,19 @@ def test_sampled_answers_have_the_law_of_their_steps(
     grammar: TextGrammar, temperature: float, budget: int
 ) -> None:
     budget = max(budget, grammar.tokens_to_finish(0))
-    model = TableModel.random(40, 5)
     options = {"temperature": temperature, "max_tokens": budget, "forced_spans": False}
-    law = row_law(model, [7], grammar.rows(budget), temperature)
-    counts, _ = count_rows(model, grammar, 2000, **options)
-    assert set(counts) <= set(law)
-    assert chi_square(counts, law) > ALPHA
+    check_law(TableModel.random(40, 5), grammar, 2000, **options)
 
 
 def test_the_budget_bites_as_a_condition_on_the_next_token() -> None:
     """More tokens are ruled out than the spare draws can be expected to get past."""
-    letters = [bytes([byte]) for byte in LETTERS]
+    letters = [bytes([byte]) for byte in range(97, 117)]
     grammar = TextGrammar(
-        Pieces([b".", b"!", *letters]), [b".", b"!", *(letter + letter + b"." for letter in letters)]
+        pieces([b".", b"!", *letters]), [b".", b"!", *(letter + letter + b"." for letter in letters)]
     )
     model = TableModel(23, lambda prompt, text: torch.tensor([0.0, -4.0, -5.0, *[1.0] * 20]))
-    law = row_law(model, [1], grammar.rows(2))
-    assert set(law) == {(1, END), (2, END)}
-    counts, _ = count_rows(model, grammar, 1000, prompt=[1], max_tokens=2)
-    assert chi_square(counts, law) > ALPHA
+    assert set(rows_of(grammar, 2)) == {(1, END), (2, END)}
+    check_law(model, grammar, 1000, max_tokens=2)
 
 
 def test_an_answer_depends_on_nothing_else_in_the_batch() -> None:
@@ -138,7 +128,7 @@ def test_listed_and_packed_masks_choose_alike(monkeypatch: pytest.MonkeyPatch, t
 
 
 def test_a_token_that_is_the_only_one_costs_no_pass() -> None:
-    grammar = TextGrammar(Pieces([b"a", b"b", b"c"]), [b"abc" * 30 + b"a", b"abc" * 30 + b"b"])
+    grammar = TextGrammar(pieces([b"a", b"b", b"c"]), [b"abc" * 30 + b"a", b"abc" * 30 + b"b"])
     model = TableModel.random(4, 0)
     (answer,) = written(write_answers(model, [[1]], [grammar], AnswerParams()))
     # The prompt, 90 tokens in two passes, and the last before the end.
@@ -147,7 +137,7 @@ def test_a_token_that_is_the_only_one_costs_no_pass() -> None:
     forced = range(90)
     expected = constraint_logprob(model, [1], grammar, answer.token_ids, forced)
     assert answer.constraint_logprob == pytest.approx(expected, abs=1e-4)
-    (plain,) = written(write_answers(model, [[1]], [grammar], PLAIN))
+    (plain,) = written(write_answers(model, [[1]], [grammar], AnswerParams(forced_spans=False)))
     assert plain.token_ids == answer.token_ids
     assert plain.counts.forwards == 92
     assert plain.logprob == pytest.approx(answer.logprob, rel=1e-6)
@@ -244,28 +234,16 @@ def test_params_are_checked(changes: dict[str, float], message: str) -> None:
         AnswerParams(**changes)  # type: ignore[arg-type]
 
 
-AFFORDABLE_PIECES = Pieces([b"a", b"b", b"ab", b"ba", b"aab"], vocab_size=70)
-
-
 class Counting(TextGrammar):
     """Counts how often all tokens are looked at."""
 
     def __init__(self, longest: int) -> None:
-        super().__init__(AFFORDABLE_PIECES, binary_texts(longest))
+        super().__init__(PIECES, binary_texts(longest))
         self.looks = 0
 
     def fitting_tokens(self, state: int, left: int) -> np.ndarray:
         self.looks += 1
         return super().fitting_tokens(state, left)
-
-
-def fitting(grammar: TextGrammar, state: int, left: int) -> list[int]:
-    """By following every token."""
-    return [
-        token
-        for token in grammar.allowed(state)
-        if grammar.tokens_to_finish(grammar.advance(state, token)) < left
-    ]
 
 
 def test_masks_of_a_budget_are_the_grammars_and_made_once() -> None:
@@ -275,7 +253,7 @@ def test_masks_of_a_budget_are_the_grammars_and_made_once() -> None:
         grammar = rng.choice(grammars)
         state, left = rng.choice([0, 2, 3, 4]), rng.randrange(1, 5)
         mask = Answer(grammar, AnswerParams(), left).within_budget(state, 0)
-        assert tokens_in(mask) == fitting(grammar, state, left)
+        assert tokens_in(mask) == TextGrammar.fitting_tokens(grammar, state, left).tolist()
         assert mask.dtype == np.uint32
         assert mask.shape == grammar.mask(state).shape
         assert not mask.flags.writeable
@@ -286,7 +264,8 @@ def test_masks_of_a_budget_are_the_grammars_and_made_once() -> None:
 def test_grammars_are_not_kept_and_not_mistaken_for_others() -> None:
     for longest in [2, 3, 4] * 10:
         grammar = Counting(longest)
-        assert tokens_in(Answer(grammar, AnswerParams(), 2).within_budget(0, 0)) == fitting(grammar, 0, 2)
+        mask = Answer(grammar, AnswerParams(), 2).within_budget(0, 0)
+        assert tokens_in(mask) == TextGrammar.fitting_tokens(grammar, 0, 2).tolist()
         assert grammar.looks == 1
         del grammar
         gc.collect()
@@ -295,7 +274,7 @@ def test_grammars_are_not_kept_and_not_mistaken_for_others() -> None:
 SHIPPED = Path(__file__).resolve().parents[3] / "data" / "small-model"
 SCHEMA_PIECES = [b'{"', b'": ', b'": "', b'", "', b'"}', b"true", b"false", b"null", b"name", b"age"]
 SCHEMA_PIECES += [b"field", b'":']
-VOCABULARY = Vocabulary([None] * 3 + [bytes([byte]) for byte in range(256)] + SCHEMA_PIECES, 2, 280)
+VOCABULARY = Vocabulary([None] * 3 + BYTES + SCHEMA_PIECES, 2, 280)
 
 
 @given(st.lists(st.integers(0, 2), max_size=24), st.integers(1, 5))
@@ -311,7 +290,6 @@ def test_a_period_is_that_of_a_whole_period_written_again(tokens: list[int], lea
     assert echo_period(tokens, 0) == 0
 
 
-BYTES = [bytes([byte]) for byte in range(256)]
 CLOSING = [b'",', b'"]', b'"]}', b'"}', b'."', b'\\"']
 
 
@@ -369,11 +347,6 @@ def grammar_of(name: str) -> Grammar:
     return compile_schema(one.text, leaves(), GrammarOptions.for_writing())
 
 
-def schema_model(architecture: str, seed: int = 0) -> PreTrainedModel:
-    positions = {} if architecture == "t5" else {"max_position_embeddings": 512}
-    return build(architecture, seed=seed, changes={"vocab_size": 280, **positions})
-
-
 def check(answers: list[object], names: list[str], budgets: list[int]) -> list[AnswerText]:
     schemas = {one.name: one.schema for one in CLASSES}
     checked = []
@@ -389,7 +362,9 @@ def check(answers: list[object], names: list[str], budgets: list[int]) -> list[A
 def test_answers_are_valid_with_and_without_everything(architecture: str) -> None:
     names = ["simple3", "boolnull", "enum5", "freetext"]
     grammars = [grammar_of(name) for name in names]
-    target, draft = (HFLanguageModel(schema_model(architecture, seed)) for seed in (0, 1))
+    positions = {} if architecture == "t5" else {"max_position_embeddings": 512}
+    changes = {"vocab_size": 280, **positions}
+    target, draft = (HFLanguageModel(build(architecture, seed=seed, changes=changes)) for seed in (0, 1))
     prompts = [[5, 6, 7], [8], [9, 10], [11, 12, 13, 14]]
     budgets = [grammar.tokens_to_finish(grammar.start) + 7 * place for place, grammar in enumerate(grammars)]
     speller = Speller(partial(longest_match, VOCABULARY), VOCABULARY)
@@ -522,7 +497,7 @@ V = 2 * MAX_LISTED + 11  # not a multiple of the words of a mask
 
 
 def point(query: int, allowed: np.ndarray, temperature: float, seed: int = 0) -> ChoicePoint:
-    mask = Pieces([b"a"], V).packed(allowed)
+    mask = pieces([b"a"], V).packed(allowed)
     return ChoicePoint(query, 0, mask, temperature, seed, 3, 1, listed=ChoicePoint.listing(mask))
 
 

@@ -18,8 +18,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AttentionInterface, AutoModelForCausalLM
 
-import genret.decoding.model.hf_model
-import genret.decoding.model.tree_attention
 from genret.decoding.conformance.examination import (
     Examination,
     ExamineOptions,
@@ -31,10 +29,11 @@ from genret.decoding.conformance.examination import (
 )
 from genret.decoding.conformance.scenarios import SCENARIOS
 from genret.decoding.errors import UnsupportedModelError
+from genret.decoding.model import tree_attention
 from genret.decoding.model.hf_model import HFLanguageModel
 from genret.decoding.model.hf_session import TreeSession
 from genret.decoding.model.model_loading import load_config, load_weights
-from genret.decoding.model.self_check import Difference, RandomTree, Tolerance, exactly, random_tree
+from genret.decoding.model.self_check import Difference, Tolerance, exactly, random_tree
 from genret.decoding.model.token_tree import BranchStep
 from genret.decoding.model.tree_attention import PromptPass
 from genret.decoding.model.whole_trees import TreeBlock
@@ -57,9 +56,14 @@ def first_different(report: Report) -> tuple[int, str]:
     return first.number, first.kind
 
 
+def replace(patch: pytest.MonkeyPatch, of: Any, name: str, other: Callable[..., Any]) -> None:
+    """Replace a function; the other one is given it before its arguments."""
+    plain = getattr(of, name)
+    patch.setattr(of, name, lambda *args, **kwargs: other(plain, *args, **kwargs))
+
+
 def blind_to_windows(patch: pytest.MonkeyPatch) -> None:
-    plain = BranchStep.sights
-    patch.setattr(BranchStep, "sights", lambda self, window: plain(self, None))
+    replace(patch, BranchStep, "sights", lambda plain, step, window: plain(step, None))
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -101,15 +105,13 @@ def test_windows_that_trees_ignore_are_found_in_the_first_layer_that_has_one(
     assert first_different(examine(build(name, torch.float64), SMALL)) == (layer, WINDOW)
 
 
-@pytest.mark.parametrize("of", [BranchStep, genret.decoding.model.tree_attention])
+@pytest.mark.parametrize("of", [BranchStep, tree_attention])
 def test_sinks_that_trees_ignore_are_found(of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = of.attend
-
-    def without(*arguments: Any) -> Tensor:
+    def without(plain: Any, *arguments: Any) -> Tensor:
         *others, rule = arguments
         return plain(*others, dataclasses.replace(rule, sinks=None))
 
-    monkeypatch.setattr(of, "attend", without)
+    replace(monkeypatch, of, "attend", without)
     report = examine(build("gpt_oss", torch.float64), SMALL)
     assert first_different(report)[0] == 0
     assert found_in(report).overall.largest > 1e-2
@@ -176,82 +178,58 @@ def test_a_bias_of_the_models_own_is_found_in_its_layer() -> None:
     assert found_in(report).rounding.largest < 1e-9
 
 
-def _collections_spoiled(patch: pytest.MonkeyPatch) -> None:
-    plain = TreeSession.collect
-
-    def spoiling(self: TreeSession) -> None:
-        plain(self)
-        for layer in self.cache.layers:
-            layer.tail[0].add_(1.0)
-
-    patch.setattr(TreeSession, "collect", spoiling)
+def _with_other_collections(plain: Any, session: TreeSession) -> None:
+    plain(session)
+    for layer in session.cache.layers:
+        layer.tail[0].add_(1.0)
 
 
-def _prefix_without_its_first_token(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(
-        "genret.decoding.model.tree_attention._seen_prefix",
-        lambda segment, window: tuple(part[:, :, 1:] for part in segment),
-    )
+def _without_the_first_token(plain: Any, segment: Any, window: Any) -> Any:
+    return tuple(part[:, :, 1:] for part in segment)
 
 
-def _selected_in_another_order(patch: pytest.MonkeyPatch) -> None:
-    plain = TreeSession.select
-    patch.setattr(TreeSession, "select", lambda self, rows, branches: plain(self, rows[::-1], branches))
+def _in_another_order(plain: Any, session: TreeSession, rows: Any, branches: Any) -> Any:
+    return plain(session, rows[::-1], branches)
 
 
-def _kept_levels_below_their_neighbours(patch: pytest.MonkeyPatch) -> None:
-    plain = TreeSession.step
-
-    def step(self: TreeSession, parents: Tensor, tokens: Tensor, level: int | None = None) -> Tensor:
-        if level is not None:
-            parents = torch.where(parents > 0, parents - 1, parents)
-        return plain(self, parents, tokens, level)
-
-    patch.setattr(TreeSession, "step", step)
+def _below_neighbours(
+    plain: Any, session: TreeSession, parents: Tensor, tokens: Tensor, level: int | None = None
+) -> Tensor:
+    """Levels that are kept."""
+    parents = parents if level is None else (parents - 1).clamp(min=0)
+    return plain(session, parents, tokens, level)
 
 
-def _whole_trees_scaled(patch: pytest.MonkeyPatch) -> None:
-    plain = TreeBlock.attend
-    patch.setattr(
-        TreeBlock, "attend", lambda self, query, stretches, rule: plain(self, query * 1.01, stretches, rule)
-    )
+def _scaled(plain: Any, block: TreeBlock, query: Tensor, *others: Any) -> Any:
+    return plain(block, query * 1.01, *others)
 
 
-def _single_prompts_cut(patch: pytest.MonkeyPatch) -> None:
-    plain = HFLanguageModel.prefill
-
-    def prefill(self: HFLanguageModel, prompts: Any, prefix: Any = None) -> TreeSession:
-        return plain(self, [prompts[0][1:]] if len(prompts) == 1 else prompts, prefix)
-
-    patch.setattr(HFLanguageModel, "prefill", prefill)
+def _cut(plain: Any, model: HFLanguageModel, prompts: Any, prefix: Any = None) -> TreeSession:
+    """Single prompts."""
+    return plain(model, [prompts[0][1:]] if len(prompts) == 1 else prompts, prefix)
 
 
-def _lengths_forgotten(patch: pytest.MonkeyPatch) -> None:
-    plain = PromptPass.of.__func__  # type: ignore[attr-defined]
-    patch.setattr(
-        PromptPass,
-        "of",
-        classmethod(lambda cls, lengths, *more: plain(cls, [max(lengths)] * len(lengths), *more)),
-    )
+def _of_one_length(plain: Any, lengths: Any, *others: Any) -> Any:
+    return plain([max(lengths)] * len(lengths), *others)
 
 
 @pytest.mark.parametrize(
-    ("spoil", "spoiled"),
+    ("of", "name", "other", "spoiled"),
     [
-        (_single_prompts_cut, {"one prompt per session"}),
-        (_lengths_forgotten, SCENARIOS.keys() - {"one prompt per session"}),
-        (_collections_spoiled, {"with collections"}),
-        (_prefix_without_its_first_token, {"with a shared prefix"}),
-        (_selected_in_another_order, {"selection in the middle"}),
-        (_kept_levels_below_their_neighbours, {"levels kept"}),
-        (_whole_trees_scaled, {"whole trees"}),
+        (HFLanguageModel, "prefill", _cut, {"one prompt per session"}),
+        (PromptPass, "of", _of_one_length, SCENARIOS.keys() - {"one prompt per session"}),
+        (TreeSession, "collect", _with_other_collections, {"with collections"}),
+        (tree_attention, "_seen_prefix", _without_the_first_token, {"with a shared prefix"}),
+        (TreeSession, "select", _in_another_order, {"selection in the middle"}),
+        (TreeSession, "step", _below_neighbours, {"levels kept"}),
+        (TreeBlock, "attend", _scaled, {"whole trees"}),
     ],
 )
 def test_each_way_of_writing_finds_what_breaks_it(
-    spoil: Callable[[pytest.MonkeyPatch], None], spoiled: set[str], monkeypatch: pytest.MonkeyPatch
+    of: Any, name: str, other: Callable[..., Any], spoiled: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And no other one does, so that none of them could be left out."""
-    spoil(monkeypatch)
+    replace(monkeypatch, of, name, other)
     report = examine(build("llama-gqa", torch.float64), SMALL)
     assert report.verdict == "differs"
     found = {name: one.largest for name, one in found_in(report).scenarios.items()}
@@ -348,18 +326,13 @@ def test_progress_reaches_its_end() -> None:
         assert steps[-1][0] == steps[-1][1]
 
 
-SHAPES = {"depth": st.integers(1, 6), "branches": st.integers(1, 6), "seed": st.integers(0, 2**32)}
-
-
-def drawn(depth: int, branches: int, seed: int) -> RandomTree:
-    generator = torch.Generator().manual_seed(seed)
-    return random_tree([9, 4, 6], 3, depth, branches, torch.arange(5, 30), generator)
-
-
 @settings(deadline=None, max_examples=60)
-@given(**SHAPES)
-def test_every_branch_hangs_below_a_real_one(depth: int, branches: int, seed: int) -> None:
-    tree = drawn(depth, branches, seed)
+@given(depth=st.integers(1, 6), branches=st.integers(1, 6), seed=st.integers(0, 2**32))
+def test_every_branch_hangs_below_a_real_one_and_leads_to_a_leaf(
+    depth: int, branches: int, seed: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    tree = random_tree([9, 4, 6], 3, depth, branches, torch.arange(5, 30), generator)
     assert [len(prompt) for prompt in tree.prompts] == [9, 4, 6]
     assert len({prompt[:3] for prompt in tree.prompts}) == 1
     for level in range(1, depth + 1):
@@ -372,12 +345,6 @@ def test_every_branch_hangs_below_a_real_one(depth: int, branches: int, seed: in
             path = tree.path(query, level, column)
             assert path[-1] == tree.tokens[level - 1, query, column]
             assert path[:-1] == tree.path(query, level - 1, columns[-2])
-
-
-@settings(deadline=None, max_examples=60)
-@given(**SHAPES)
-def test_leaves_cover_every_branch(depth: int, branches: int, seed: int) -> None:
-    tree = drawn(depth, branches, seed)
     reached = {
         (query, level, place)
         for query, leaf_depth, column in tree.leaves()

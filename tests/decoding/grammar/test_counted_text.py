@@ -20,16 +20,9 @@ from genret.decoding.grammar.regular.json_spelling import spell_any_text, spell_
 from genret.decoding.grammar.regular.ranges import Ranges
 from genret.decoding.grammar.regular.regex_compiler import compile_pattern
 from genret.decoding.grammar.vocabulary import Vocabulary
-from tests.leaf_oracle import after, check_tokens, label_of, real_vocabulary, steps_of
+from tests.leaf_oracle import STRING_VOCABULARY, after, check_tokens, label_of, real_vocabulary, steps_of
 from tests.regex_texts import random_pattern
 
-PIECES = [
-    *[bytes([byte]) for byte in range(256)],
-    *[b"ab", b"abc", "é".encode(), "日本".encode(), "a😀b".encode(), b'"', b'",', b'ab",', b'"a', b'""'],
-    *[b"\\u", b"\\ud83d", b"\\ude00a", b"\\n", b"\\nab", b"\\", b'\\"', b"00", b"e9x", b'x"}', b"abcdefgh"],
-    *[b"\xe6\x97", b"\xa5ab", b"\x9f\x98\x80", b'\x80"'],
-]
-VOCABULARY = Vocabulary([None, *PIECES], 0, len(PIECES) + 1)
 BOUNDS = [(0, None), (1, None), (0, 0), (0, 1), (2, 3), (3, 3), (4, None), (0, 300), (1, 65536)]
 _SPELLINGS = [b"a", b" ", b"\\n", b'\\"', b"\\/", b"\\u00e9", b"\\ud83d\\ude00", "é".encode()]
 _SPELLINGS += ["😀".encode(), b"\x7f"]
@@ -47,15 +40,11 @@ def texts_of(vocabulary: Vocabulary, dfa: Dfa | None = None, is_warm: bool = Fal
     return texts
 
 
-ANY_TEXT = texts_of(VOCABULARY)
-
-
-def lengths_of(least: int, most: int | None) -> Ranges:
-    return ((least, ENDLESS if most is None else most),)
+ANY_TEXT = texts_of(STRING_VOCABULARY)
 
 
 def leaf_of(least: int, most: int | None, texts: CountableTexts = ANY_TEXT) -> CountedTextLeaf:
-    return CountedTextLeaf(texts, lengths_of(least, most))
+    return CountedTextLeaf(texts, ((least, ENDLESS if most is None else most),))
 
 
 def accepts(leaf: CountedTextLeaf, text: bytes) -> bool:
@@ -82,11 +71,11 @@ def states_of(leaf: CountedTextLeaf, text: bytes) -> list[int]:
 def test_tokens_are_those_of_the_oracle_and_every_state_can_be_completed(
     bounds: tuple[int, int | None], is_warm: bool
 ) -> None:
-    leaf = leaf_of(*bounds, texts_of(VOCABULARY, is_warm=is_warm))
+    leaf = leaf_of(*bounds, texts_of(STRING_VOCABULARY, is_warm=is_warm))
     beyond_ascii = (b'"a\xc3\xa9\\n', b'"\\ud83d\\ude00a', b'"\xf0\x9f\x98\x80ab')
     for text in (*beyond_ascii, b'""', b'"abcde', b'"\\u12'):
         for length, state in enumerate(states_of(leaf, text)):
-            check_tokens(VOCABULARY, leaf, state, (b"", b'"', b"a", b"\\"))
+            check_tokens(STRING_VOCABULARY, leaf, state, (b"", b'"', b"a", b"\\"))
             rest = leaf.shortest(state)
             assert accepts(leaf, text[:length] + rest)
             steps = steps_of(leaf, state)
@@ -115,19 +104,6 @@ def counted_texts(draw: st.DrawFn) -> tuple[Dfa, Ranges]:
     return compile_pattern(pattern), tuple(zip(bounds[::2], bounds[1::2], strict=True))
 
 
-FEW = [
-    *[bytes([byte]) for byte in range(256)],
-    b'ab"',
-    b"abc",
-    b"aaaa",
-    "éx".encode(),
-    b'c",',
-    b"\\",
-    b"bbbbb",
-]
-FEW_TOKENS = Vocabulary([None, *FEW], 0, len(FEW) + 1)
-
-
 @settings(max_examples=30, deadline=None)
 @example((Dfa.nothing(), ((0, ENDLESS),)), None)
 @given(counted_texts(), st.data())
@@ -140,8 +116,8 @@ def test_counting_beside_an_automaton_is_counting_in_it(
     assert any(costs.fewest(least, 0) <= most for least, most in lengths) == (not inside.is_empty)
     if inside.is_empty:
         return
-    beside = CountedTextLeaf(texts_of(FEW_TOKENS, dfa), lengths)
-    oracle = DfaLeaf(spell_texts(inside), TableWalker(FEW_TOKENS))
+    beside = CountedTextLeaf(texts_of(STRING_VOCABULARY, dfa), lengths)
+    oracle = DfaLeaf(spell_texts(inside), TableWalker(STRING_VOCABULARY))
     assert not beside.is_empty
     assert len(json.loads(beside.shortest(0))) == inside.lengths()[0]  # type: ignore[index]
     state = other = 0
@@ -151,7 +127,7 @@ def test_counting_beside_an_automaton_is_counting_in_it(
         steps, others = steps_of(beside, state), steps_of(oracle, other)
         assert list(steps) == list(others)
         assert beside.edges(state) in (None, steps)
-        check_tokens(FEW_TOKENS, beside, state)
+        check_tokens(STRING_VOCABULARY, beside, state)
         rest = beside.shortest(state)
         assert label_of(oracle, rest, other) == 0
         assert beside.farthest >= len(rest) >= len(oracle.shortest(other))
@@ -173,13 +149,13 @@ def test_a_table_of_costs_is_bounded() -> None:
 
 
 def test_long_bounds_take_few_masks() -> None:
-    any_text = texts_of(VOCABULARY)
+    any_text = texts_of(STRING_VOCABULARY)
     leaf = leaf_of(30_000, 65_536, any_text)
     state = leaf.step(0, ord('"'))
     found = set()
     for _ in range(65_536):
         state = leaf.step(state, ord("a"))
-        found.add(id(leaf.tokens(state, VOCABULARY.root)))
+        found.add(id(leaf.tokens(state, STRING_VOCABULARY.root)))
     assert len(found) <= 2 * any_text.longest_token + 2
     assert leaf.num_bytes < 200_000
 
@@ -216,10 +192,10 @@ def test_real_tokenizers(name: str) -> None:
 
 def test_what_is_known_of_places_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("genret.decoding.grammar.leaves.counted_text._PROFILE_BYTES", 1_900)
-    any_text = texts_of(VOCABULARY)
+    any_text = texts_of(STRING_VOCABULARY)
     leaf = leaf_of(1, 2, any_text)
     state = leaf.step(0, ord('"'))
     for prefix in (b"", b"a", b'"', b"ab", b"\\", b"", b"x"):
-        check_tokens(VOCABULARY, leaf, state, [prefix])
+        check_tokens(STRING_VOCABULARY, leaf, state, [prefix])
         assert any_text._profiles.size <= 1_900 or len(any_text._profiles) == 1
     assert any_text._profiles.evictions

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import random
-from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
-from functools import cache
 from itertools import product
-from threading import Barrier
 from typing import Any
 
 import jsonschema
@@ -26,7 +23,6 @@ from tests.grammar_oracle import (
     COMPACT,
     HUGE,
     INTEGER,
-    JSON_PIECES,
     NULL,
     OPTIONS,
     SCHEMAS,
@@ -37,11 +33,13 @@ from tests.grammar_oracle import (
     brute_force,
     byte_vocabulary,
     chosen,
+    json_leaves,
     record,
     unpacked,
     walked,
     walked_states,
 )
+from tests.leaf_oracle import BYTES, in_threads
 from tests.own_process import outputs_by_hash_seed
 
 ITSELF = {"$ref": "#"}
@@ -66,25 +64,23 @@ RECURSIVE: dict[str, tuple[Any, str]] = {
     ),
 }
 PERSON = {**record(a=STRING, b={"enum": ["x", "yy"]}), "required": ["a"]}
-DIFFERENT = [
-    array(STRING, uniqueItems=True, minItems=2), array(PERSON, uniqueItems=True, minItems=2),
-    array({"anyOf": [STRING, array(INTEGER, maxItems=2)]}, uniqueItems=True, minItems=2),
-    {**array(STRING, uniqueItems=True, minItems=3), "prefixItems": [{"enum": ["", "a", "b"]}]},
-]  # fmt: skip
-ALL = {
-    **SCHEMAS,
-    **{name: schema for name, (schema, _) in RECURSIVE.items()},
-    "records that differ": DIFFERENT[1],
+# Items that must differ: states count as alike until a text that matters begins like them.
+DIFFERENT = {
+    "strings that differ": array(STRING, uniqueItems=True, minItems=2),
+    "records that differ": array(PERSON, uniqueItems=True, minItems=2),
+    "strings and arrays that differ": array(
+        {"anyOf": [STRING, array(INTEGER, maxItems=2)]}, uniqueItems=True, minItems=2
+    ),
+    "strings that differ from the first": {
+        **array(STRING, uniqueItems=True, minItems=3),
+        "prefixItems": [{"enum": ["", "a", "b"]}],
+    },
 }
-
-
-@cache
-def leaves() -> Leaves:
-    return Leaves(byte_vocabulary(JSON_PIECES, seed=9, random_pieces=300))
+ALL = {**SCHEMAS, **{name: schema for name, (schema, _) in RECURSIVE.items()}, **DIFFERENT}
 
 
 def grammar_of(name: str, how: str) -> Grammar:
-    return compile_schema(json.dumps(ALL[name]), leaves(), OPTIONS[how])
+    return compile_schema(json.dumps(ALL[name]), json_leaves(), OPTIONS[how])
 
 
 def number(text: str) -> int | float:
@@ -125,7 +121,7 @@ def test_objects_that_may_hold_themselves_end_as_soon_as_they_can(name: str) -> 
 @pytest.mark.parametrize("how", sorted(OPTIONS))
 def test_objects_that_need_members_under_any_names_are_ended_without_trying_all_names(how: str) -> None:
     """Every free key is a text of its own where members are counted; a short one will do."""
-    vocabulary = Vocabulary([*(bytes([byte]) for byte in range(256)), None], 256, 257)
+    vocabulary = Vocabulary([*BYTES, None], 256, 257)
     grammar = compile_schema({"type": "object", "minProperties": 2}, Leaves(vocabulary), OPTIONS[how])
     # The fourth ends within a character of four bytes: three levels of 64 states without an end.
     for begun in (b"", b"{", b'{"k', b'{"?\xf1', b'{"key": [1, 2'):
@@ -142,37 +138,24 @@ def test_objects_that_need_members_under_any_names_are_ended_without_trying_all_
 
 
 @pytest.mark.parametrize("how", sorted(OPTIONS))
-@pytest.mark.parametrize("name", sorted(SCHEMAS))
+@pytest.mark.parametrize("name", sorted({*SCHEMAS, *DIFFERENT}))
 def test_what_is_needed_falls_by_one_with_some_token(name: str, how: str) -> None:
     grammar = grammar_of(name, how)
     rng = random.Random(f"{name} {how}")
     for state in walked_states(grammar, rng, 4, 12):
         needed = grammar.tokens_to_finish(state)
         assert len(grammar.fitting_tokens(state, needed))
+        left = needed + rng.randrange(4)
+        fitting = set(grammar.fitting_tokens(state, left).tolist())
         most = grammar.most_tokens_to_finish(state)
         tokens = grammar.tokens(state).tolist()
-        behind = [
-            grammar.tokens_to_finish(grammar.advance(state, t))
-            for t in rng.sample(tokens, min(20, len(tokens)))
-        ]
-        assert most is None or max(behind) <= most
+        for token in rng.sample(tokens, min(40, len(tokens))):
+            behind = grammar.tokens_to_finish(grammar.advance(state, token))
+            assert (token in fitting) == (behind < left)
+            assert most is None or behind <= most
         assert all(
             grammar.can_finish(state, n) == (n >= needed) for n in (needed - 1, needed, 2 * needed + 9)
         )
-
-
-@pytest.mark.parametrize("schema", DIFFERENT, ids=json.dumps)
-def test_tokens_fit_if_what_they_lead_to_does(schema: dict[str, Any]) -> None:
-    """States of items that must differ count as alike until a text that matters begins like them."""
-    grammar = compile_schema(schema, leaves(), OPTIONS["writing"])
-    rng = random.Random(json.dumps(schema))
-    for state in walked_states(grammar, rng, 3, 10):
-        needed = grammar.tokens_to_finish(state)
-        tokens = grammar.tokens(state).tolist()
-        left = needed + rng.randrange(4)
-        fitting = set(grammar.fitting_tokens(state, left).tolist())
-        for token in rng.sample(tokens, min(60, len(tokens))):
-            assert (token in fitting) == (grammar.tokens_to_finish(grammar.advance(state, token)) < left)
 
 
 @pytest.mark.parametrize("name", sorted(SCHEMAS))
@@ -217,9 +200,9 @@ def test_states_and_tokens_that_were_never_handed_out_are_refused() -> None:
 
 def test_eight_threads_see_the_same_grammar() -> None:
     """Each goes its own way through one cold grammar, and finds what a grammar of its own would say."""
-    grammar, barrier = grammar_of("any of", "reading"), Barrier(8)
+    grammar, seeds = grammar_of("any of", "reading"), iter(range(8))
 
-    def walk(mine: Grammar, seed: int) -> list[tuple[bytes, frozenset[int], int]]:
+    def walk(mine: Grammar, seed: int) -> tuple[int, list[tuple[bytes, frozenset[int], int]]]:
         rng = random.Random(seed)
         found = []
         for _ in range(10):
@@ -230,15 +213,10 @@ def test_eight_threads_see_the_same_grammar() -> None:
                 written.append(chosen(mine, rng, sorted(allowed), len(written)))
                 state = mine.advance(state, written[-1])
                 assert state >= 0
-        return found
+        return seed, found
 
-    def start(seed: int) -> list[tuple[bytes, frozenset[int], int]]:
-        barrier.wait()
-        return walk(grammar, seed)
-
-    with ThreadPoolExecutor(8) as pool:
-        together = list(pool.map(start, range(8)))
-    assert together == [walk(grammar_of("any of", "reading"), seed) for seed in range(8)]
+    together = in_threads(lambda: walk(grammar, next(seeds)))
+    assert sorted(together) == [walk(grammar_of("any of", "reading"), seed) for seed in range(8)]
 
 
 _SCRIPT = """
@@ -266,7 +244,7 @@ def test_states_do_not_depend_on_hash_seeds() -> None:
 
 def test_reports_are_made_when_asked_for() -> None:
     schema = dict(SCHEMAS["date"], description="a day")
-    grammar = compile_schema(schema, leaves(), OPTIONS["writing"])
+    grammar = compile_schema(schema, json_leaves(), OPTIONS["writing"])
     schema.clear()
     report = grammar.report()
     assert report is not None
@@ -281,17 +259,8 @@ DECLARED = GrammarOptions(whitespace="compact", property_order="schema", extra_p
 KINDS = [record(k={"const": "a"}, n=BOOLEAN), record(k={"enum": ["a", "ab"]}, n=STRING)]
 
 
-OPENING = ('{"a', '"a": "', '", "b', '", "a": ', '{"b": "x", "b')
-
-
-@cache
-def closing_leaves() -> Leaves:
-    """Leaves of a vocabulary with tokens that close several levels, or open keys and values."""
-    return Leaves(byte_vocabulary([*JSON_PIECES, '{"a":', "}}}}}}}", "]]]]", '"}]}}', *OPENING], seed=4))
-
-
 def declared(schema: Any, options: GrammarOptions = DECLARED) -> Grammar:
-    return compile_schema(schema, closing_leaves(), options)
+    return compile_schema(schema, json_leaves(), options)
 
 
 @pytest.mark.parametrize(
@@ -363,12 +332,12 @@ def test_repeats_in_a_schema_say_nothing(schema: dict[str, Any], draft: str) -> 
 @pytest.mark.parametrize("kind", ["number", "integer"])
 @pytest.mark.parametrize("step", ["1", "3", "1.5", "0.01", "1e20"])
 def test_multiples_of_large_numbers(kind: str, step: str) -> None:
-    grammar = compile_schema(f'{{"type": "{kind}", "multipleOf": {step}}}', closing_leaves(), COMPACT)
+    grammar = compile_schema(f'{{"type": "{kind}", "multipleOf": {step}}}', json_leaves(), COMPACT)
     for text in ("1", "1.0", "3", "0.0", "0.03", "100000000000000000000", "300000000000000000000", "1e-7"):
         number = Decimal(text)
         expected = number % Decimal(step) == 0 and (kind == "number" or number == number.to_integral_value())
         assert accepts(grammar, text) == expected, text
-    large = compile_schema({"type": kind, "multipleOf": 1}, closing_leaves(), COMPACT)
+    large = compile_schema({"type": kind, "multipleOf": 1}, json_leaves(), COMPACT)
     assert accepts(large, "3" + "0" * 22)
     assert [text for text in ("1e+20", "1e20", "3E+22") if accepts(large, text)] == []
 
@@ -448,7 +417,7 @@ B_OR_C = {"properties": {"a": SHORT}, "patternProperties": {"^[bc]$": SHORT}, "a
 
 
 def object_of(schema: Any, how: str = "writing") -> Grammar:
-    return compile_schema(json.dumps({"type": "object", **schema}), closing_leaves(), OPTIONS[how])
+    return compile_schema(json.dumps({"type": "object", **schema}), json_leaves(), OPTIONS[how])
 
 
 # Keys that a schema gives by sets may run out.

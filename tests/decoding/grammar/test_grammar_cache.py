@@ -14,20 +14,17 @@ from hypothesis import strategies as st
 from genret.decoding.bounded_cache import Remembered
 from genret.decoding.grammar.errors import CompileTimeoutError, SchemaError, UnsupportedSchemaError
 from genret.decoding.grammar.grammar_cache import MAX_TEXTS, GrammarCache
+from tests.leaf_oracle import in_threads
 
 
 class Sized:
     """Stands for a grammar: all the cache knows of one is how large it is."""
 
-    def __init__(self, num_bytes: int) -> None:
+    def __init__(self, num_bytes: int = 1000) -> None:
         self.num_bytes = num_bytes
 
 
-def sized(num_bytes: int = 1000) -> Sized:
-    return Sized(num_bytes)
-
-
-def ask(cache: GrammarCache[Sized], name: str, make: Any = sized, text: str | None = None) -> Sized:
+def ask(cache: GrammarCache[Sized], name: str, make: Any = Sized, text: str | None = None) -> Sized:
     text = name if text is None else text
     return cache.get(text, len(text), lambda: (("key", name), len(name)), make)
 
@@ -45,19 +42,13 @@ def test_the_same_text_is_compiled_once_and_another_spelling_of_it_finds_the_sam
 def test_thirty_two_threads_asking_for_one_new_schema_compile_it_once_and_get_one_object() -> None:
     cache = GrammarCache[Sized](1 << 20)
     compiled = []
-    together = threading.Barrier(32)
 
     def make() -> Sized:
         compiled.append(1)
         time.sleep(0.05)
-        return sized()
+        return Sized()
 
-    def one(_: int) -> Sized:
-        together.wait()
-        return ask(cache, "same", make)
-
-    with ThreadPoolExecutor(32) as pool:
-        got = list(pool.map(one, range(32)))
+    got = in_threads(lambda: ask(cache, "same", make), 32)
     assert len(compiled) == 1
     assert len(set(map(id, got))) == 1
     assert cache.stats.misses + cache.stats.hits == 32
@@ -140,7 +131,7 @@ def test_timeouts_and_bugs_are_not_kept() -> None:
         ask(cache, "slow", slow)
     assert ask(cache, "slow").num_bytes == 1000
     with pytest.raises(ZeroDivisionError):
-        ask(cache, "bug", lambda: sized(1 // 0))
+        ask(cache, "bug", lambda: Sized(1 // 0))
     assert ask(cache, "bug").num_bytes == 1000
 
 
@@ -183,7 +174,7 @@ def test_the_bound_holds_whatever_is_asked_and_however_grammars_grow(
     cache = GrammarCache[Sized](60_000)
     live: dict[str, Sized] = {}
     for name, size, grows in asked:
-        got = ask(cache, name, lambda size=size: sized(size))
+        got = ask(cache, name, lambda size=size: Sized(size))
         live[name] = got
         if grows:
             got.num_bytes += size

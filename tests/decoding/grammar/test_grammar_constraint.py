@@ -17,14 +17,15 @@ from genret.decoding.answering.writer import write_answers
 from genret.decoding.beam_search import BeamResult, beam_search
 from genret.decoding.disc import disc
 from genret.decoding.grammar.compile_options import GrammarOptions
-from genret.decoding.grammar.constraint import GrammarConstraint, TokenGrammar
+from genret.decoding.grammar.constraint import GrammarConstraint
 from genret.decoding.grammar.json_grammar import Grammar, compile_schema
 from genret.decoding.grammar.leaves.leaf_factory import Leaves
 from genret.decoding.grammar.vocabulary import Vocabulary
 from genret.decoding.model.hf_model import HFLanguageModel
 from genret.decoding.params import AnswerParams, BeamParams, DiscParams
 from tests.fakes import TableModel, chi_square, normalise
-from tests.grammar_oracle import COMPACT, JSON_PIECES, SCHEMAS, SPACED, array, byte_vocabulary, unpacked
+from tests.grammar_oracle import COMPACT, SCHEMAS, SPACED, array, json_leaves, unpacked
+from tests.text_grammar import rows_of
 from tests.tiny_transformers import ARCHITECTURES, build
 
 ALPHA = 1e-4
@@ -32,40 +33,18 @@ PROMPT = (1,)
 TINY_PIECES = [b'"', b"a", b"b", b"ab", b'"a', b'b"', b"1", b"12", b"2", b"[", b"]", b",", b",1"]
 # The last four cannot be used; JSON is not written without them.
 TINY = Leaves(Vocabulary([*TINY_PIECES, None, b"{", b"}", b":", b"\\"], 13, 19))
-LEAVES = Leaves(byte_vocabulary(JSON_PIECES, seed=2, random_pieces=200))
 Row = tuple[int, ...]
 
 
 def grammar_of(name: str) -> Grammar:
-    return compile_schema(SCHEMAS[name], LEAVES, SPACED)
+    return compile_schema(SCHEMAS[name], json_leaves(), SPACED)
 
 
+@cache
 def tiny_grammar() -> Grammar:
     """Numbers that go on, strings with several spellings in tokens, and short arrays."""
     texts = {"enum": ["a", "ab", "aab", 1, 12, 121]}
     return compile_schema({"anyOf": [texts, array({"enum": [1, 12]}, maxItems=2)]}, TINY, COMPACT)
-
-
-def rows_of(grammar: Grammar, budget: int) -> set[Row]:
-    """Every sequence of tokens that can be written, by the grammar alone."""
-    rows: set[Row] = set()
-
-    def write(state: int, row: Row) -> None:
-        if state == grammar.finished:
-            rows.add(row)
-            return
-        for token in unpacked(grammar, state):
-            following = grammar.advance(state, token)
-            if grammar.tokens_to_finish(following) < budget - len(row):
-                write(following, (*row, token))
-
-    write(grammar.start, ())
-    return rows
-
-
-@cache
-def rows_within(budget: int) -> frozenset[Row]:
-    return frozenset(rows_of(tiny_grammar(), budget))
 
 
 def model_of(seed: int) -> TableModel:
@@ -88,7 +67,7 @@ def model_of(seed: int) -> TableModel:
 @pytest.mark.statistical
 @pytest.mark.parametrize("budget", [7, 4])
 def test_disc_follows_the_model_restricted_to_the_grammar(budget: int) -> None:
-    rows, model = rows_within(budget), model_of(5)
+    rows, model = rows_of(tiny_grammar(), budget), model_of(5)
     assert len(rows) > 10
     law = normalise({row: math.exp(model.logprob(PROMPT, row)) for row in rows})
     prompts = [PROMPT] * 20
@@ -101,14 +80,14 @@ def test_disc_follows_the_model_restricted_to_the_grammar(budget: int) -> None:
         if sample.accepted
     )
     assert sum(counts.values()) > 500
-    assert set(counts) <= rows
+    assert set(counts) <= set(law)
     assert chi_square(counts, law) > ALPHA
 
 
 @pytest.mark.parametrize("budget", [7, 5, 4])
 @pytest.mark.parametrize("seed", range(4))
 def test_beam_search_finds_the_best_rows(seed: int, budget: int) -> None:
-    rows, model = rows_within(budget), model_of(seed)
+    rows, model = rows_of(tiny_grammar(), budget), model_of(seed)
     truth = sorted(((model.logprob(PROMPT, row), row) for row in rows), reverse=True)
     params = BeamParams(k=5, beam_size=8, exact=True, exact_budget=10_000)
     (result,) = beam_search(model.prefill([PROMPT]), GrammarConstraint([tiny_grammar()], budget), [params])
@@ -120,13 +99,13 @@ def test_beam_search_finds_the_best_rows(seed: int, budget: int) -> None:
 
 def test_every_query_has_its_own_grammar_and_budget() -> None:
     grammars = [grammar_of(name) for name in ("person", "number", "any of")]
-    constraint = GrammarConstraint(grammars, [60, 5, 30])
+    budgets = [60, 5, 30]
+    constraint = GrammarConstraint(grammars, budgets)
     assert constraint.max_depth == 60
     states = constraint.start(torch.tensor([2, 0, 1, 0]))
-    for state, which in zip(states, (2, 0, 1, 0), strict=True):
-        ((grammar, place),) = grammar_states(constraint, state.unsqueeze(0))
-        assert grammar is grammars[which]
-        assert place == grammar.start
+    for allowed, which in zip(constraint.allowed(states), (2, 0, 1, 0), strict=True):
+        fitting = grammars[which].fitting_tokens(grammars[which].start, budgets[which])
+        assert torch.nonzero(allowed).flatten().tolist() == fitting.tolist()
 
 
 @pytest.mark.parametrize("name", sorted(SCHEMAS))
@@ -162,19 +141,7 @@ def test_batches_agree_with_the_grammar(name: str) -> None:
         places = [grammar.advance(p, t) if p >= 0 else -1 for p, t in zip(places, chosen, strict=True)]
         places = [p if live else -1 for p, live in zip(places, is_live, strict=True)]
         assert constraint.is_final(states).tolist() == [p == grammar.finished for p in places]
-        known = [place for _, place in grammar_states(constraint, states)]
-        assert known == places
     assert constraint.row(states).tolist() == [-1] * 6
-
-
-def grammar_states(
-    constraint: GrammarConstraint, states: torch.Tensor
-) -> list[tuple[TokenGrammar | None, int]]:
-    """The grammar of each state and where it stands there; none and -1 for -1."""
-    return [
-        (None, -1) if number < 0 else (constraint._grammars[number], constraint._states[number])
-        for number in constraint._resolved(states)
-    ]
 
 
 def test_what_is_asked_for_must_fit_together() -> None:

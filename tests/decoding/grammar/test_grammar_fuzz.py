@@ -6,8 +6,6 @@ import copy
 import json
 import random
 import time
-from collections.abc import Iterator
-from functools import cache
 from typing import Any
 
 import pytest
@@ -16,8 +14,8 @@ from benchmarks.harness.answer_schemas import SCHEMAS
 from genret.decoding.grammar.compile_options import CompileLimits, GrammarOptions
 from genret.decoding.grammar.errors import GrammarError
 from genret.decoding.grammar.json_grammar import Grammar, compile_schema
-from genret.decoding.grammar.leaves.leaf_factory import Leaves
-from tests.grammar_oracle import JSON_PIECES, byte_vocabulary, unpacked
+from tests.fuzz.damage import places_in
+from tests.grammar_oracle import json_leaves, unpacked
 
 LIMITS = CompileLimits(seconds=1.0, nodes=3_000, automaton_states=5_000)
 OPTIONS = (GrammarOptions(limits=LIMITS), GrammarOptions.for_writing(LIMITS))
@@ -32,30 +30,13 @@ VALUES: list[Any] = [
 ]
 
 
-@cache
-def leaves() -> Leaves:
-    return Leaves(byte_vocabulary(JSON_PIECES, seed=21, random_pieces=100))
-
-
-def places(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Paths of everything in a value."""
-    yield place
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, child in inner:
-        yield from places(child, (*place, key))
-
-
 def damaged(rng: random.Random) -> Any:
     """A schema with one to three of its parts replaced, removed, renamed, copied or joined by others."""
     schema = copy.deepcopy(rng.choice(SCHEMAS).schema)
     for _ in range(rng.randint(1, 3)):
-        place = rng.choice(list(places(schema)))
-        if not place:
-            continue
-        holder = schema
-        for key in place[:-1]:
-            holder = holder[key]
-        key = place[-1]
+        if not isinstance(schema, dict) or not schema:
+            break
+        holder, key = rng.choice(list(places_in(schema)))
         how = rng.randrange(5)
         if how == 0:
             holder[key] = copy.deepcopy(rng.choice(VALUES))
@@ -103,7 +84,7 @@ def test_damaged_schemas(seed: int, number: int) -> None:
         schema = damaged(rng)
         begun = time.thread_time()
         try:
-            grammar = compile_schema(schema, leaves(), rng.choice(OPTIONS))
+            grammar = compile_schema(schema, json_leaves(), rng.choice(OPTIONS))
         except GrammarError:
             continue
         finally:
@@ -123,7 +104,7 @@ def test_random_texts_are_no_schemas() -> None:
                 damaged_text[rng.randrange(len(text))] = rng.randrange(256)
             for given in (bytes(damaged_text), bytes(text[: rng.randrange(len(text))]), rng.randbytes(20)):
                 try:
-                    grammar = compile_schema(given, leaves(), OPTIONS[0])
+                    grammar = compile_schema(given, json_leaves(), OPTIONS[0])
                 except GrammarError:
                     continue
                 assert unpacked(grammar, grammar.start)

@@ -9,21 +9,12 @@ import pytest
 
 from genret.decoding.grammar.compile_options import GrammarOptions
 from genret.decoding.grammar.json_grammar import Grammar
-from genret.decoding.grammar.leaves.leaf_factory import Leaves
 from genret.decoding.grammar.schema.formula_table import FormulaTable
 from genret.decoding.grammar.schema.value_nodes import compile_value
-from tests.grammar_oracle import (
-    COMPACT,
-    FLEXIBLE,
-    JSON_PIECES,
-    SCHEMAS,
-    brute_force,
-    byte_vocabulary,
-    unpacked,
-)
+from tests.grammar_oracle import COMPACT, FLEXIBLE, SCHEMAS, brute_force, json_leaves, unpacked
 from tests.own_process import TracedMemory, alone
 
-LEAVES = Leaves(byte_vocabulary(JSON_PIECES, seed=3, random_pieces=300))
+LEAVES = json_leaves()
 VALUES = {
     name: compile_value(FormulaTable(SCHEMAS[name], FLEXIBLE), FLEXIBLE, LEAVES)
     for name in ("any", "tree", "any of", "nested")

@@ -31,6 +31,8 @@ from genret.decoding.grammar.regular.text_set import TextSet
 from genret.decoding.grammar.vocabulary import Vocabulary
 from tests.grammar_oracle import INTEGER, STRING, array, brute_force, byte_vocabulary, record, unpacked
 from tests.leaf_oracle import (
+    BYTES,
+    STRING_VOCABULARY,
     after,
     check_tokens,
     comparable,
@@ -71,9 +73,7 @@ def test_random_leaves_are_what_their_bytes_say(seed: int, is_warm: bool) -> Non
 
 
 def test_sparse_leaves_are_tries_of_their_texts() -> None:
-    vocabulary = Vocabulary(
-        [bytes([byte]) for byte in range(256)] + [b"tr", b"true,", b"null]", b"e}"], 0, 260
-    )
+    vocabulary = Vocabulary([*BYTES, b"tr", b"true,", b"null]", b"e}"], 0, 260)
     leaf = SparseLeaf("x", {b"true": 3, b"trust": 4, b"null": 0, b"tr": 7})
     shortest_rests = {b"": b"tr", b"t": b"r", b"tr": b"", b"tru": b"e", b"trus": b"t", b"nul": b"l"}
     for text, shortest in shortest_rests.items():
@@ -194,8 +194,8 @@ def test_all_ways_of_walking_agree(
 ) -> None:
     module = pytest.importorskip("genret.decoding.grammar.leaves.numba_walk")
     automaton = automaton_of(targets, labels)
-    tokens = [bytes([byte]) for byte in range(256)] + tokens  # else some could not be written
-    vocabulary = Vocabulary([None, *tokens], 0, len(tokens) + 1)
+    texts = [None, *BYTES, *tokens]  # without all bytes, some could not be written
+    vocabulary = Vocabulary(texts, 0, len(texts))
     walker = TableWalker(vocabulary)
     walk = module.CompiledWalk(vocabulary)
     keys = LabelledKeys(DfaLeaf(automaton, walker))
@@ -219,7 +219,7 @@ def test_all_ways_of_walking_agree(
         for positions in places:
             expected = comparable(walker.walk_nodes(fresh, state, positions), nested=True)
             assert comparable(walker.walk_by_depth(fresh.table, state, positions), nested=True) == expected
-        allowed = [token for token, text in enumerate(tokens, 1) if after(automaton, text, state) >= 0]
+        allowed = [token for token, text in enumerate(texts) if text and after(automaton, text, state) >= 0]
         assert expected[0] == allowed
 
 
@@ -250,11 +250,6 @@ def _resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * PAGESIZE
 
 
-PIECES = [
-    b"ab", b'a"', b'ab"', b'ab",', b'b"]', b'"a', b"12", b"1,", b"12]", b"23", b'"]', "é".encode(),
-    b'\\n"',
-]  # fmt: skip
-VOCABULARY = Vocabulary([None, *[bytes([byte]) for byte in range(256)], *PIECES], 0, 300)
 WORDS = ["", "a", "ab", "abc", "b", "bb", "é", "ef", "e", "x\ny", *"cdfghijklmnop"]
 
 
@@ -285,7 +280,7 @@ def small_numbers(leaves: Leaves) -> Leaf:
 @pytest.mark.parametrize("make", [words, small_numbers])
 @pytest.mark.parametrize("seed", range(4))
 def test_excluding_is_the_difference_of_sets(make: object, seed: int) -> None:
-    leaves = Leaves(VOCABULARY)
+    leaves = Leaves(STRING_VOCABULARY)
     base = make(leaves)  # type: ignore[operator]
     texts = Texts()
     leaf = leaves.remembering(base, texts)
@@ -304,14 +299,14 @@ def test_excluding_is_the_difference_of_sets(make: object, seed: int) -> None:
         assert language(following) == left
         assert following.shortest(0) == min(left, key=lambda one: (len(one), one))
         for state in (0, following.step(0, min(left)[0])):
-            check_tokens(VOCABULARY, following, state)
+            check_tokens(STRING_VOCABULARY, following, state)
         leaf = following
     raise AssertionError("the last one was never left out")
 
 
 @pytest.mark.parametrize("is_warm", [False, True])
 def test_strings_of_any_content_can_be_left_out(is_warm: bool) -> None:
-    leaves = Leaves(VOCABULARY)
+    leaves = Leaves(STRING_VOCABULARY)
     if is_warm:
         leaves.warm_up()
     texts = Texts()
@@ -324,11 +319,11 @@ def test_strings_of_any_content_can_be_left_out(is_warm: bool) -> None:
     assert label_of(leaf, b'"aba"') >= 0
     assert label_of(leaf, b'"\\/"') == -1  # one spelling for a text
     for prefix in (b'"', b'"a', b'"ab', b'"aba', b'"\xc3', b'"x'):
-        check_tokens(VOCABULARY, leaf, after(leaf, prefix), (b"", b'"', b"a"))
+        check_tokens(STRING_VOCABULARY, leaf, after(leaf, prefix), (b"", b'"', b"a"))
 
 
 def test_equal_texts_of_different_leaves_have_equal_labels() -> None:
-    leaves = Leaves(VOCABULARY)
+    leaves = Leaves(STRING_VOCABULARY)
     texts = Texts()
     first = leaves.remembering(words(leaves), texts)
     second = leaves.remembering(leaves.texts(TextSet.of(automaton=Dfa.of_texts(["zz", "ab", "b"]))), texts)
@@ -350,7 +345,7 @@ def test_threads_number_texts_alike() -> None:
 
 
 def test_memory_is_told() -> None:
-    leaves = Leaves(VOCABULARY)
+    leaves = Leaves(STRING_VOCABULARY)
     leaf = leaves.remembering(leaves.texts(TextSet.everything()), Texts())
     before = leaf.num_bytes
     assert label_of(leaf, b'"abcdefghij"') >= 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 from decimal import Decimal
 
 import numpy as np
@@ -25,9 +24,9 @@ from genret.decoding.grammar.schema.members import spelled_classes, spelled_keys
 from genret.decoding.grammar.shapes import ValueNode
 from genret.decoding.grammar.vocabulary import Vocabulary
 from tests.grammar_oracle import byte_vocabulary
-from tests.leaf_oracle import after, check_tokens, in_threads, label_of
+from tests.leaf_oracle import BYTES, after, check_tokens, in_threads, label_of
+from tests.shape_walker import spelled
 
-BYTES: list[bytes | None] = [bytes([byte]) for byte in range(256)]
 VOCABULARY = Vocabulary([*BYTES, b'":', b'",', b"tr", b'{"', b'name":', b"12", b'" '], 270, 300)
 
 
@@ -177,17 +176,13 @@ def random_names(rng: np.random.Generator, letters: str, longest: int, most: int
     return sorted({"".join(rng.choice(list(letters), size=n).tolist()) for n in lengths})
 
 
-def spelled_names(names: list[str]) -> list[bytes]:
-    return [json.dumps(name, ensure_ascii=False).encode() for name in names]
-
-
 def random_keys(seed: int) -> tuple[list[str], ByteDfa]:
     """Names over the keys of a pattern, or over none."""
     rng = np.random.default_rng(seed)
     names = rng.permutation(random_names(rng, 'axb-01"\\\né\U0001f600', 6, 7)).tolist()
     pattern = PATTERNS[seed % len(PATTERNS)]
     below = ByteDfa.literals([]) if pattern is None else spelled_classes((compile_pattern(pattern),))
-    return names, spelled_keys(spelled_names(names), below)
+    return names, spelled_keys(list(map(spelled, names)), below)
 
 
 def states_on_the_way(leaf: Leaf, texts: list[bytes]) -> list[int]:
@@ -201,7 +196,7 @@ def test_names_laid_over_other_keys_are_an_automaton_like_any_other(seed: int) -
     names, keys = random_keys(seed)
     same = ByteDfa.from_rows(keys.rows, keys.ends)
     assert (same.rows, same.ends, same.digest) == (keys.rows, keys.ends, keys.digest)
-    assert [keys.label_of(text) for text in spelled_names(names)] == list(range(len(names)))
+    assert [keys.label_of(text) for text in map(spelled, names)] == list(range(len(names)))
 
 
 def test_all_texts_below_names_keep_their_label() -> None:
@@ -220,8 +215,8 @@ def test_free_keys_beside_named_ones(seed: int, monkeypatch: pytest.MonkeyPatch)
     if seed % 3 == 0:
         special = compile_pattern("^a.*b$")
         classes = (special, Dfa.everything() - special)
-    spelled = spelled_names(names)
-    automaton = spelled_keys(spelled, spelled_classes(classes))
+    texts = list(map(spelled, names))
+    automaton = spelled_keys(texts, spelled_classes(classes))
     free = range(len(names), len(names) + len(classes))
     by_model = []
     known = StateModels.tokens
@@ -239,7 +234,7 @@ def test_free_keys_beside_named_ones(seed: int, monkeypatch: pytest.MonkeyPatch)
     ]:
         leaf = leaves.keys(automaton, allowed)
         others = [b'"xyz', '"é\\u0001'.encode(), b'"abab"']
-        for state in states_on_the_way(leaf, spelled + others):
+        for state in states_on_the_way(leaf, texts + others):
             check_tokens(vocabulary, leaf, state, (b"", b"a", b'"'))
     assert any(by_model)
 

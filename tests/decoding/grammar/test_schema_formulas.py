@@ -37,12 +37,10 @@ from genret.decoding.grammar.schema.formula import (
 )
 from genret.decoding.grammar.schema.formula_table import FormulaTable
 from genret.decoding.grammar.schema.schema_report import explain_schema
-from genret.decoding.grammar.schema.value_nodes import compile_value
-from tests.shape_walker import ShapeWalker, byte_leaves
+from tests.shape_walker import ShapeWalker, node_of
 
 DRAFT_4 = "http://json-schema.org/draft-04/schema#"
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"
-LEAVES = byte_leaves()
 STRING, NUMBER, ARRAY = (TypeIs(kind) for kind in (JsonType.STRING, JsonType.NUMBER, JsonType.ARRAY))
 
 
@@ -186,9 +184,8 @@ HOST = {"format": "hostname"}
 
 def holds(schema: Any, value: Any, **options: Any) -> bool:
     """Whether what a schema is compiled to allows a value."""
-    read_as = GrammarOptions(**options)
     try:
-        node = compile_value(FormulaTable(json.dumps(schema), read_as), read_as, LEAVES)
+        node = node_of(json.dumps(schema), GrammarOptions(**options))
     except UnsatisfiableSchemaError:
         return False
     return ShapeWalker(any_order=False).allows(node, value)

@@ -21,14 +21,11 @@ from genret.decoding.grammar.errors import (
     UnsupportedSchemaError,
 )
 from genret.decoding.grammar.schema.array_shapes import cheapest_assignment
-from genret.decoding.grammar.schema.formula_table import FormulaTable
-from genret.decoding.grammar.schema.value_nodes import compile_value
 from genret.decoding.grammar.shapes import ValueNode
 from genret.retrieval.answers.validation import AnswerValidator, InvalidAnswerError
 from tests.grammar_oracle import array, record
-from tests.shape_walker import RandomWriter, ShapeWalker, byte_leaves, random_value
+from tests.shape_walker import RandomWriter, ShapeWalker, node_of, random_value
 
-LEAVES = byte_leaves()
 ANY_ORDER = GrammarOptions()
 IN_ORDER = GrammarOptions(property_order="schema")
 WRITING = GrammarOptions.for_writing()
@@ -116,10 +113,6 @@ def schemas_of_2020_12(draw: st.DrawFn) -> dict[str, Any]:
         "allOf": [draw(schemas("2020-12"))],
         "$defs": {"x": draw(schemas("2020-12")), "y": {"$anchor": "y", "type": ["integer", "array"]}},
     }
-
-
-def node_of(schema: Any, options: GrammarOptions = ANY_ORDER) -> ValueNode:
-    return compile_value(FormulaTable(schema, options), options, LEAVES)
 
 
 def compiled(schema: Any, options: GrammarOptions) -> ValueNode | None:
@@ -290,7 +283,7 @@ def test_refusals_name_their_place(
     schema: Any, error: type[SchemaError], keyword: str | None, pointer: str | None
 ) -> None:
     with pytest.raises(error) as caught:
-        node_of(schema)
+        node_of(schema, ANY_ORDER)
     assert caught.value.pointer.startswith("#")
     if keyword is not None:
         assert (caught.value.keyword, caught.value.pointer) == (keyword, pointer)
@@ -310,7 +303,8 @@ def test_undeclared_members_are_left_out_when_writing() -> None:
 
 
 def test_repeated_types_share_their_node() -> None:
-    node = node_of({"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "string"}}})
+    schema = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "string"}}}
+    node = node_of(schema, ANY_ORDER)
     (shape,) = node.objects
     start = shape.start()
     assert shape.after_key(start, 0)[0].value is shape.after_key(start, 1)[0].value

@@ -22,22 +22,15 @@ from genret.decoding.grammar.errors import (
     UnsupportedSchemaError,
 )
 from genret.decoding.grammar.regular.formats import FORMATS, Enforcement
-from genret.decoding.grammar.schema.formula_table import FormulaTable
 from genret.decoding.grammar.schema.schema_report import explain_schema
-from genret.decoding.grammar.schema.value_nodes import compile_value
 from genret.decoding.grammar.shapes import ValueNode
-from tests.shape_walker import ShapeWalker, byte_leaves, random_value
+from tests.shape_walker import ShapeWalker, node_of, random_value
 from tests.shared_titles import schema_rows
 
 pytestmark = pytest.mark.shared_data
 
 SUITE = "json_schema_test_suite.draft2020-12.jsonl.gz"
 ASSERTED = "optional/format/"  # the part of the suite that asks what formats mean
-LEAVES = byte_leaves()
-
-
-def node_of(schema: Any, options: GrammarOptions) -> ValueNode:
-    return compile_value(FormulaTable(schema, options), options, LEAVES)
 
 
 @dataclass

@@ -15,22 +15,13 @@ from genret.decoding.grammar.regular.json_spelling import BETWEEN, spell_any_tex
 from genret.decoding.grammar.regular.ranges import scalar
 from genret.decoding.grammar.regular.regex_compiler import compile_pattern
 from tests.regex_texts import random_member
+from tests.shape_walker import spelled
 
 SCALARS = st.characters(exclude_categories=["Cs"])
 ODD = st.sampled_from('"\\/bfnrtu01f\b\f\n\r\t\x00\x01\x0f\x10\x1f\x7f\x80\u07ff\u0800\ud7ff\ue000\uffff')
 TEXTS = st.text(
     ODD | SCALARS | st.sampled_from("\U00010000\U0003ffff\U000fffff\U00100000\U0010ffff"), max_size=6
 )
-
-
-def unmarked(automaton: ByteDfa) -> ByteDfa:
-    """The automaton without the marks between characters."""
-    return ByteDfa.from_rows(automaton.rows, [max(label, -1) for label in automaton.ends])
-
-
-def spelled(text: str) -> bytes:
-    """The one spelling of a text."""
-    return json.dumps(text, ensure_ascii=False).encode()
 
 
 @settings(max_examples=100, deadline=None)
@@ -109,7 +100,8 @@ def test_labels_are_kept_apart(sets: list[set[str]], other: str) -> None:
     assert {text: found.label_of(spelled(text)) for text in expected} == expected
     assert found.count() == len(expected)
     literals = ByteDfa.literals((spelled(text), label) for text, label in expected.items())
-    assert unmarked(found).digest == literals.digest
+    without_marks = ByteDfa.from_rows(found.rows, [max(label, -1) for label in found.ends])
+    assert without_marks.digest == literals.digest
 
 
 @settings(max_examples=150, deadline=None)

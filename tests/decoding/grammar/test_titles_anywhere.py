@@ -25,7 +25,8 @@ from genret.decoding.grammar.vocabulary import Vocabulary
 from genret.decoding.sorted_texts import SortedTexts, TextBatches
 from tests.grammar_oracle import HUGE, OPTIONS, array, brute_force, record, unpacked, walked, walked_states
 from tests.json_tokenizers import leaves
-from tests.leaf_oracle import Found, after, check_tokens, in_threads, tokens_in, tokens_of
+from tests.leaf_oracle import STRING_VOCABULARY, Found, after, check_tokens, in_threads, tokens_in, tokens_of
+from tests.shape_walker import spelled as written
 
 Json = Any
 # Quotes, backslashes, control characters, characters beyond the first plane, beginnings of one another, equal
@@ -330,24 +331,13 @@ def test_what_is_no_answer_is_refused(text: str) -> None:
         grammar_of({"anyOf": [array(PEOPLE), {"type": "integer"}]}).holes(text.encode())
 
 
-# Every byte, pieces of escapes, tokens over the closing quote, and pieces of characters.
-PIECES = [
-    *[bytes([byte]) for byte in range(256)],
-    *[
-        b'"a', b'"ab', b'a"', b'b",', b'",', b'","', b'"}', b'a"}', b"ab", b"abc", b'\\"', b'\\"a',
-        b"\\\\", b"a\\",
-    ],
-    *[b"\\u", b"\\u0", b"\\u00", b"\\u000", b"\\u001", b"\\u0001", b"\\u001f", b'\\u001f"', b"\\n", b'\\n",'],
-    *["é".encode(), "é".encode()[:1] + b"a", "😀".encode(), "😀".encode()[:3], b'\xa9",', b'""', b'"":'],
-]  # fmt: skip
-VOCABULARY = Vocabulary([*PIECES, b"ab", None, b""], end_token_id=len(PIECES) + 1, vocab_size=320)
 NAME = TitleSlotName("titles")
 
 TEXT = st.text(st.sampled_from('ab"\\/\n\t\x00\x01\x0b\x1f\x7f é😀\u2028\ud7ff\uffff'), max_size=6)
 TEXTS = st.lists(TEXT, min_size=1, max_size=25)
 
 
-SEARCHERS = [TextSearcher(VOCABULARY), TextSearcher(VOCABULARY)]
+SEARCHERS = [TextSearcher(STRING_VOCABULARY), TextSearcher(STRING_VOCABULARY)]
 SEARCHERS[1].warm_up()
 
 
@@ -359,10 +349,6 @@ def in_order(texts: list[str], rows: int = 4) -> SortedTexts:
 
 def leaf_of(texts: list[str], searcher: TextSearcher, rows: int = 4) -> TextLeaf:
     return TextLeaf(NAME, tuple(texts), in_order(texts, rows), searcher)
-
-
-def written(text: str) -> bytes:
-    return json.dumps(text, ensure_ascii=False).encode()
 
 
 def test_the_loops_are_compiled_where_numba_is() -> None:
@@ -394,8 +380,8 @@ def test_bytes_tokens_and_texts_are_those_of_brute_force(texts: list[str], data:
         if prefix in goals:
             assert leaf.members(state) == tuple(n for n, text in enumerate(texts) if written(text) == prefix)
         assert leaf.shortest(state) == min(rests, key=lambda rest: (len(rest), rest))
-        check_tokens(VOCABULARY, leaf, state)
-        check_tokens(VOCABULARY, leaf, 0, (b'"', b"a", b","))  # tokens that have begun outside
+        check_tokens(STRING_VOCABULARY, leaf, state)
+        check_tokens(STRING_VOCABULARY, leaf, 0, (b'"', b"a", b","))  # tokens that have begun outside
         assert pack(unpack(state, len(texts))) == state
     assert len(states) == 1
 
@@ -441,10 +427,10 @@ def test_wide_runs_are_found_before_anybody_asks(number: int) -> None:
     leaf.warm_up()
     begun = leaf.num_bytes
     state = after(leaf, b'"')
-    found = leaf.tokens(state, VOCABULARY.root)
-    assert found is leaf.tokens(state, VOCABULARY.root)
+    found = leaf.tokens(state, STRING_VOCABULARY.root)
+    assert found is leaf.tokens(state, STRING_VOCABULARY.root)
     assert leaf.num_bytes == begun
-    check_tokens(VOCABULARY, leaf, state)
+    check_tokens(STRING_VOCABULARY, leaf, state)
     assert leaf.shortest(0) == b'"aaaa"'
 
 
@@ -459,7 +445,7 @@ def test_an_order_that_is_none_leads_to_nonsense_and_no_further(number: int) -> 
         leaf.warm_up()
         states, known = [0], {0}
         for state in states:
-            assert leaf.tokens(state, VOCABULARY.root) is not None
+            assert leaf.tokens(state, STRING_VOCABULARY.root) is not None
             leaf.shortest(state)
             leaf.members(state)
             leaf.edges(state)
@@ -475,7 +461,7 @@ def test_threads_find_the_same() -> None:
 
     def walk(leaf: TextLeaf) -> list[Found]:
         states = [after(leaf, prefix) for prefix in prefixes]
-        return [tokens_of(leaf.tokens(state, VOCABULARY.root)) for state in states]
+        return [tokens_of(leaf.tokens(state, STRING_VOCABULARY.root)) for state in states]
 
     expected = walk(alone)
     assert all(found == expected for found in in_threads(lambda: walk(shared), 4))

@@ -15,11 +15,10 @@ from tokenizers import Tokenizer
 from genret.decoding.grammar.errors import VocabularyError
 from genret.decoding.grammar.token_trie import FlatTrie
 from genret.decoding.grammar.vocabulary import Vocabulary, find_writable, read_token_bytes
-from tests.leaf_oracle import node_at, real_vocabulary, tokens_below
+from tests.leaf_oracle import BYTES, node_at, real_vocabulary, tokens_below
 from tests.shared_titles import shared_file
 
 ASCII: list[bytes | None] = [bytes([byte]) for byte in range(128)]
-ALL_BYTES: list[bytes | None] = [bytes([byte]) for byte in range(256)]
 
 token_texts = st.lists(
     st.one_of(st.none(), st.binary(max_size=6), st.text("ab\x00ÿ", max_size=5).map(str.encode)), min_size=1
@@ -52,7 +51,7 @@ def test_the_trie_holds_every_token_at_its_bytes(texts: list[bytes | None]) -> N
 @settings(max_examples=100, deadline=None)
 @given(token_texts, st.data())
 def test_places_can_be_laid_over_each_other(texts: list[bytes | None], data: st.DataObject) -> None:
-    vocabulary = Vocabulary([None, *ALL_BYTES, *texts], 0, 257 + len(texts))
+    vocabulary = Vocabulary([None, *BYTES, *texts], 0, 257 + len(texts))
     trie = vocabulary.trie
     positions = data.draw(st.lists(st.integers(0, len(trie.byte) - 1), min_size=1, max_size=5))
     expected = set()
@@ -71,7 +70,7 @@ def test_places_can_be_laid_over_each_other(texts: list[bytes | None], data: st.
 
 
 def test_tokens_that_write_nothing_are_never_allowed() -> None:
-    vocabulary = Vocabulary([*ALL_BYTES, b"", None, b"ab", b"ab", b"end"], 260, 300)
+    vocabulary = Vocabulary([*BYTES, b"", None, b"ab", b"ab", b"end"], 260, 300)
     assert {token for _, token in tokens_below(vocabulary.root)} == {*range(256), 258, 259}
     assert vocabulary.bytes_of(256) is None
     assert vocabulary.bytes_of(260) is None
@@ -81,7 +80,7 @@ def test_tokens_that_write_nothing_are_never_allowed() -> None:
 
 
 def test_masks_are_packed_in_words() -> None:
-    vocabulary = Vocabulary(ALL_BYTES, 0, 256 + 33)
+    vocabulary = Vocabulary(BYTES, 0, 256 + 33)
     assert vocabulary.num_words == 10
     mask = vocabulary.packed([0, 31, 32, 288])
     assert mask.dtype == np.uint32
@@ -91,7 +90,7 @@ def test_masks_are_packed_in_words() -> None:
 
 def test_the_fingerprint_tells_vocabularies_apart() -> None:
     def fingerprint(texts: list[bytes | None], end: int = 256, size: int = 300) -> str:
-        return Vocabulary([*ALL_BYTES, None, *texts], end, size).fingerprint
+        return Vocabulary([*BYTES, None, *texts], end, size).fingerprint
 
     assert fingerprint([b"ab"]) == fingerprint([b"ab", None])
     others = {fingerprint([b"ab"]), fingerprint([b"a", b"b"]), fingerprint([b"ab"], end=299)}
@@ -99,7 +98,7 @@ def test_the_fingerprint_tells_vocabularies_apart() -> None:
 
 
 def test_a_token_begins_characters_that_others_may_complete() -> None:
-    vocabulary = Vocabulary([*ALL_BYTES, "aé日".encode(), "日".encode()[1:] + b"ab\xf0\x9f"], 0, 300)
+    vocabulary = Vocabulary([*BYTES, "aé日".encode(), "日".encode()[1:] + b"ab\xf0\x9f"], 0, 300)
     assert vocabulary.longest_token_characters == 3
     assert vocabulary.longest_token == 6
 
@@ -125,16 +124,16 @@ def test_more_tokens_than_logits_are_fine_if_they_write_nothing() -> None:
 
 
 def test_a_vocabulary_of_all_bytes_writes_everything() -> None:
-    writable = find_writable(ALL_BYTES)
+    writable = find_writable(BYTES)
     assert writable.is_everything
-    assert Vocabulary(ALL_BYTES, 1, 256).writable_texts is None
+    assert Vocabulary(BYTES, 1, 256).writable_texts is None
     # Bytes that UTF-8 has not are not needed, and neither are control characters, which JSON escapes.
-    needed = [text for byte, text in enumerate(ALL_BYTES) if byte not in (0, 10, 0xC0, 0xC1, 0xF5, 0xFF)]
+    needed = [text for byte, text in enumerate(BYTES) if byte not in (0, 10, 0xC0, 0xC1, 0xF5, 0xFF)]
     assert find_writable(needed).is_everything
 
 
 def test_a_vocabulary_of_bytes_may_lack_some() -> None:
-    texts = [text for byte, text in enumerate(ALL_BYTES) if byte not in (ord("!"), 0xF4)]
+    texts = [text for byte, text in enumerate(BYTES) if byte not in (ord("!"), 0xF4)]
     vocabulary = Vocabulary([*texts, b"a!", "ab\U00100000".encode(), b"b\xe6", b"cd"], 0, 300)
     assert vocabulary.writable.is_of_bytes
     assert node_at(vocabulary, b"a!") is None
