@@ -22,7 +22,6 @@ from genret.index_builder.build_plan import BuildPlan, plan_build
 from genret.index_builder.command_line import (
     bad_row_options,
     keep_versions_option,
-    load_tokenizer,
     making_version,
     options_like,
     rejects_file,
@@ -38,6 +37,7 @@ from genret.index_builder.update import UpdateRequest, update_index
 from genret.retrieval.checkpoints import SETTINGS_FILE, settings_folder
 from genret.retrieval.command_options import GroupedCommand, grouped, prompt_option
 from genret.retrieval.command_options import described_option as option
+from genret.retrieval.defaults import default_model, missing_weights, small_model_dir
 from genret.retrieval.progress import StepProgress
 from genret.retrieval.prompts import CheckpointConfig
 from genret.retrieval.sources.remote_files import is_remote, shown_address, source_path
@@ -140,7 +140,7 @@ def build_wish(
         raise click.UsageError("--sample goes with --dry-run")
     if options.rejects is not None and dry_run:
         if sample:
-            raise click.UsageError("--rejects of a dry run takes all rows: it goes with --sample 0")
+            raise click.UsageError("--rejects takes all rows: it goes with --sample 0")
         sample = 0
     return BuildWish(options, tokenizer, given, dry_run, sample, sql)
 
@@ -157,14 +157,25 @@ class BuildWish:
     sample: int | None  # rows that a dry run reads, as `plan_build` has it
     sql: str | None  # query whose result is the source; None: the sources are files or rows
 
+    @property
+    def model(self) -> str | Path:
+        """Place of the tokenizer."""
+        weighed = None if self.options.evidence is None else self.options.evidence.model_place
+        return self.tokenizer or weighed or default_model()
+
+    @property
+    def advice(self) -> str | None:
+        """How to install the default model, in whose place the small one is used; None: it is not."""
+        missing = missing_weights() if self.model == small_model_dir() else None
+        return missing and f"titles have the tokens of the small model; for the default model: {missing}"
+
     def run(
         self, sources: Sources, out: Path, progress: StepProgress, warn: Callable[[str], None]
     ) -> BuildSummary | BuildPlan:
         """Build, or plan the build. Raises `GenretError` as `build_index` and `plan_build` do."""
         options, prompt = self.options, self.options.prompt
         use_threads(options.threads)
-        weighed = None if options.evidence is None else options.evidence.model_place
-        tokenizer = load_tokenizer(self.tokenizer or weighed, warn)
+        tokenizer = TextTokenizer.load(self.model)
         rendering = _rendering(tokenizer, prompt, self.overrides)
         if (doubt := tokenizer.doubt_of_end(rendering)) is not None:
             warn(f"warning: {doubt}")
@@ -221,6 +232,8 @@ def build_command(
     command = click.get_current_context().command_path
     with making_version(out, command, wish.dry_run, quiet, debug) as progress:
         made = wish.run(titles, out, progress, partial(click.echo, err=True))
+    if wish.advice is not None:
+        click.echo(wish.advice, err=True)
     tell(made, as_json, quiet)
 
 
