@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from genret.index_builder.build import BuildSummary, Sources, build_index
+from genret.index_builder.build import BuildSummary, build_index
 from genret.index_builder.build_options import (
     BuildOptions,
     EvidenceChange,
@@ -28,16 +28,17 @@ from genret.index_builder.command_line import (
     talk_options,
     tell,
     threads_option,
-    tokenizer_of,
     use_threads,
 )
 from genret.index_builder.flags import build_evidence_flags, row_count, source_flags, update_evidence_flags
-from genret.index_builder.source_copies import source_copies
+from genret.index_builder.source_copies import Source, source_copies
 from genret.index_builder.update import UpdateRequest, update_index
 from genret.retrieval.checkpoints import SETTINGS_FILE, settings_folder
 from genret.retrieval.command_options import GroupedCommand, grouped, prompt_option
 from genret.retrieval.command_options import described_option as option
+from genret.retrieval.compatibility import default_model_of
 from genret.retrieval.defaults import default_model, missing_weights, small_model_dir
+from genret.retrieval.index.reader import Index
 from genret.retrieval.progress import StepProgress
 from genret.retrieval.prompts import CheckpointConfig
 from genret.retrieval.sources.remote_files import is_remote, shown_address, source_path
@@ -170,7 +171,7 @@ class BuildWish:
         return missing and f"titles have the tokens of the small model; for the default model: {missing}"
 
     def run(
-        self, sources: Sources, out: Path, progress: StepProgress, warn: Callable[[str], None]
+        self, sources: Sequence[Source], out: Path, progress: StepProgress, warn: Callable[[str], None]
     ) -> BuildSummary | BuildPlan:
         """Build, or plan the build. Raises `GenretError` as `build_index` and `plan_build` do."""
         options, prompt = self.options, self.options.prompt
@@ -182,8 +183,7 @@ class BuildWish:
         rejects = rejects_file(options.rejects, out, self.dry_run)
         options = replace(options, out=out, rendering=rendering, rejects=rejects)
         with source_copies(out, self.dry_run, options.resume, progress) as copies:
-            given = [sources] if isinstance(sources, str | Path) else list(sources)
-            sources = copies.of(given) if self.sql is None else copies.of_query(given, self.sql)
+            sources = copies.of(sources) if self.sql is None else copies.of_query(sources, self.sql)
             options = copies.for_options(options)
             if self.dry_run:
                 return plan_build(sources, tokenizer, options, progress, self.sample)
@@ -329,8 +329,11 @@ def update_command(
         rejects = rejects_file(rejects, index, dry_run)
         options = replace(options, out=index, rejects=rejects, threads=threads, **limits)
         loaded = None
-        if add:
-            loaded = tokenizer_of(index) if tokenizer is None else TextTokenizer.load(tokenizer)
+        if add and tokenizer is None:
+            with Index.open(index, verify_digests=False) as opened:
+                tokenizer = str(default_model_of(opened))
+        if add and tokenizer is not None:
+            loaded = TextTokenizer.load(tokenizer)
         with source_copies(index, dry_run, True, progress) as copies:
             fields = replace(fields, queries=copies.of_queries(fields.queries))
             request = replace(request, add=copies.of_paths(add), evidence=fields)

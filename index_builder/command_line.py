@@ -17,13 +17,10 @@ from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, TextColumn, 
 
 from genret.index_builder.publish import work_root
 from genret.retrieval.command_options import described_option, together
-from genret.retrieval.compatibility import default_model_of
 from genret.retrieval.errors import GenretError, InputError
-from genret.retrieval.index.reader import Index
 from genret.retrieval.index.versions import live_or_none
 from genret.retrieval.interruption import INTERRUPTED, sigterm_as_interrupt
 from genret.retrieval.progress import ProgressDisplay, StepProgress
-from genret.retrieval.text import TextTokenizer
 
 if TYPE_CHECKING:
     from genret.index_builder.build import BuildSummary
@@ -107,16 +104,6 @@ def use_threads(threads: int | None) -> None:
     """Set the number of threads of the tokenizer; None: all cores."""
     if threads is not None:  # read once, when the tokenizer first needs its thread pool
         os.environ["RAYON_NUM_THREADS"] = str(threads)
-
-
-def tokenizer_of(index: Path) -> TextTokenizer:
-    """Return the tokenizer of the shipped model that an index was built for.
-
-    Raises:
-        GenretError: there is no such model here, or no index.
-    """
-    with Index.open(index, verify_digests=False) as opened:
-        return TextTokenizer.load(default_model_of(opened))
 
 
 def rejects_file(given: Path | None, index: Path, dry_run: bool) -> Path | None:

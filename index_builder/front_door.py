@@ -103,20 +103,17 @@ def _warn(text: str) -> None:
     warnings.warn(_in_keywords(text.removeprefix("warning: ")), stacklevel=of_its_caller)
 
 
-def _name_of(option: Any) -> str:
-    return str(option.opts[0]).removeprefix("--").replace("-", "_")
-
-
 # Without a prefix of variables: none of the environment says an option here.
 _PARAMS = vars(build_wish)["__click_params__"][::-1]
 _TABLE = click.Command("build_index", params=_PARAMS)
-_OPTIONS = {_name_of(one): one for one in _PARAMS}
+_OPTIONS = {one.opts[0].removeprefix("--").replace("-", "_"): one for one in _PARAMS}
 
 # Quoted text, which is the user's, or a flag with the value behind it.
 _QUOTED_OR_FLAG = re.compile(
     r"""(?<!\w)(?:'(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*")(?!\w)"""
     r"|--([a-z][a-z-]*)(?: (\d+|[A-Z]+|all|none|csv)\b)?"
 )
+_TYPES: dict[Any, str] = {str: "string", int: "int", float: "float", bool: "bool"}
 # Keywords by the names that errors have for what they say.
 _FIELDS = {"sources": "source", "types": "type", "title": "title_column", "entity_id": "id_column"}
 _FIELDS["weight"] = "weight_column"
@@ -158,7 +155,8 @@ def _wish(options: Mapping[str, Any]) -> BuildWish:
     try:
         wish: BuildWish = build_wish(**_TABLE.make_context("build_index", words).params)
     except click.BadParameter as error:
-        raise InputError(_name_of(error.param), error.message) from None
+        name = next(name for name, option in _OPTIONS.items() if option is error.param)
+        raise InputError(name, error.message) from None
     except click.UsageError as error:
         if isinstance(error.__cause__, InputError):  # as it was before it became a command's
             raise error.__cause__ from None
@@ -184,7 +182,7 @@ def _words(name: str, value: Any) -> Iterable[str]:
     if isinstance(value, bool) or is_table(value):
         raise InputError(name, f"expected text or a number, got a {type(value).__name__}")
     if isinstance(value, Mapping):
-        values = [f"{key}={_type_name(kind)}" for key, kind in value.items()]
+        values = [f"{key}={_TYPES.get(kind, kind)}" for key, kind in value.items()]
     else:
         is_one = isinstance(value, str) or not isinstance(value, Iterable)
         values = [value] if is_one else list(value)
@@ -195,10 +193,6 @@ def _words(name: str, value: Any) -> Iterable[str]:
     if not option.multiple and len(values) != 1:
         raise InputError(name, f"expected one value, got {len(values)}")
     return [f"{flag}={one}" for one in values]
-
-
-def _type_name(kind: Any) -> Any:
-    return "string" if kind in (str, "str") else getattr(kind, "__name__", kind)
 
 
 def _told(name: str, option: Any) -> str:

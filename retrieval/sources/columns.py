@@ -48,7 +48,7 @@ class ColumnMapping:
     @property
     def kept(self) -> tuple[str, ...] | None:
         """The columns kept as metadata, with that of weights; None keeps all others."""
-        if self.metadata is None or self.weight is None or _same_case(self.metadata, self.weight) is not None:
+        if self.metadata is None or self.weight is None or same_case(self.metadata, self.weight) is not None:
             return self.metadata
         return (*self.metadata, self.weight)
 
@@ -181,9 +181,9 @@ def plan_columns(
     for name in mapping.metadata or ():
         _require(headers, name, None, name in found)
     for name in mapping.types:
-        _require(headers, name, None, name in found or _same_case(found, name) is not None)
+        _require(headers, name, None, name in found or same_case(found, name) is not None)
     order = tuple(found if mapping.kept is None else (name for name in mapping.kept if name in found))
-    declared = {_same_case(found, name) or name: ColumnType(t) for name, t in mapping.types.items()}
+    declared = {same_case(found, name) or name: ColumnType(t) for name, t in mapping.types.items()}
     weight = None if mapping.weight is None else find_column(order, mapping.weight, headers[0][0])
     if mapping.weight is not None and not mapping.weight_may_miss:
         _require(headers, mapping.weight, None, weight is not None)
@@ -263,7 +263,7 @@ def _require(
     )
 
 
-def _same_case(found: Sequence[str], name: str) -> str | None:
+def same_case(found: Sequence[str], name: str) -> str | None:
     """Return the column meant by a name: itself, else one that differs in case."""
     if name in found:
         return name

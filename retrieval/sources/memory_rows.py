@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Set
-from datetime import timedelta
 from itertools import chain, count, islice
 from typing import Any
 
@@ -127,22 +126,17 @@ def _had(rows: Iterable[object], name: str) -> Iterator[object]:
 
 
 def _plain(cell: Any) -> Cell:
-    """Return a cell as JSON has it: Python's own value, or what a table would make of it, such as a date."""
-    if cell is None or type(cell) in _PLAIN:
-        return cell
+    """Return a cell as JSON has it: Python's own value, and text for what is text in a table: a date, say."""
     if hasattr(cell, "tolist"):  # of nanoseconds NumPy would give the number
         cell = (cell.astype("M8[us]") if getattr(cell, "dtype", None) == "M8[ns]" else cell).tolist()
     if isinstance(cell, tuple | list):
         return list(map(_plain, cell))
-    if isinstance(cell, Set | Mapping | timedelta):
+    if cell is None or type(cell) in (str, int, float, bool) or isinstance(cell, Set):
         return cell
     try:
         return plain_cells(pa.array([cell], from_pandas=True))[0]
     except (pa.ArrowException, TypeError, ValueError):  # an object of another kind makes its row bad
         return cell
-
-
-_PLAIN = (str, int, float, bool)
 
 
 class ArrowReader(TableRows):
@@ -154,7 +148,7 @@ class ArrowReader(TableRows):
 
     def __init__(self, tables: Iterable[Any], name: str) -> None:
         self.name = name
-        streams = map(self._stream, tables)
+        streams = (self._checked(pa.RecordBatchReader.from_stream, table) for table in tables)
         first = self._checked(next, streams, None)
         if first is None:
             raise SourceError(f"{name}: there is no row")
@@ -172,17 +166,8 @@ class ArrowReader(TableRows):
                 yield RowChunk(row + begin + 1, self.rows(some), is_text=False)
             row += batch.num_rows
 
-    def _stream(self, table: Any) -> pa.RecordBatchReader:
-        try:
-            return pa.RecordBatchReader.from_stream(table)
-        except (pa.ArrowException, OSError, TypeError, ValueError) as error:  # of pandas the last two
-            raise self._refusal(error) from error
-
     def _checked(self, call: Any, *arguments: Any) -> Any:
         try:
             return call(*arguments)
-        except (pa.ArrowException, OSError) as error:
-            raise self._refusal(error) from error
-
-    def _refusal(self, error: Exception) -> SourceError:
-        return SourceError(f"{self.name}: it does not become Arrow columns: {one_line(error)}")
+        except (pa.ArrowException, OSError, TypeError, ValueError) as error:  # of pandas the last two
+            raise SourceError(f"{self.name}: it does not become Arrow columns: {one_line(error)}") from error

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from genret.retrieval.errors import InputError, SourceError
+from genret.retrieval.errors import SourceError
 from genret.retrieval.index.layout import TITLE
 from genret.retrieval.normalize import find_control, find_surrogate, is_normalized_block, normalize
 from genret.retrieval.sources.columns import LEAVE_OUT, check_header
@@ -56,13 +56,8 @@ def open_rows(
     first line a header, and with a `delimiter`, which is found out if it is None, text is CSV.
 
     Raises:
-        InputError: there is no such format, or it has no delimiter.
         SourceError: the file cannot be used.
     """
-    if source_format not in SOURCE_FORMATS:
-        raise InputError("format", f"expected one of {', '.join(SOURCE_FORMATS)}, got {source_format!r}")
-    if delimiter is not None and source_format not in ("auto", "csv"):
-        raise InputError("delimiter", f"goes with the format csv or auto, got {source_format}")
     stream = ByteStream(path)
     try:
         if is_parquet(stream):

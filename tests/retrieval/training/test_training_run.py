@@ -50,6 +50,7 @@ from genret.retrieval.training.training_data import (
 )
 from genret.retrieval.training.training_run import load_model
 from genret.retrieval.types import Mention
+from genret.service.main import cli
 from tests import commands
 from tests.fakes import recorded
 from tests.tiny_transformers import build
@@ -72,7 +73,7 @@ FIXED = ("--batch-size", "8", "--log-steps", "2")
 
 def run(catalogue: Path, out: Path, *more: object) -> Result:
     files = ["--catalogue", catalogue, "--out", out]
-    return commands.run(train_command, *files, "--cpu", "--vocab-size", "300", *more)
+    return commands.run(cli, "train", *files, "--cpu", "--vocab-size", "300", *more)
 
 
 def trained(data: Path, out: str, *more: object) -> Result:
