@@ -30,7 +30,7 @@ install:  ## Create .venv and install genret alone, without extras and tools.
 	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer found; name one: make PYTHON=..." >&2; exit 1; }
 	@echo "installing genret into $(VENV) with $(PYTHON) (a few minutes the first time)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(PIP) torch $(addprefix --index-url ,$(TORCH_INDEX))
+	@$(PIP) --no-deps torch $(addprefix --index-url ,$(TORCH_INDEX))  # that index has few versions of what torch needs
 	@$(PIP) .
 	@$(BIN)/genret warm-cache
 

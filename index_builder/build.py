@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ from genret.index_builder.publish import (
     work_root,
 )
 from genret.index_builder.runs import ShardRun
-from genret.index_builder.shard_maker import Journal, OverLong, RowEncoder, ShardMaker, open_journal, work_key
+from genret.index_builder.shard_maker import OverLong, RowEncoder, ShardMaker, open_journal, work_key
 from genret.retrieval.errors import SourceError
 from genret.retrieval.index.manifest import FileEntry, HistoryEntry, Manifest, MetadataColumn, TokenizerEntry
 from genret.retrieval.index.summary import evidence_facts, evidence_lines
@@ -206,14 +206,7 @@ def _add_evidence(
 
 
 def check_evidence(options: BuildOptions, tokenizer: TextTokenizer) -> None:
-    """Check that the evidence asked for can be made, before anything is read.
-
-    Raises:
-        SourceError: a file of past queries is missing, or lacks a column.
-        MissingExtraError: a library that vectors need is not installed.
-        InputError: there is no such model or device, or the model to weigh does not fit the index.
-        ModelError: the tokenizer of the model to weigh cannot be loaded.
-    """
+    """Check that the evidence asked for can be made, before anything is read; raises as `build_index`."""
     if options.evidence is not None:
         if options.evidence.queries:
             check_query_files(options.evidence.queries)
@@ -340,14 +333,17 @@ def read_shards(
         maker.run(progress)
         columns = _columns(source, maker.kinds)
         check_columns(columns_asked, {column.name: column.type for column in columns})
-        shards = tuple(stack.enter_context(shard) for shard in _open_shards(journal, columns))
+        shards = []
+        for number, entry in enumerate(journal.entries):
+            shards.append(ShardRun(journal.shard_folder(number), entry.shape))
+            stack.enter_context(closing(shards[-1])).use_columns(columns)
         progress.phase("resolving entities")
         duplicates = resolve_identities(shards, source.names, rejects, options.free_bytes // 2)
         if aliases is not None and source.estimated_records is None:
             source.reject_unknown_aliases(_known_keys(shards, aliases), rejects)
         fault_point("identities-resolved")
         yield SourceRuns(
-            shards=shards,
+            shards=tuple(shards),
             columns=columns,
             weight_column=None if source.columns.weight is None else columns[source.columns.weight].name,
             rejects=rejects,
@@ -387,13 +383,6 @@ def _columns(source: TitleSource, kinds: Sequence[Kinds]) -> tuple[MetadataColum
     return tuple(
         MetadataColumn(name, kind.value) for name, kind in zip(source.columns.names, types, strict=True)
     )
-
-
-def _open_shards(journal: Journal, columns: tuple[MetadataColumn, ...]) -> Iterator[ShardRun]:
-    for number, entry in enumerate(journal.entries):
-        shard = ShardRun(journal.shard_folder(number), entry.shape)
-        shard.use_columns(columns)
-        yield shard
 
 
 def _known_keys(shards: Sequence[ShardRun], aliases: AliasFile) -> npt.NDArray[np.uint64]:

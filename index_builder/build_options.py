@@ -18,6 +18,7 @@ from genret.retrieval.prompts import CheckpointConfig
 from genret.retrieval.sources.columns import ColumnMapping
 from genret.retrieval.sources.row_readers import SourceFormat
 from genret.retrieval.sources.source_files import digest_files
+from genret.retrieval.tables import plain
 from genret.retrieval.text import Rendering, TextTokenizer
 from genret.retrieval.vectors.embedder import (
     ENCODER,
@@ -38,6 +39,10 @@ _PACKAGES = {
     SENTENCE_TRANSFORMERS: (("faiss", "vectors"), ("sentence_transformers", "sentence-transformers")),
 }
 _CONFIG_FILE = "config.json"
+
+
+def _given(**named: Any) -> dict[str, Any]:
+    return {name: value for name, value in named.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +67,11 @@ class EvidenceOptions:
 
     def shaping(self) -> dict[str, Any]:
         """Return the choices that decide about the evidence, as JSON; defaults are left out."""
-        told: dict[str, Any] = {} if self.columns is None else {"columns": list(self.columns)}
-        told |= {"queries": [str(file) for file in self.queries]} if self.queries else {}
-        told |= {} if self.ranking is None else {"ranking": str(self.ranking)}
-        return told | ({} if self.weigh_model is None else {"weigh_model": self.weigh_model})
+        queries = [str(file) for file in self.queries] or None
+        ranking = plain(self.ranking)
+        return _given(
+            columns=plain(self.columns), queries=queries, ranking=ranking, weigh_model=self.weigh_model
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,16 +122,13 @@ class VectorBuildOptions:
     def shaping(self) -> dict[str, Any]:
         """Return the choices that decide about the vectors, as JSON; defaults are left out."""
         options = self.options
-        named: Mapping[str, Any] = {
-            "index": None if options.kind == "auto" else options.kind,
-            "columns": None if options.columns is None else list(options.columns),
-            "sample": options.sample,
-            "seed": options.seed or None,
-        }
-        return {
-            "method": str(self.method),
-            **{name: value for name, value in named.items() if value is not None},
-        }
+        return _given(
+            method=str(self.method),
+            index=None if options.kind == "auto" else options.kind,
+            columns=plain(options.columns),
+            sample=options.sample,
+            seed=options.seed or None,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,10 +255,10 @@ _SHARD_RECORDS = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class BuildOptions:
-    """Parameters of a build; an update takes its reading options from here.
+    """Parameters of a build; an update takes its reading options from here. Commands check their ranges.
 
     Raises:
-        InputError: a value is out of its range.
+        InputError: there is too little memory.
     """
 
     out: Path  # index directory
@@ -279,11 +282,6 @@ class BuildOptions:
     shard_records: int = _SHARD_RECORDS  # limit on the records of a shard. The index does not depend on it
 
     def __post_init__(self) -> None:
-        least = {"max_bad_rows": 0, "max_title_tokens": 2, "keep_versions": 0, "shard_records": 1}
-        for name, bound in least.items():
-            value = getattr(self, name)
-            if value < bound:
-                raise InputError(name, f"must be >= {bound}, got {value}")
         if self.memory_limit < MIN_MEMORY_LIMIT:
             raise InputError(
                 "memory_limit",
@@ -303,18 +301,15 @@ class BuildOptions:
             for name in ("title", "entity_id", "aliases", "alias_separator", "delimiter")
             if getattr(mapping, name) != getattr(default, name)
         }
-        shaping: dict[str, Any] = {
-            "format": self.format,
-            "max_title_tokens": self.max_title_tokens,
-            "unescape_html": self.unescape_html,
-            "columns": named,
-            "types": {name: str(column_type) for name, column_type in sorted(mapping.types.items())},
-        }
-        if mapping.metadata is not None:
-            shaping["metadata"] = list(mapping.metadata)
-        if mapping.weight is not None:
-            shaping["weight_column"] = mapping.weight
-        return shaping
+        return _given(
+            format=self.format,
+            max_title_tokens=self.max_title_tokens,
+            unescape_html=self.unescape_html,
+            columns=named,
+            types={name: str(column_type) for name, column_type in sorted(mapping.types.items())},
+            metadata=plain(mapping.metadata),
+            weight_column=mapping.weight,
+        )
 
     def shaping_evidence(self) -> dict[str, Any]:
         """Return the options that decide about the evidence, as JSON; defaults are left out."""

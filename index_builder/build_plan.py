@@ -194,13 +194,8 @@ def plan_build(
     Of a source with at least twice as many rows only about `sample` are read; 0: all. None: 10,000 where
     there are more than 100,000. Pipes and rows in memory are read whole.
 
-    Raises:
-        SourceError: a source cannot be used, has more than 10,000 bad rows beyond those allowed, or all
-            weights are 0.
-        InputError: the tokenizer has no end token, or an option is wrong.
-        MissingExtraError: vectors are asked for, and a library they need is not installed.
-        ModelError: the encoder of the vectors cannot be loaded.
-        IndexDirectoryError: the temporary directory cannot be written.
+    Raises what `build_index` does: bad rows are an error when there are 10,000 beyond those allowed, and the
+    directory that must be writable is the temporary one.
     """
     progress = progress or StepProgress()
     check_evidence(options, tokenizer)

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -195,18 +196,14 @@ def read_removals(paths: Sequence[str | Path], entity_ids: Sequence[str], reject
         ids.append(pa.array([entity_id for _, entity_id in block], type=pa.string()))
         files.append(np.full(len(block), file, dtype=np.int32))
         lines.append(np.array([line for line, _ in block], dtype=np.int64))
+    data = "".join(f"{entity_id}\n" for entity_id in entity_ids).encode()  # as a file of them would be
+    given = [FileEntry(COMMAND_LINE, len(data), digest_bytes(data))] if entity_ids else []
     return Removals(
         entity_ids=pa.chunked_array(ids, type=pa.string()),
         files=np.concatenate(files),
         lines=np.concatenate(lines),
-        sources=(*digest_files(list(paths)), *([_given(entity_ids)] if entity_ids else [])),
+        sources=(*digest_files(list(paths)), *given),
     )
-
-
-def _given(entity_ids: Sequence[str]) -> FileEntry:
-    """Describe ids from the command line as a file of them."""
-    data = "".join(f"{entity_id}\n" for entity_id in entity_ids).encode()
-    return FileEntry(COMMAND_LINE, len(data), digest_bytes(data))
 
 
 def _blocks(
@@ -222,8 +219,7 @@ def _blocks(
 def _read(path: str | Path, file: int, rejects: Rejects) -> Iterator[list[tuple[int, str]]]:
     if not Path(path).is_file():
         raise SourceError(f"{path}: no such file; ids to remove are read from files, one id per line")
-    stream = ByteStream(path)
-    try:
+    with closing(ByteStream(path)) as stream:
         for first, block in line_blocks(stream, 0):
             ids: list[tuple[int, str]] = []
             for line, raw in enumerate(block.split(b"\n"), start=first):
@@ -235,8 +231,6 @@ def _read(path: str | Path, file: int, rejects: Rejects) -> Iterator[list[tuple[
                 if entity_id:
                     ids.append((line, entity_id))
             yield ids
-    finally:
-        stream.close()
 
 
 class VersionRun:
@@ -291,12 +285,12 @@ class VersionRun:
 
     def _decoded(self, stored: pa.Table) -> pa.Table:
         title = stored.column(TITLE)
-        aliases = stored.column(ALIASES) if ALIASES in stored.column_names else _no_aliases(stored.num_rows)
-        columns = {
-            ENTITY_ID: stored.column(ENTITY_ID) if self.has_ids else title,
-            TITLE: title,
-            ALIASES: aliases,
-        }
+        ids = stored.column(ENTITY_ID) if self.has_ids else title
+        if ALIASES in stored.column_names:
+            aliases = stored.column(ALIASES)
+        else:
+            aliases = pa.array([[]] * stored.num_rows, pa.list_(pa.string()))
+        columns = {ENTITY_ID: ids, TITLE: title, ALIASES: aliases}
         for name in self._index.metadata_columns:
             column = stored.column(name)
             if pa.types.is_dictionary(column.type):
@@ -306,8 +300,3 @@ class VersionRun:
 
     def _rank(self, form: int) -> int:
         return int(np.searchsorted(self._offsets, self._offsets.dtype.type(form), side="right")) - 1
-
-
-def _no_aliases(count: int) -> pa.Array:
-    offsets = pa.array(np.zeros(count + 1, dtype=np.int32))
-    return pa.ListArray.from_arrays(offsets, pa.array([], type=pa.string()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from genret.index_builder.build import BuildSummary, Sources, build_index
+from genret.index_builder.build import BuildSummary, build_index
 from genret.index_builder.build_options import (
     BuildOptions,
     EvidenceChange,
@@ -22,22 +22,23 @@ from genret.index_builder.build_plan import BuildPlan, plan_build
 from genret.index_builder.command_line import (
     bad_row_options,
     keep_versions_option,
-    load_tokenizer,
     making_version,
     options_like,
     rejects_file,
     talk_options,
     tell,
     threads_option,
-    tokenizer_of,
     use_threads,
 )
 from genret.index_builder.flags import build_evidence_flags, row_count, source_flags, update_evidence_flags
-from genret.index_builder.source_copies import source_copies
+from genret.index_builder.source_copies import Source, source_copies
 from genret.index_builder.update import UpdateRequest, update_index
 from genret.retrieval.checkpoints import SETTINGS_FILE, settings_folder
 from genret.retrieval.command_options import GroupedCommand, grouped, prompt_option
 from genret.retrieval.command_options import described_option as option
+from genret.retrieval.compatibility import default_model_of
+from genret.retrieval.defaults import default_model, missing_weights, small_model_dir
+from genret.retrieval.index.reader import Index
 from genret.retrieval.progress import StepProgress
 from genret.retrieval.prompts import CheckpointConfig
 from genret.retrieval.sources.remote_files import is_remote, shown_address, source_path
@@ -140,7 +141,7 @@ def build_wish(
         raise click.UsageError("--sample goes with --dry-run")
     if options.rejects is not None and dry_run:
         if sample:
-            raise click.UsageError("--rejects of a dry run takes all rows: it goes with --sample 0")
+            raise click.UsageError("--rejects takes all rows: it goes with --sample 0")
         sample = 0
     return BuildWish(options, tokenizer, given, dry_run, sample, sql)
 
@@ -157,22 +158,32 @@ class BuildWish:
     sample: int | None  # rows that a dry run reads, as `plan_build` has it
     sql: str | None  # query whose result is the source; None: the sources are files or rows
 
+    @property
+    def model(self) -> str | Path:
+        """Place of the tokenizer."""
+        weighed = None if self.options.evidence is None else self.options.evidence.model_place
+        return self.tokenizer or weighed or default_model()
+
+    @property
+    def advice(self) -> str | None:
+        """How to install the default model, in whose place the small one is used; None: it is not."""
+        missing = missing_weights() if self.model == small_model_dir() else None
+        return missing and f"titles have the tokens of the small model; for the default model: {missing}"
+
     def run(
-        self, sources: Sources, out: Path, progress: StepProgress, warn: Callable[[str], None]
+        self, sources: Sequence[Source], out: Path, progress: StepProgress, warn: Callable[[str], None]
     ) -> BuildSummary | BuildPlan:
         """Build, or plan the build. Raises `GenretError` as `build_index` and `plan_build` do."""
         options, prompt = self.options, self.options.prompt
         use_threads(options.threads)
-        weighed = None if options.evidence is None else options.evidence.model_place
-        tokenizer = load_tokenizer(self.tokenizer or weighed, warn)
+        tokenizer = TextTokenizer.load(self.model)
         rendering = _rendering(tokenizer, prompt, self.overrides)
         if (doubt := tokenizer.doubt_of_end(rendering)) is not None:
             warn(f"warning: {doubt}")
         rejects = rejects_file(options.rejects, out, self.dry_run)
         options = replace(options, out=out, rendering=rendering, rejects=rejects)
         with source_copies(out, self.dry_run, options.resume, progress) as copies:
-            given = [sources] if isinstance(sources, str | Path) else list(sources)
-            sources = copies.of(given) if self.sql is None else copies.of_query(given, self.sql)
+            sources = copies.of(sources) if self.sql is None else copies.of_query(sources, self.sql)
             options = copies.for_options(options)
             if self.dry_run:
                 return plan_build(sources, tokenizer, options, progress, self.sample)
@@ -221,6 +232,8 @@ def build_command(
     command = click.get_current_context().command_path
     with making_version(out, command, wish.dry_run, quiet, debug) as progress:
         made = wish.run(titles, out, progress, partial(click.echo, err=True))
+    if wish.advice is not None:
+        click.echo(wish.advice, err=True)
     tell(made, as_json, quiet)
 
 
@@ -316,8 +329,11 @@ def update_command(
         rejects = rejects_file(rejects, index, dry_run)
         options = replace(options, out=index, rejects=rejects, threads=threads, **limits)
         loaded = None
-        if add:
-            loaded = tokenizer_of(index) if tokenizer is None else TextTokenizer.load(tokenizer)
+        if add and tokenizer is None:
+            with Index.open(index, verify_digests=False) as opened:
+                tokenizer = str(default_model_of(opened))
+        if add and tokenizer is not None:
+            loaded = TextTokenizer.load(tokenizer)
         with source_copies(index, dry_run, True, progress) as copies:
             fields = replace(fields, queries=copies.of_queries(fields.queries))
             request = replace(request, add=copies.of_paths(add), evidence=fields)

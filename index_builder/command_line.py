@@ -17,14 +17,10 @@ from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, TextColumn, 
 
 from genret.index_builder.publish import work_root
 from genret.retrieval.command_options import described_option, together
-from genret.retrieval.compatibility import default_model_of
-from genret.retrieval.defaults import default_model, missing_weights, small_model_dir
 from genret.retrieval.errors import GenretError, InputError
-from genret.retrieval.index.reader import Index
 from genret.retrieval.index.versions import live_or_none
 from genret.retrieval.interruption import INTERRUPTED, sigterm_as_interrupt
 from genret.retrieval.progress import ProgressDisplay, StepProgress
-from genret.retrieval.text import TextTokenizer
 
 if TYPE_CHECKING:
     from genret.index_builder.build import BuildSummary
@@ -110,28 +106,9 @@ def use_threads(threads: int | None) -> None:
         os.environ["RAYON_NUM_THREADS"] = str(threads)
 
 
-def load_tokenizer(name: str | None, warn: Callable[[str], None]) -> TextTokenizer:
-    """Return the named tokenizer, or that of the shipped model that can be used here, with a note."""
-    if name is not None:
-        return TextTokenizer.load(name)
-    model = default_model()
-    if model == small_model_dir() and (missing := missing_weights()) is not None:
-        warn(f"titles get the tokens of the small model; for the default model: {missing}")
-    return TextTokenizer.load(model)
-
-
-def tokenizer_of(index: Path) -> TextTokenizer:
-    """Return the tokenizer of the shipped model that an index was built for.
-
-    Raises:
-        GenretError: there is no such model here, or no index.
-    """
-    with Index.open(index, verify_digests=False) as opened:
-        return TextTokenizer.load(default_model_of(opened))
-
-
 def rejects_file(given: Path | None, index: Path, dry_run: bool) -> Path | None:
     """Return the file of bad rows: by default beside the index, none for a dry run."""
+    index = index if index.name else index.resolve()  # "." has none
     return given if dry_run else given or index.with_name(index.name + ".rejects.tsv")
 
 

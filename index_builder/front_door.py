@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import sys
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from inspect import Parameter, Signature, cleandoc
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -20,8 +22,10 @@ from genret.index_builder.build import BuildSummary
 from genret.index_builder.build_plan import BuildPlan
 from genret.index_builder.cli import BuildWish, build_wish
 from genret.index_builder.command_line import left_out, shown_progress
-from genret.retrieval.errors import InputError, nearest
-from genret.retrieval.sources.memory_rows import MemoryRows
+from genret.retrieval.errors import GenretError, InputError, nearest
+from genret.retrieval.sources.memory_rows import AS_DICTS, MemoryRows, is_table
+from genret.retrieval.sources.row_readers import inner_suffix
+from genret.retrieval.sources.source_files import STDIN
 
 
 @overload
@@ -62,31 +66,82 @@ def build_index(
         InputError: an option has a wrong value, or goes without another one.
         GenretError: as the command: `SourceError` for the rows, which are told by number, and others.
     """
-    wish = _wish({"dry_run": dry_run, **options})
-    with shown_progress(not progress or not sys.stderr.isatty(), "build_index") as shown:
-        made: BuildSummary | BuildPlan = wish.run(_sources(source), Path(out), shown, _warn)
+    with _by_keyword():
+        _truth("progress", progress)
+        if not isinstance(out, str | os.PathLike) or not str(out):
+            raise InputError("out", f"expected the path of an index directory, got {out!r}")
+        wish = _wish({"dry_run": dry_run, **options})
+        with shown_progress(not progress or not sys.stderr.isatty(), "build_index") as shown:
+            made: BuildSummary | BuildPlan = wish.run(_sources(source), Path(out), shown, _warn)
     if made.report:
         _warn(left_out(made))
+    if wish.advice is not None:
+        _warn(wish.advice)
     return made
 
 
 def _sources(source: Any) -> list[str | Path | MemoryRows]:
-    paths = source if isinstance(source, list | tuple) else [source]
-    if paths and all(isinstance(path, str | os.PathLike) for path in paths):
-        return [os.fspath(path) for path in paths]
-    return [MemoryRows(source)]
+    given = source if isinstance(source, list | tuple) else [source]
+    if not given or not all(isinstance(path, str | os.PathLike) for path in given):
+        return [MemoryRows(source)]
+    paths = [os.fspath(path) for path in given]
+    if not all(map(_looks_like_path, paths)) and not any(map(os.path.exists, paths)):
+        first = ", ".join(map(repr, paths[:2])) + ", …" * (len(paths) > 2)
+        raise InputError(
+            "source", f"expected paths or rows, got text that names no file: {first}; {AS_DICTS}"
+        )
+    return list(paths)
+
+
+def _looks_like_path(text: str) -> bool:
+    return text == STDIN or inner_suffix(text)[1:].isalnum() or any(mark in text for mark in "/\\*?")
 
 
 def _warn(text: str) -> None:
     callers = [frame.function for frame in inspect.stack(0)]
     of_its_caller = callers.index("build_index") + 2
-    warnings.warn(text.removeprefix("warning: "), stacklevel=of_its_caller)
+    warnings.warn(_in_keywords(text.removeprefix("warning: ")), stacklevel=of_its_caller)
 
 
 # Without a prefix of variables: none of the environment says an option here.
 _PARAMS = vars(build_wish)["__click_params__"][::-1]
 _TABLE = click.Command("build_index", params=_PARAMS)
 _OPTIONS = {one.opts[0].removeprefix("--").replace("-", "_"): one for one in _PARAMS}
+
+# Quoted text, which is the user's, or a flag with the value behind it.
+_QUOTED_OR_FLAG = re.compile(
+    r"""(?<!\w)(?:'(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*")(?!\w)"""
+    r"|--([a-z][a-z-]*)(?: (\d+|[A-Z]+|all|none|csv)\b)?"
+)
+_TYPES: dict[Any, str] = {str: "string", int: "int", float: "float", bool: "bool"}
+# Keywords by the names that errors have for what they say.
+_FIELDS = {"sources": "source", "types": "type", "title": "title_column", "entity_id": "id_column"}
+_FIELDS["weight"] = "weight_column"
+
+
+def _in_keywords(text: str) -> str:
+    """Return a text of the command with keywords in place of its flags."""
+
+    def said(found: re.Match[str]) -> str:
+        name, value = (found[1] or "").replace("-", "_"), found[2] or ""
+        if name not in _OPTIONS:
+            return found[0]
+        value = "True" if _OPTIONS[name].is_flag else value
+        return f"{name}={value!r}" if value.islower() else f"{name}={value}"
+
+    return _QUOTED_OR_FLAG.sub(said, text)
+
+
+@contextmanager
+def _by_keyword() -> Iterator[None]:
+    """Let the errors of the block name keywords where those of the command name flags."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(_FIELDS.get(error.field, error.field), _in_keywords(error.message)) from None
+    except GenretError as error:
+        error.args = (_in_keywords(str(error)),)
+        raise
 
 
 def _wish(options: Mapping[str, Any]) -> BuildWish:
@@ -96,28 +151,47 @@ def _wish(options: Mapping[str, Any]) -> BuildWish:
             near = nearest(name, _OPTIONS)
             meant = f"; did you mean {near!r}?" if near else ""
             raise TypeError(f"build_index() got an unexpected keyword argument {name!r}{meant}")
-        words += _words(_OPTIONS[name], value)
+        words += _words(name, value)
     try:
         wish: BuildWish = build_wish(**_TABLE.make_context("build_index", words).params)
+    except click.BadParameter as error:
+        name = next(name for name, option in _OPTIONS.items() if option is error.param)
+        raise InputError(name, error.message) from None
     except click.UsageError as error:
         if isinstance(error.__cause__, InputError):  # as it was before it became a command's
             raise error.__cause__ from None
-        raise InputError("build_index", error.format_message()) from error
+        flag, _, said = error.message.partition(" ")
+        raise InputError(flag.strip("-:").replace("-", "_"), said) from None
     return wish
 
 
-def _words(option: Any, value: Any) -> Iterable[str]:
+def _truth(name: str, value: Any) -> bool:
+    if not isinstance(value, int):
+        raise InputError(name, f"expected True or False, got {value!r}")
+    return bool(value)
+
+
+def _words(name: str, value: Any) -> Iterable[str]:
     """Return an option as it would stand on the command line."""
+    option = _OPTIONS[name]
     flag = option.opts[0]
-    if option.is_flag:
-        return [flag] if value else []
-    values = [f"{key}={kind}" for key, kind in value.items()] if isinstance(value, Mapping) else value
-    if values is None:
+    if value is None:
         return []
-    if isinstance(values, str) or not isinstance(values, Iterable):
-        values = [values]
-    if not option.multiple:
+    if option.is_flag:
+        return [flag] if _truth(name, value) else []
+    if isinstance(value, bool) or is_table(value):
+        raise InputError(name, f"expected text or a number, got a {type(value).__name__}")
+    if isinstance(value, Mapping):
+        values = [f"{key}={_TYPES.get(kind, kind)}" for key, kind in value.items()]
+    else:
+        is_one = isinstance(value, str) or not isinstance(value, Iterable)
+        values = [value] if is_one else list(value)
+    if name == "metadata" and not values:
+        return ["--no-metadata"]
+    if name == "evidence_columns":
         values = [",".join(map(str, values))]
+    if not option.multiple and len(values) != 1:
+        raise InputError(name, f"expected one value, got {len(values)}")
     return [f"{flag}={one}" for one in values]
 
 

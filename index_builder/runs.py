@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -451,11 +451,12 @@ class ShardRun:
         names = [ENTITY_ID, TITLE, ALIASES]
         for column in self._columns:
             names.append(column.name)
+            kind, typed = ColumnType(column.type), METADATA_TYPES[column.type]
             if column.name not in self.shape.columns:
-                columns.append(pa.nulls(end - begin, METADATA_TYPES[column.type]))
+                columns.append(pa.nulls(end - begin, typed))
                 continue
             cells = texts.column(f"m{self.shape.columns.index(column.name)}")
-            columns.append(_cast(cells, column))
+            columns.append(pa.chunked_array([cast(chunk, kind) for chunk in cells.chunks], type=typed))
         return pa.table(columns, names=names)
 
     def titles(self) -> Iterator[list[str]]:
@@ -477,12 +478,6 @@ class ShardRun:
         """Close the files."""
         self._texts_file.close()
         self._numbers_file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _read_texts(self, begin: int, end: int) -> pa.Table:
         first, last = begin // TEXTS_BATCH, -(-end // TEXTS_BATCH)
@@ -507,12 +502,6 @@ class ShardRun:
         numbers = pa.array(self._numbers[entities]).cast(pa.string())
         marks = pc.binary_repeat("#", pa.array(self._marks[entities]))
         return pc.binary_join_element_wise(titles, "#", numbers, marks, "")
-
-
-def _cast(cells: pa.ChunkedArray, column: MetadataColumn) -> pa.ChunkedArray:
-    kind = ColumnType(column.type)
-    typed = METADATA_TYPES[column.type]
-    return pa.chunked_array([cast(chunk, kind) for chunk in cells.chunks], type=typed)
 
 
 NUMBERS_FILE = "numbers"

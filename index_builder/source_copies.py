@@ -67,7 +67,10 @@ class SourceCopies:
     def for_options(self, options: BuildOptions) -> BuildOptions:
         """Return options with copies of the files of aliases and past queries."""
         if options.aliases is not None:
-            options = replace(options, aliases=self._one(options.aliases))
+            copies = self.of_paths([options.aliases])
+            if len(copies) != 1:
+                raise InputError("aliases", f"expected one file, got {len(copies)}")
+            options = replace(options, aliases=copies[0])
         if (wish := options.evidence) is None:
             return options
         return replace(options, evidence=replace(wish, queries=self.of_queries(wish.queries)))
@@ -79,12 +82,6 @@ class SourceCopies:
     def of_paths(self, paths: Sequence[Path]) -> tuple[Path, ...]:
         """Return paths with copies of those that are addresses."""
         return tuple(path for path in self.of(paths) if isinstance(path, Path))
-
-    def _one(self, path: Path) -> Path:
-        copies = self.of_paths([path])
-        if len(copies) != 1:
-            raise InputError("aliases", f"expected one file, got {len(copies)}")
-        return copies[0]
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

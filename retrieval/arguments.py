@@ -45,7 +45,8 @@ def sequence(field: str, value: Item | Iterable[Item], kind: type[Item]) -> list
     """Return one item, or a sequence of items, as a list; InputError names an item of another type."""
     if isinstance(value, kind):
         return [value]
-    if not isinstance(value, Iterable) or isinstance(value, str | bytes):
+    is_table = isinstance(value, Mapping) or hasattr(value, "columns")  # which iterate over names
+    if is_table or not isinstance(value, Iterable) or isinstance(value, str | bytes):
         raise InputError(field, f"must be a {kind.__name__} or a list of them, got {type(value).__name__}")
     items = list(value)
     for i, item in enumerate(items):

@@ -14,6 +14,7 @@ from typing import Any
 import xxhash
 
 from genret.decoding.model.hf_model import HFLanguageModel
+from genret.retrieval.arguments import named
 from genret.retrieval.checkpoints import folder_fingerprint
 from genret.retrieval.durable import staged_file
 from genret.retrieval.errors import InputError, SourceError, require_package
@@ -77,10 +78,8 @@ class EvaluationPlan:
                 "baseline", f"must be one of the methods {list(self.methods)}, got {self.baseline!r}"
             )
         if self.metrics is not None:
-            try:
+            with named("metrics", "metric"):
                 check_metrics(self.metrics)
-            except InputError as error:
-                raise InputError("metric", error.message) from error
         if self.has_plots:
             require_package("matplotlib", "plots")
         _check_folder(self.out, self.resume)
@@ -229,8 +228,6 @@ def _about(
 
 
 def _check_names(sets: Sequence[SetSpec]) -> None:
-    if not sets:
-        raise InputError("set", "give at least one set: --set NAME=FORMAT:PATH")
     names = [spec.name for spec in sets]
     for name in names:
         if names.count(name) > 1:

@@ -48,7 +48,7 @@ class ColumnMapping:
     @property
     def kept(self) -> tuple[str, ...] | None:
         """The columns kept as metadata, with that of weights; None keeps all others."""
-        if self.metadata is None or self.weight is None or _same_case(self.metadata, self.weight) is not None:
+        if self.metadata is None or self.weight is None or same_case(self.metadata, self.weight) is not None:
             return self.metadata
         return (*self.metadata, self.weight)
 
@@ -181,9 +181,9 @@ def plan_columns(
     for name in mapping.metadata or ():
         _require(headers, name, None, name in found)
     for name in mapping.types:
-        _require(headers, name, None, name in found or _same_case(found, name) is not None)
+        _require(headers, name, None, name in found or same_case(found, name) is not None)
     order = tuple(found if mapping.kept is None else (name for name in mapping.kept if name in found))
-    declared = {_same_case(found, name) or name: ColumnType(t) for name, t in mapping.types.items()}
+    declared = {same_case(found, name) or name: ColumnType(t) for name, t in mapping.types.items()}
     weight = None if mapping.weight is None else find_column(order, mapping.weight, headers[0][0])
     if mapping.weight is not None and not mapping.weight_may_miss:
         _require(headers, mapping.weight, None, weight is not None)
@@ -205,8 +205,8 @@ def _places(names: Sequence[str], mapping: ColumnMapping, where: str) -> _Places
     title = find_column(names, mapping.title, where)
     if title is None:
         raise SourceError(
-            f"{where}: no column is called {mapping.title!r}; the columns are {', '.join(map(repr, names))} "
-            "(build: --title-column names another)"
+            f"{where}: no column is called {mapping.title!r}; the columns are "
+            f"{', '.join(map(repr, names)) or 'none'} (build: --title-column names another)"
         )
     return title, find_column(names, mapping.entity_id, where), find_column(names, mapping.aliases, where)
 
@@ -263,7 +263,7 @@ def _require(
     )
 
 
-def _same_case(found: Sequence[str], name: str) -> str | None:
+def same_case(found: Sequence[str], name: str) -> str | None:
     """Return the column meant by a name: itself, else one that differs in case."""
     if name in found:
         return name
@@ -271,14 +271,14 @@ def _same_case(found: Sequence[str], name: str) -> str | None:
 
 
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
-_EXACT_DOUBLE = 1 << 53  # every integer up to here is a double
+EXACT_DOUBLE = 1 << 53  # every integer up to here is a double
 _INT = re.compile(r"(?:0|-?[1-9][0-9]{0,18})\Z")
 # The repr() of a finite float: "1.5", "-0.0", "1e-07", "2.5e+20".
 _FLOAT = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:e[+-][0-9]+)?\Z")
 _INT_PATTERN = r"^(?:0|-?[1-9][0-9]{0,14})$"  # shorter than 2**53, so neither range needs a look
-_DECLARED_INT = re.compile(r"[+-]?[0-9]{1,30}\Z")
+_DECLARED_INT = re.compile(r"([+-]?[0-9]{1,30})(?:\.0*)?\Z")
 _DECLARED_FLOAT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\Z")
-_BOOLS = {"true": "true", "false": "false", "1": "true", "0": "false"}
+_BOOLS = {"true": "true", "1": "true", "1.0": "true", "false": "false", "0": "false", "0.0": "false"}
 _SAMPLE = 8
 
 
@@ -316,7 +316,7 @@ def kind_of_text(text: str) -> Kinds:
 
 def kind_of_int(value: int) -> Kinds:
     """Return the kind of an integer; STRING beyond 64 bits."""
-    if -_EXACT_DOUBLE <= value <= _EXACT_DOUBLE:
+    if -EXACT_DOUBLE <= value <= EXACT_DOUBLE:
         return Kinds.INT
     if not _INT64_MIN <= value <= _INT64_MAX:
         return Kinds.STRING
@@ -361,23 +361,24 @@ def resolve(kinds: Kinds, declared: ColumnType | None = None) -> ColumnType:
 def fit(text: str, column_type: ColumnType) -> str | None:
     """Return the canonical text of a cell in a column of a declared type; None if it does not fit.
 
-    A declaration permits more than inference: leading zeros and a plus sign, "1.50", "TRUE", 0 and 1 for a
-    bool.
+    A declaration permits more than inference: leading zeros and a plus sign, "1984.0" for an int, "1.50",
+    "TRUE", 0 and 1 for a bool.
     """
     if column_type is ColumnType.STRING:
         return text
     if column_type is ColumnType.BOOL:
         return _BOOLS.get(text.lower())
     if column_type is ColumnType.INT:
-        value = int(text) if _DECLARED_INT.match(text) else None
-        return None if value is None or not _INT64_MIN <= value <= _INT64_MAX else str(value)
+        whole = _DECLARED_INT.match(text)
+        value = _INT64_MIN - 1 if whole is None else int(whole[1])
+        return str(value) if _INT64_MIN <= value <= _INT64_MAX else None
     number = float(text) if _DECLARED_FLOAT.match(text) else float("inf")
     return repr(number) if abs(number) != float("inf") else None
 
 
 def fit_number(text: str) -> str | None:
-    """Return the canonical text of an int of 64 bits, else of a float; None for other text."""
-    return fit(text, ColumnType.INT) or fit(text, ColumnType.FLOAT)
+    """Return the canonical text of an int of 64 bits, else of a float, such as 3.0; None for other text."""
+    return (fit(text, ColumnType.INT) if "." not in text else None) or fit(text, ColumnType.FLOAT)
 
 
 def cast(cells: pa.Array, column_type: ColumnType) -> pa.Array:

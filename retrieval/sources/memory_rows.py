@@ -6,7 +6,7 @@ pandas, polars, pyarrow and `datasets` are known by their interfaces, and none o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from itertools import chain, count, islice
 from typing import Any
 
@@ -21,7 +21,10 @@ from genret.retrieval.sources.row_readers import (
     RowReader,
     TableRows,
     one_line,
+    plain_cells,
 )
+
+AS_DICTS = 'titles in memory are given as dicts: [{"title": title} for title in titles]'
 
 # pandas gives an index without a name such a column.
 _UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
@@ -39,10 +42,12 @@ class MemoryRows:
 
     def __init__(self, rows: Any) -> None:
         self._rows = rows
-        if isinstance(rows, str | bytes | Mapping) or not (_is_table(rows) or isinstance(rows, Iterable)):
-            raise InputError(
-                "source", f"expected paths, an iterable of dicts, or a table, got a {type(rows).__name__}"
-            )
+        hint = "; pyarrow.table makes a table of columns" if isinstance(rows, Mapping) else ""
+        if hasattr(rows, "to_frame") and is_table(rows):
+            hint = '; .to_frame("title") makes a table of it'
+        if hint or isinstance(rows, str | bytes) or not (is_table(rows) or isinstance(rows, Iterable)):
+            got = f"got a {type(rows).__name__}{hint}"
+            raise InputError("source", f"expected paths, an iterable of dicts, or a table, {got}")
 
     def __str__(self) -> str:
         return f"the given {type(self._rows).__name__}"
@@ -56,12 +61,13 @@ class MemoryRows:
         """
         if source_format != "auto":
             raise InputError("format", f"rows in memory have none; expected auto, got {source_format!r}")
-        if _is_table(self._rows):
+        if is_table(self._rows):
             return ArrowReader(_tables(self._rows), str(self))
         return DictReader(self._rows, str(self))
 
 
-def _is_table(rows: Any) -> bool:
+def is_table(rows: Any) -> bool:
+    """Whether it is a table of one of the known libraries."""
     return any(hasattr(rows, name) for name in ("__arrow_c_stream__", "collect_batches", "with_format"))
 
 
@@ -91,7 +97,8 @@ class DictReader(ObjectRows):
         super().__init__([key for key in keys if isinstance(key, str)])
         if not self.names:
             got = f"; the first is {json_kind(self._head[0])}" if self._head else "; there is none"
-            raise SourceError(f"{name}: none of the first rows is a dict with fields{got}")
+            hint = f"; {AS_DICTS}" if isinstance(next(iter(self._head), None), str) else ""
+            raise SourceError(f"{name}: none of the first rows is a dict with fields{got}{hint}")
 
     def chunks(self, skip: int) -> Iterator[RowChunk]:
         """Yield the rows behind the first `skip`."""
@@ -119,9 +126,17 @@ def _had(rows: Iterable[object], name: str) -> Iterator[object]:
 
 
 def _plain(cell: Any) -> Cell:
-    """Return a cell as JSON has it: a scalar or an array of NumPy or PyTorch, or a tuple, as Python's own."""
-    cell = cell.tolist() if hasattr(cell, "tolist") else cell
-    return list(map(_plain, cell)) if isinstance(cell, tuple | list) else cell
+    """Return a cell as JSON has it: Python's own value, and text for what is text in a table: a date, say."""
+    if hasattr(cell, "tolist"):  # of nanoseconds NumPy would give the number
+        cell = (cell.astype("M8[us]") if getattr(cell, "dtype", None) == "M8[ns]" else cell).tolist()
+    if isinstance(cell, tuple | list):
+        return list(map(_plain, cell))
+    if cell is None or type(cell) in (str, int, float, bool) or isinstance(cell, Set):
+        return cell
+    try:
+        return plain_cells(pa.array([cell], from_pandas=True))[0]
+    except (pa.ArrowException, TypeError, ValueError):  # an object of another kind makes its row bad
+        return cell
 
 
 class ArrowReader(TableRows):
@@ -133,7 +148,7 @@ class ArrowReader(TableRows):
 
     def __init__(self, tables: Iterable[Any], name: str) -> None:
         self.name = name
-        streams = map(pa.RecordBatchReader.from_stream, tables)
+        streams = (self._checked(pa.RecordBatchReader.from_stream, table) for table in tables)
         first = self._checked(next, streams, None)
         if first is None:
             raise SourceError(f"{name}: there is no row")
@@ -154,5 +169,5 @@ class ArrowReader(TableRows):
     def _checked(self, call: Any, *arguments: Any) -> Any:
         try:
             return call(*arguments)
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, TypeError, ValueError) as error:  # of pandas the last two
             raise SourceError(f"{self.name}: it does not become Arrow columns: {one_line(error)}") from error

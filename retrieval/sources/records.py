@@ -25,6 +25,7 @@ from genret.retrieval.normalize import (
     resolve_html,
 )
 from genret.retrieval.sources.columns import (
+    EXACT_DOUBLE,
     LEAVE_OUT,
     Columns,
     ColumnType,
@@ -133,7 +134,7 @@ class Rejects:
                 self.report() + f"\n{outcome}; correct them, or allow them with "
                 f"--max-bad-rows {len(self.rows)} (they are then left out)"
                 + f"\n{as_utf8('WINDOWS-1252')}"
-                * any(row.reason == RejectReason.BAD_UTF8 for row in self.rows)
+                * any(row.reason == RejectReason.BAD_UTF8 and self.unit == "line" for row in self.rows)
             )
 
     def report(self) -> str:
@@ -526,14 +527,18 @@ def resolved_text(text: str) -> str:
 
 
 def name_text(value: Cell, field: str) -> str:
-    """Return the text of a cell that names something; ids may be integers."""
+    """Return the text of a cell that names something; ids may be integers, also as floats, such as 7.0."""
     if value is None or is_nan(value):
         return ""
     if isinstance(value, str | bytes):
         return value_text(value)
+    if isinstance(value, float) and value.is_integer() and abs(value) < EXACT_DOUBLE:
+        value = int(value)  # a column of integers holds floats where pandas finds an empty cell
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    raise Refusal(RejectReason.BAD_VALUE, f"{field}: expected a string, got {json_kind(value)}")
+    is_float = isinstance(value, float)
+    got = f" or a whole number below 2**53, got {value}" if is_float else f", got {json_kind(value)}"
+    raise Refusal(RejectReason.BAD_VALUE, f"{field}: expected a string{got}")
 
 
 def alias_texts(value: Cell, separator: str) -> list[str]:

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from genret.retrieval.errors import InputError, SourceError
+from genret.retrieval.errors import SourceError
 from genret.retrieval.index.layout import TITLE
 from genret.retrieval.normalize import find_control, find_surrogate, is_normalized_block, normalize
 from genret.retrieval.sources.columns import LEAVE_OUT, check_header
@@ -56,13 +56,8 @@ def open_rows(
     first line a header, and with a `delimiter`, which is found out if it is None, text is CSV.
 
     Raises:
-        InputError: there is no such format, or it has no delimiter.
         SourceError: the file cannot be used.
     """
-    if source_format not in SOURCE_FORMATS:
-        raise InputError("format", f"expected one of {', '.join(SOURCE_FORMATS)}, got {source_format!r}")
-    if delimiter is not None and source_format not in ("auto", "csv"):
-        raise InputError("delimiter", f"goes with the format csv or auto, got {source_format}")
     stream = ByteStream(path)
     try:
         if is_parquet(stream):
@@ -665,7 +660,8 @@ class TableRows(RowReader):
         self._used = tuple(used)
         for place in self._used:
             kind = self._schema.field(place).type
-            if pa.types.is_nested(kind) and not (place in lists and _is_list(kind)):
+            is_odd = pa.types.is_interval(kind) or str(kind).startswith("extension<pandas.")
+            if (is_odd or pa.types.is_nested(kind)) and not (place in lists and _is_list(kind)):
                 hint = "name it as the aliases with --aliases-column, or " if _is_list(kind) else ""
                 raise SourceError(
                     f"{self.name}: column {self.names[place]!r} is of type {kind}; expected text, numbers, "
@@ -676,7 +672,7 @@ class TableRows(RowReader):
         """Return the cells of a batch, row by row."""
         columns: list[list[Cell]] = [[None] * batch.num_rows for _ in self.names]
         for place in self._used:
-            columns[place] = _cells(batch.column(self._schema.field(place).name))
+            columns[place] = plain_cells(batch.column(self._schema.field(place).name))
         return list(zip(*columns, strict=True))
 
 
@@ -779,9 +775,11 @@ def is_parquet(stream: ByteStream) -> bool:
     return stream.peek(len(PARQUET_MAGIC)).startswith(PARQUET_MAGIC)
 
 
-def _cells(column: pa.Array) -> list[Cell]:
+def plain_cells(column: pa.Array) -> list[Cell]:
     """Return Python values: str, bytes, int, float, bool, list or None; times and decimals as text."""
     kind = column.type
+    if pa.types.is_dictionary(kind) and pa.types.is_string_view(kind.value_type):  # Arrow decodes none
+        return list(column.to_pylist())
     if pa.types.is_dictionary(kind):
         column = column.dictionary_decode()
         kind = column.type
@@ -803,4 +801,5 @@ def _is_list(kind: pa.DataType) -> bool:
 
 def one_line(error: BaseException) -> str:
     """Return the text of an error of another library in one line."""
-    return " ".join(str(error).split())
+    texts = error.args if all(isinstance(text, str) for text in error.args) else (str(error),)
+    return " ".join("; ".join(texts).split())

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import DistilBertConfig, DistilBertModel
 
-from genret.retrieval.errors import InputError
+from genret.retrieval.arguments import named
 from genret.retrieval.progress import StepProgress
 from genret.retrieval.text import TextTokenizer
 from genret.retrieval.training.dataset import EncodedExample
@@ -205,12 +205,9 @@ def build_encoder(tokenizer: Tokenizer) -> DistilBertModel:
     return model
 
 
-def _open_teacher(named: str) -> TextEmbedder:
-    try:
-        method = VectorMethod.parse(named)
-    except InputError as error:
-        raise InputError("teacher", error.message) from None
-    return open_model(method)
+def _open_teacher(text: str) -> TextEmbedder:
+    with named("vectors", "teacher"):
+        return open_model(VectorMethod.parse(text))
 
 
 def _save(model: DistilBertModel, folder: Path, dtype: str) -> None:

@@ -16,7 +16,7 @@ from click.core import ParameterSource
 
 from genret.retrieval.command_options import described_option as _option
 from genret.retrieval.command_options import prompt_option
-from genret.retrieval.errors import GenretError, InputError, MissingExtraError
+from genret.retrieval.errors import InputError, require_package
 from genret.retrieval.interruption import INTERRUPTED, surely_interrupted
 from genret.retrieval.progress import ProgressDisplay, StepProgress
 from genret.retrieval.training.presets import LEAST_VOCAB_SIZE, PRESETS
@@ -273,10 +273,7 @@ def train_command(
     """
     encoder, out, is_plan = options["encoder"], options["out"], options.pop("plan")
     _refuse_foreign_options(ctx, encoder)
-    try:
-        import accelerate  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise click.ClickException(str(MissingExtraError("accelerate", "train"))) from error
+    require_package("accelerate", "train")
     import torch
     import transformers
 
@@ -344,8 +341,6 @@ def train_command(
         raise click.exceptions.Exit(INTERRUPTED) from None
     except InputError as error:
         raise click.UsageError(str(error)) from error
-    except GenretError as error:
-        raise click.ClickException(str(error)) from error
     click.echo(json.dumps(metrics, indent=2, sort_keys=True))
 
 

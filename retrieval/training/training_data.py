@@ -14,7 +14,7 @@ from genret.retrieval.errors import InputError, SourceError
 from genret.retrieval.evaluation.datasets.file_lines import json_objects, text_lines
 from genret.retrieval.linking.documents.document_records import mention_row
 from genret.retrieval.normalize import normalize
-from genret.retrieval.sources.columns import Columns
+from genret.retrieval.sources.columns import same_case
 from genret.retrieval.sources.records import Record, RejectReason, Rejects, numbered_id
 from genret.retrieval.sources.title_source import TitleSource
 from genret.retrieval.types import Mention
@@ -62,10 +62,12 @@ def read_catalogue(
         rejects = Rejects(source.name, max_bad_rows)
         records = [record for batch in source.batches(_BATCH_RECORDS, rejects) for record in batch.records]
         columns, has_ids = source.columns, source.has_ids
-    described = [_metadata_place(columns, name) for name in ("description", "kind")]
+    described = [same_case(columns.names, name) for name in ("description", "kind")]
     entities = []
     for entity_id, record in _identified(records, has_ids, rejects):
-        description, kind = ((record.metadata[i] or "") if i is not None else "" for i in described)
+        description, kind = (
+            (name and record.metadata[columns.names.index(name)]) or "" for name in described
+        )
         entities.append(TrainingEntity(entity_id, record.title, record.aliases, description, kind))
     rejects.check("no training has begun")
     if not entities:
@@ -73,13 +75,6 @@ def read_catalogue(
     if rejects.rows and report is not None:
         report(rejects.report())
     return entities
-
-
-def _metadata_place(columns: Columns, name: str) -> int | None:
-    """Return the position of a metadata column, or None; the exact name goes before other letter cases."""
-    if name in columns.names:
-        return columns.names.index(name)
-    return next((i for i, other in enumerate(columns.names) if other.casefold() == name), None)
 
 
 def _identified(records: Sequence[Record], has_ids: bool, rejects: Rejects) -> Iterator[tuple[str, Record]]:

@@ -13,7 +13,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from genret.index_builder import command_line
+from genret.index_builder import cli as build_cli
 from genret.index_builder.build_options import (
     MIB,
     BuildOptions,
@@ -53,7 +53,7 @@ def checkpoint(tmp_path: Path) -> Path:
 
 
 def test_the_file_alone_is_enough(tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command_line, "default_model", lambda: checkpoint)
+    monkeypatch.setattr(build_cli, "default_model", lambda: checkpoint)
     result = succeed(build_command, write_titles(tmp_path / "some_titles.tsv", ["abc", "b"]))
     assert "2 entities, 2 rows of up to 4 tokens" in result.stdout
     assert "reading and tokenising" in result.stderr  # no terminal here: log lines
@@ -140,7 +140,7 @@ def test_mistakes_are_answered_without_a_traceback(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setattr(command_line, "default_model", lambda: checkpoint)
+    monkeypatch.setattr(build_cli, "default_model", lambda: checkpoint)
     write_titles(tmp_path / "good.tsv", ["abc"])
     write_titles(tmp_path / "header.tsv", ["title"])
     (tmp_path / "empty.tsv").touch()
@@ -151,7 +151,7 @@ def test_no_default_model_is_said_clearly(tmp_path: Path, monkeypatch: pytest.Mo
     def absent() -> Path:
         raise ModelError("the shipped default model was not found; name one")
 
-    monkeypatch.setattr(command_line, "default_model", absent)
+    monkeypatch.setattr(build_cli, "default_model", absent)
     said = refusal(build_command, write_titles(tmp_path / "t.txt", ["abc"]), code=1)
     assert said.startswith("Error: the shipped default model was not found")
 

@@ -8,6 +8,7 @@ import tempfile
 import weakref
 from collections.abc import Iterator
 from datetime import date
+from decimal import Decimal
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from genret import Index, build_index
+from genret.index_builder import cli
 from genret.index_builder.build_plan import BuildPlan
 from genret.index_builder.cli import build_command, build_wish
 from genret.index_builder.front_door import _wish
@@ -78,6 +80,7 @@ def every_form(rows: list[dict[str, Any]], folder: Path) -> dict[str, Any]:
         "pandas, an index": table.to_pandas(types_mapper=pd.ArrowDtype)[lambda frame: frame.title != ""],
         "polars": frame,
         "polars, lazy": frame.lazy(),
+        "polars, categories": frame.with_columns(pl.col("description").cast(pl.Categorical)),
         "Arrow": table,
         "Arrow, in batches": table.to_reader(max_chunksize=2),
         "datasets": datasets.Dataset(table),
@@ -128,8 +131,9 @@ def test_every_form_makes_the_same_evidence_weights_and_ranking(tokenizer: Path)
     check_forms(rows, tokenizer, forms, weight_column="share", metadata=["description", "born", "alive"])
 
 
-def test_values_of_numpy_and_tuples_are_what_they_hold(tokenizer: Path, tmp_path: Path) -> None:
+def test_values_of_other_types_are_what_they_hold(tokenizer: Path, tmp_path: Path) -> None:
     plain = {"title": "a", "aliases": ["b", "c"], "n": 3, "x": 0.5, "y": True, "z": None}
+    plain |= {"entity_id": "7", "day": "2020-01-02", "price": "1.50", "none": None}
     made = {
         "title": np.str_("a"),
         "aliases": ("b", np.str_("c")),
@@ -137,6 +141,10 @@ def test_values_of_numpy_and_tuples_are_what_they_hold(tokenizer: Path, tmp_path
         "x": np.float64(0.5),
         "y": np.bool_(True),
         "z": float("nan"),
+        "entity_id": 7.0,
+        "day": date(2020, 1, 2),
+        "price": Decimal("1.50"),
+        "none": pd.NaT,
     }
     for name, row in (("one", plain), ("two", made), ("three", plain | {"aliases": np.array(["b", "c"])})):
         build_index([row], tmp_path / name, tokenizer=tokenizer, evidence="none")
@@ -164,6 +172,19 @@ def test_what_was_built_shows_itself(tokenizer: Path, tmp_path: Path) -> None:
     assert plan.entities == 1
     assert str(plan).startswith("dry run: 1 records")
     assert not (tmp_path / "no.index").exists()
+
+
+def test_what_fails_goes_without_advice_on_the_default_model(
+    tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("default_model", "small_model_dir", "missing_weights"):
+        monkeypatch.setattr(cli, name, lambda: tokenizer)
+    with pytest.raises(SourceError):
+        build_index([{"title": ""}], tmp_path / "it.index")
+    titles = write_titles(tmp_path / "t.tsv", ["title", ""])
+    assert "small model" not in refusal(build_command, titles, code=1)
+    with pytest.warns(UserWarning, match="the tokens of the small model; for the default model: .*tokenizer"):
+        build_index([{"title": "a"}], tmp_path / "it.index")
 
 
 def test_progress_is_silent_without_a_terminal(
@@ -197,8 +218,9 @@ def test_files_are_told_by_lines_and_rows_by_number(tokenizer: Path, tmp_path: P
     [
         (("a", 1), r"row 2: not a JSON object \(got a tuple\): \"\('a', 1\)\""),
         ("a", r"row 2: not a JSON object \(got a string\)"),
-        ({"title": 1.5}, r"row 2: bad value \(title: expected a string, got a number\)"),
-        ({"title": "b", "n": date(2020, 1, 2)}, r"n: expected a string, number, bool or null, got a date;"),
+        ({"title": 1e16}, r"\(title: expected a string or a whole number below 2\*\*53, got 1e\+16\)"),
+        ({"title": "b", "n": Path("x")}, "or null, got a PosixPath; leave the column out: metadata= names "),
+        ({"title": "a --type '--type"}, r"""unknown token .*"a --type '--type"\n.* max_bad_rows=1 """),
         ({"title": "b", "aliases": {"c"}}, "aliases: expected a list of strings, got a set"),
         ({"title": "b", 7: 1}, r"unknown field \(7 is in none of the first 10,000 rows, by which"),
         ({"title": "\ud800"}, "half of a surrogate pair"),
@@ -215,29 +237,57 @@ def test_a_bad_row_says_what_is_wrong(tokenizer: Path, tmp_path: Path, row: Any,
     ("source", "options", "error", "message"),
     [
         (3, {}, InputError, "source: expected paths, an iterable of dicts, or a table, got a int"),
-        ({"title": ["a"]}, {}, InputError, "an iterable of dicts, or a table, got a dict"),
+        ({"title": ["a"]}, {}, InputError, "or a table, got a dict; pyarrow.table makes a table"),
         ([], {}, SourceError, "the given list: none of the first rows is a dict with fields; there is none"),
         ([("a",)], {}, SourceError, "none of the first rows is a dict with fields; the first is a tuple"),
         ([{"name": "a"}], {}, SourceError, "no column is called 'title'; the columns are 'name'"),
         (pd.DataFrame({"title": []}), {}, SourceError, "there is a header but no title below it"),
         (pd.DataFrame({"title": ["a", 1]}), {}, SourceError, "DataFrame: it does not become Arrow columns"),
         (pl.DataFrame({"title": ["a"], "n": [[1]]}), {}, SourceError, "column 'n' is of type large_list"),
-        (pl.Series("title", ["a"]), {}, SourceError, "given Series: it does not become Arrow columns"),
+        (pl.Series("title", ["a"]), {}, InputError, r'a Series; \.to_frame\("title"\) makes a table'),
+        (pd.DataFrame([[1, 2]], columns=["title"] * 2), {}, SourceError, "Duplicate column names found"),
+        (
+            pd.DataFrame({"title": pd.array(["2020"], "period[Y]")}),
+            {},
+            SourceError,
+            "extension<pandas.period",
+        ),
+        (pd.DataFrame(), {}, SourceError, "columns are none .build: title_column= names another"),
+        (["Lion", "A/C"], {}, InputError, "names no file: 'Lion', 'A/C'; titles in memory are given as"),
+        ({"Lion"}, {}, SourceError, "the first is a string; titles in memory are given as dicts: "),
         (pa.table({"title": ["a"], "n": [{"x": 1}]}), {}, SourceError, "column 'n' is of type struct"),
         (datasets.Dataset.from_dict({}), {}, SourceError, "the given Dataset: there is no row"),
         ("absent.tsv", {}, SourceError, "absent.tsv: no such file"),
         (["absent.tsv", Path("b.tsv")], {}, SourceError, "absent.tsv: no such file"),
         ([{"title": "a"}], {"format": "tsv"}, InputError, "format: rows in memory have none; expected auto"),
-        ([{"title": "a"}], {"memory_limit": "1 GO"}, InputError, "'--memory-limit': expected bytes such as"),
+        ([{"title": "a"}], {"memory_limit": "1 GO"}, InputError, "^memory_limit: expected bytes such as"),
         ([{"title": "a"}], {"memory_limit": 1 << 20}, InputError, "memory_limit: must be at least 512 MiB"),
-        ([{"title": "a"}], {"type": {"a": "date"}}, InputError, "'--type': expected COLUMN=TYPE with a"),
-        ([{"title": "a"}], {"max_bad_rows": -1}, InputError, "'--max-bad-rows': -1 is not in the range x>=0"),
+        ([{"title": "a"}], {"type": {"a": "date"}}, InputError, "^type: expected COLUMN=TYPE with a"),
+        ([{"title": "a"}], {"max_bad_rows": -1}, InputError, "^max_bad_rows: -1 is not in the range x>=0"),
         (
             [{"title": "a"}],
             {"no_metadata": True, "metadata": ["b"]},
             InputError,
-            "build_index: --no-metadata goes without --metadata and --type",
+            "^no_metadata: goes without metadata= and type=$",
         ),
+        ([{"title": "a"}], {"sample": 5}, InputError, "^sample: goes with dry_run=True$"),
+        ([{"title": "a"}], {"title_column": ""}, InputError, "^title_column: must not be empty"),
+        (
+            [{"title": "a"}],
+            {"metadata": False},
+            InputError,
+            "^metadata: expected text or a number, got a bool",
+        ),
+        ([{"title": "a"}], {"dry_run": "no"}, InputError, "^dry_run: expected True or False, got 'no'"),
+        ([{"title": "a"}], {"progress": "no"}, InputError, "^progress: expected True or False, got 'no'"),
+        ([{"title": "a"}], {"aliases": ["a", "b"]}, InputError, "^aliases: expected one value, got 2"),
+        (
+            [{"title": "a"}],
+            {"queries": pd.DataFrame()},
+            InputError,
+            "^queries: expected text or a number, got",
+        ),
+        ("sqlite:///x.db", {}, InputError, "^source: sqlite:.* needs a query; say which with sql=$"),
         ([{"title": "a"}], {"tokenizer": "absent/model"}, ModelError, "'absent/model' is not an existing"),
         ([{"title": "a"}], {"tokeniser": "x"}, TypeError, "argument 'tokeniser'; did you mean 'tokenizer'"),
         ([{"title": "a"}], {"quiet": True}, TypeError, "unexpected keyword argument 'quiet'"),
@@ -263,6 +313,7 @@ OPTIONS: list[tuple[dict[str, Any], list[str]]] = [
     ({"metadata": ["a", "b"], "type": {"a": "int", "b=c": "float"}}, ["--metadata", "a", "--metadata", "b"]),
     ({"evidence_columns": ["a", "b"]}, ["--evidence-columns", "a,b"]),
     ({"evidence_columns": []}, ["--evidence-columns", ""]),
+    ({"metadata": []}, ["--no-metadata"]),
     ({"unescape_html": True, "rejects": Path("x")}, ["--unescape-html", "--rejects", "x"]),
     ({"memory_limit": 1 << 30, "threads": 2}, ["--memory-limit", "1GiB", "--threads", "2"]),
     ({"queries": "q.tsv#train", "end_token": "\\n"}, ["--queries", "q.tsv#train", "--end-token", "\\n"]),
@@ -281,6 +332,7 @@ def test_keywords_say_what_the_options_of_the_command_say(keywords: dict[str, An
     for name in ("titles", "out", "as_json", "quiet", "debug"):
         del said[name]
     assert _wish(keywords) == build_wish(**said)
+    assert _wish({"type": {"a": int, "b": str}}) == _wish({"type": ["a=int", "b=string"]})
 
 
 def test_every_option_of_the_command_is_a_keyword_and_is_told() -> None:

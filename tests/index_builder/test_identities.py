@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -152,7 +153,7 @@ def test_a_bare_record_is_found_again_among_others(tmp_path: Path) -> None:
     writer = ShardWriter(False, (), 256)
     writer.add(records[:1], [[97, 0]], [1])
     writer.add(records[1:], [[98, 0], [120, 0], [97, 0], [97, 0], [121, 0]], [2, 1, 2])
-    with ShardRun(tmp_path / "shard", writer.write(tmp_path / "shard")) as shard:
+    with closing(ShardRun(tmp_path / "shard", writer.write(tmp_path / "shard"))) as shard:
         assert resolve_identities([shard], ("titles",), Rejects("titles", 0), 1 << 20) == 1
         assert sorted(shard.numbers("line")[shard.keep].tolist()) == [1, 2, 4]
         ids = shard.entities(0, 4).column(ENTITY_ID).to_pylist()

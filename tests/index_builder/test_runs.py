@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from unittest.mock import patch
 
@@ -90,7 +91,7 @@ def test_a_shard_is_a_run(given: list[tuple[Record, list[list[int]]]], data: st.
         patch.setattr(runs_module, "TEXTS_BATCH", 3)  # several batches of texts
         path = Path(folder) / "shard"
         shape = write_shard(path, given)
-        with ShardRun(path, shape) as shard:
+        with closing(ShardRun(path, shape)) as shard:
             run: Run = shard
             check_entities(run, given)
             check_forms(run, given, data)
@@ -171,7 +172,7 @@ def test_a_shard_that_has_become_shorter_is_an_error(tmp_path: Path) -> None:
     shape = write_shard(tmp_path / "shard", [(Record(0, 1, "q", "t", (), (None, None)), [[1, SHARD_END]])])
     path = tmp_path / "shard" / "numbers"
     path.write_bytes(path.read_bytes()[:-2])
-    with ShardRun(tmp_path / "shard", shape) as shard, pytest.raises(OSError, match="ends early"):
+    with closing(ShardRun(tmp_path / "shard", shape)) as shard, pytest.raises(OSError, match="ends early"):
         shard.numbers("sequence")
 
 

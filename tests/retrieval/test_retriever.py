@@ -128,6 +128,7 @@ def test_a_chosen_seed_is_reported_and_reproduces_and_beams_have_none(retriever:
         ({"queries": ["a", "  "]}, r"queries\[1\]: must not be empty"),
         ({"queries": ["a", 3]}, r"queries\[1\]: must be a str, got int"),
         ({"queries": None}, "queries: must be a str or a list of them, got NoneType"),
+        ({"queries": {"query": "a"}}, "queries: must be a str or a list of them, got dict"),
         ({"queries": "a", "batch_size": 0}, "batch_size: must be at least 1, got 0"),
         (
             {"queries": "a", "prompt": "absent"},

@@ -73,8 +73,6 @@ class GeneratingMethod:
 
         Samples depend on the seed, on the queries and on the size of their batches.
         """
-        if self._generator.is_hopeless:
-            return [RankedAnswers(query.query_id, ()) for query in queries]
         if not self.is_constrained:
             self._titles.named("", 1.0)  # the table of titles is made now, and in no query's time
         device = self._generator.device
@@ -146,7 +144,6 @@ class Generator:
         self._longest = retriever.index.max_row_tokens
         self._limits = Limits.of(model)
         self.device = model.device
-        self.is_hopeless = along_trie and not retriever.index.num_rows
 
     def write(self, prompts: Sequence[Sequence[int]]) -> list[list[GeneratedTitle]]:
         """Return the titles that are written behind every prompt, best first."""

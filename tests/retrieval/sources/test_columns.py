@@ -267,7 +267,8 @@ def test_resolve(cells: list[str | None], expected: str) -> None:
     [
         ("007", "int", "7"),
         ("+5", "int", "5"),
-        ("5.0", "int", None),
+        ("5.0", "int", "5"),
+        ("5.5", "int", None),
         ("9223372036854775808", "int", None),
         ("-9223372036854775808", "int", "-9223372036854775808"),
         ("1.50", "float", "1.5"),
@@ -278,6 +279,7 @@ def test_resolve(cells: list[str | None], expected: str) -> None:
         ("1_0", "float", None),
         ("TRUE", "bool", "true"),
         ("0", "bool", "false"),
+        ("1.0", "bool", "true"),
         ("yes", "bool", None),
         ("anything", "string", "anything"),
     ],

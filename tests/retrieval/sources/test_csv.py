@@ -15,7 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from genret.index_builder.build_options import BuildOptions
-from genret.retrieval.errors import InputError, SourceError
+from genret.retrieval.errors import SourceError
 from genret.retrieval.normalize import normalize
 from genret.retrieval.sources import row_readers, source_files
 from genret.retrieval.sources.columns import ColumnMapping
@@ -243,8 +243,6 @@ def test_the_delimiter_may_be_told(tmp_path: Path) -> None:
     tab = ColumnMapping(delimiter="\t")
     records, _ = found(written(tmp_path, 'title\tkind\n"a"\tb\n'), mapping=tab)
     assert records[0].title == "a", "quoting, unlike TSV"
-    with pytest.raises(InputError, match="delimiter: goes with the format csv or auto, got lines"):
-        found(tmp_path / "c.csv", mapping=told, source_format="lines")
     assert BuildOptions(Path("x"), mapping=told).shaping()["columns"] == {"delimiter": ":"}
 
 

@@ -180,7 +180,7 @@ def write_lines(folder: Path, *lines: str | bytes) -> Path:
         ('{"title": "a"}', "no entity_id", ""),
         ('{"title": "a", "entity_id": " "}', "no entity_id", ""),
         ('{"title": ["a"], "entity_id": "b"}', "bad value", "title: expected a string, got a list"),
-        ('{"title": "a", "entity_id": 1.5}', "bad value", "entity_id: expected a string, got a number"),
+        ('{"title": "a", "entity_id": 1.5}', "bad value", "or a whole number below 2**53, got 1.5"),
         (
             '{"title": "a", "entity_id": "b", "kind": {"x": 1}}',
             "bad value",

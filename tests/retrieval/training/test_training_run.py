@@ -51,6 +51,7 @@ from genret.retrieval.training.training_data import (
 )
 from genret.retrieval.training.training_run import load_model
 from genret.retrieval.types import Mention
+from genret.service.main import cli
 from tests import commands
 from tests.fakes import recorded
 from tests.tiny_transformers import build
@@ -61,7 +62,7 @@ FIXED = ("--batch-size", "8", "--log-steps", "2")
 def run(catalogue: Path, out: Path, *more: object, code: int = 0) -> Result:
     """Train, and see how it ends."""
     files = ["--catalogue", catalogue, "--out", out]
-    result = commands.run(train_command, *files, "--cpu", "--vocab-size", "300", *more)
+    result = commands.run(cli, "train", *files, "--cpu", "--vocab-size", "300", *more)
     assert result.exit_code == code, result.output
     assert "Traceback" not in result.output
     return result
