@@ -202,7 +202,7 @@ class EvidenceMaker:
         from genret.retrieval.ranking.rankings import NO_MODEL, Rankings
 
         rankings = Rankings() if given is None else read_rankings(given)
-        too_few = f"{manifest.counts.entities:,} entities are too few to fit a ranking to"
+        too_few = f"a catalogue of {manifest.counts.entities:,} is too small to fit a ranking to"
         if given is None:
             self._progress.phase("fitting the ranking")
             if manifest.counts.entities < MIN_ENTITIES:

@@ -32,7 +32,7 @@ from genret.retrieval.complete_types import (
     ordered_by_model,
     score_request,
 )
-from genret.retrieval.errors import InputError
+from genret.retrieval.errors import IndexMismatchError, InputError
 from genret.retrieval.filters.entity_filter import DEFAULT_FILTER_CACHE_BYTES, FilterStore
 from genret.retrieval.filters.predicate import parse
 from genret.retrieval.index.owners import FormOwners
@@ -106,6 +106,8 @@ class SharedAnswerer:
             return self._made
 
 
+# Entities below which names and texts answer well enough that weighing a model can be left out.
+_SMALL_CATALOGUE = 1000
 _WARM_UP_SCHEMA = {"type": "object", "properties": {"title": {"type": "string", "maxLength": 8}}}
 
 
@@ -512,6 +514,20 @@ class Retriever:
             self.prompt_template(self.config.mention_prompt)
             yield partial(self.link, Mention("warm-up"))
         yield partial(self.answer, "warm-up", _WARM_UP_SCHEMA, max_tokens=64)
+
+    def weighing_advice(self, index: str | Path) -> str | None:
+        """Return how to weigh the model on its index, as the caller names that; None: nobody need do so."""
+        if self.ranker.is_weighed or not self.ranker.can_propose:
+            return None
+        advice = "the model was never weighed on this index, and counts little"
+        command = f"genret tune {index} --model {self.tokenizer.name}"
+        with suppress(IndexMismatchError):  # no default model is its own
+            if self.tokenizer.name == str(default_model_of(self.index)):
+                command = f"genret tune {index}"
+        if self.index.num_entities >= _SMALL_CATALOGUE:
+            return f"{advice}: {command}"
+        advice += " beside names and texts; a small catalogue needs no more. To weigh it in a short time"
+        return f"{advice}: {command} --made 100"
 
     def named_index(self) -> NamedIndex:
         """Return the index as schemas may name it, for an `IndexSet`."""

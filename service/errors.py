@@ -5,6 +5,7 @@ All are a `ServiceError`, which is a `GenretError`.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from typing import Literal, get_args
 
@@ -62,7 +63,13 @@ class UnservableIndexError(ServiceError):
 
 
 class BindError(ServiceError):
-    """The server cannot listen on its address; the text names address and reason."""
+    """The server cannot listen on an address; the text names it, the reason, and the option of its port."""
+
+    def __init__(self, address: str, error: OSError, option: str = "") -> None:
+        reason = error.strerror or str(error)
+        if option and error.errno == errno.EADDRINUSE:
+            reason += f"; {option} takes another one"
+        super().__init__(f"cannot listen on {address}: {reason}")
 
 
 class CallError(ServiceError):

@@ -246,26 +246,11 @@ def ask_command(
             with Retriever.open(
                 index, num_threads=threads, prompt=prompt, encoder=encoder, **hardware
             ) as retriever:
-                _hint(index, retriever, question)
+                if question.options["method"] == "auto" and (advice := retriever.weighing_advice(index)):
+                    click.echo(advice, err=True)
                 _show(retriever, name, question, printer, DEFAULT_BATCH_SIZE)
     if printer.num_failed:
         raise click.exceptions.Exit(1)
-
-
-# Entities below which names and texts answer well enough that weighing a model can be left out.
-_SMALL_CATALOGUE = 1000
-
-
-def _hint(index: str, retriever: Retriever, question: Question) -> None:
-    """Name the command that weighs a model on this index, where nobody has done so."""
-    ranker = retriever.ranker
-    if question.options["method"] == "auto" and ranker.can_propose and not ranker.is_weighed:
-        command = f"genret tune {index} --model {retriever.tokenizer.name}"
-        meaning = "the model was never weighed on this index, and counts little"
-        if retriever.index.num_entities < _SMALL_CATALOGUE:
-            meaning += " beside names and texts; a small catalogue needs no more. To weigh it in a short time"
-            command += " --made 100"
-        click.echo(f"{meaning}: {command}", err=True)
 
 
 def _show(

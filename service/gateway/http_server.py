@@ -65,7 +65,8 @@ _LAST_REQUEST_SECONDS = 0.05
 class HttpServer:
     """Serves an ASGI application on one address; port 0 picks a free one.
 
-    With `hosts`, requests that name another host are refused, probes excepted.
+    With `hosts`, requests that name another host are refused, probes excepted. A port in use is told with the
+    option of the command, `port_option`, that takes another one.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class HttpServer:
         tls: TlsConfig,
         limits: ConnectionLimits | None = None,
         hosts: HostNames | None = None,
+        port_option: str = "",
     ) -> None:
         self._host = host
         self._tls = tls
@@ -94,6 +96,7 @@ class HttpServer:
             timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         )
         self._config = config
+        self._port_option = port_option
         self._uvicorn = _Uvicorn(config, limits or ConnectionLimits())
         self._task: asyncio.Task[None] | None = None
 
@@ -109,7 +112,7 @@ class HttpServer:
         try:
             sockets = listen(self._host, self.port)
         except OSError as error:
-            raise BindError(f"cannot listen on {self.address}: {error.strerror or error}") from error
+            raise BindError(self.address, error, self._port_option) from error
         self.port = sockets[0].getsockname()[1]
         self._task = asyncio.create_task(self._uvicorn.serve(sockets), name="genret-http")
         up = asyncio.create_task(self._uvicorn.up.wait())

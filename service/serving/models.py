@@ -79,15 +79,8 @@ class ServedModel:
             served.description.device,
             retriever.trie.kernels.name,
         )
-        ranking = served.description.ranking
-        if retriever.ranker.can_propose and ranking and not (ranking.fitted_with_model or ranking.problem):
-            _LOG.warning(
-                "index %r: the model was never weighed on it, and counts little; weigh it with: "
-                "genret tune %s --model %s",
-                spec.name,
-                spec.path,
-                retriever.tokenizer.name,
-            )
+        if spec.name not in self._published and (advice := retriever.weighing_advice(spec.path)):
+            _LOG.warning("index %r: %s", spec.name, advice)
         with self._lock:
             self._retrievers[named] = retriever
             self._alive[served] = indexes

@@ -6,7 +6,6 @@ Its listeners are gRPC, JSON over HTTP, and a monitoring port. `serve_until_sign
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import signal
 from collections.abc import Awaitable, Callable, Sequence
@@ -78,11 +77,12 @@ class Server:
             app = make_app(self.methods, self.readiness, authority, observer, config, watched)
             named = None if authority.requires_tokens or config.tls.enabled else hosts
             self.http = HttpServer(
-                app, config.http.host, config.http.port, config.tls, config.connections, named
+                app, config.http.host, config.http.port, config.tls, config.connections, named, "--http-port"
             )
         if config.metrics.port is not None:
+            place = config.metrics.host, config.metrics.port
             self.monitoring = HttpServer(
-                watched, config.metrics.host, config.metrics.port, TlsConfig(), config.connections, hosts
+                watched, *place, TlsConfig(), config.connections, hosts, "--metrics-port"
             )
         self._reloads: set[asyncio.Task[None]] = set()
 
@@ -167,7 +167,7 @@ class Server:
             else:
                 self.port = self._grpc.add_insecure_port(self._config.address)
         except RuntimeError as error:
-            raise BindError(_bind_failure(self._config.host, self._config.port)) from error
+            raise _bind_failure(self._config.host, self._config.port) from error
         await self._grpc.start()
         self._guarding = asyncio.create_task(self._guard.run(self.port), name="genret-connections")
         for server in (self.http, self.monitoring):
@@ -237,17 +237,15 @@ def grpc_options(config: ServerConfig) -> list[tuple[str, int]]:
     ]
 
 
-def _bind_failure(host: str, port: int) -> str:
-    """Return the reason why an address cannot be listened on; grpc itself gives none."""
-    reason = "gRPC refused the address"
+def _bind_failure(host: str, port: int) -> BindError:
+    """Return why an address cannot be listened on; grpc itself gives no reason."""
+    reason = OSError("gRPC refused the address")
     try:
         for probe in listen(host, port):
             probe.close()
     except OSError as error:
-        reason = error.strerror or str(error)
-        if error.errno == errno.EADDRINUSE:
-            reason += "; --port takes another one"
-    return f"cannot listen on {join_address(host, port)}: {reason}"
+        reason = error
+    return BindError(join_address(host, port), reason, "--port")
 
 
 async def serve_until_signalled(server: Server, on_ready: Callable[[Server], None]) -> signal.Signals | None:

@@ -102,10 +102,11 @@ def refused_to_serve(*arguments: str) -> str:
 
 def test_a_port_in_use_is_one_line(server: str, files: tuple[str, ...]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:  # of a server, and of something else
-        for port in (server.rsplit(":", 1)[1], other.getsockname()[1]):
-            said = refused_to_serve(*files, "--port", str(port))
+        mine, theirs = server.rsplit(":", 1)[1], other.getsockname()[1]
+        for option, port in (("--port", mine), ("--port", theirs), ("--http-port", theirs)):
+            said = refused_to_serve(*files, "--port", "0", option, str(port))
             begin = f"Error: cannot listen on 127.0.0.1:{port}: "
-            assert said == begin + "Address already in use; --port takes another one"
+            assert said == begin + f"Address already in use; {option} takes another one"
 
 
 def test_an_index_that_is_not_there_is_one_line(checkpoint: Path, tmp_path: Path) -> None:
@@ -164,7 +165,7 @@ def test_a_server_stopped_before_it_was_ready_exits_as_shells_say(
     opening, *warned, last = said.decode().splitlines()
     assert opening.startswith("genret: opening index '")
     assert last == "genret: stopped"
-    assert all("the model was never weighed on it" in line for line in warned)  # a random model
+    assert all("the model was never weighed on this index" in line for line in warned)  # a random model
     assert process.returncode == code
 
 
