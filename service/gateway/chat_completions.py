@@ -85,12 +85,12 @@ _MESSAGE = fields(
 )
 _CHAT_REQUEST = fields(
     ("messages",),
-    messages=typed("array", "The conversation, as texts.", items=_MESSAGE, minItems=1),
+    messages=typed("array", "The conversation, at least one message, as texts.", items=_MESSAGE, minItems=1),
     **_OPTIONS,
     max_completion_tokens=typed("integer", "Another name of max_tokens.", minimum=1),
     logprobs=_only(False, f"Only false, there are {_NO_TOKENS}"),
     top_logprobs=_only(0, f"Only 0, there are {_NO_TOKENS}"),
-    tools=typed("array", "Only none.", maxItems=0),
+    tools=typed("array", "Only none: tools are not supported.", maxItems=0),
     tool_choice={"enum": ["none", "auto"], "description": "Only none and auto, as there are no tools."},
     parallel_tool_calls=typed("boolean", _NO_EFFECT),
     metadata=typed("object", _NO_EFFECT),
