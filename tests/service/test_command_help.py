@@ -50,7 +50,7 @@ def help_of(typed: str, width: int = 80) -> str:
     program, *words = typed.split()
     command = cli if program == "genret" else build_command
     options = {"prog_name": program, "terminal_width": width, "max_content_width": width}
-    result = CliRunner().invoke(command, [*words, "-h"], **options)
+    result = CliRunner().invoke(command, [*words, "--help"], **options)
     assert result.exit_code == 0, result.output
     return result.output
 
@@ -176,7 +176,7 @@ def assert_absent(names: tuple[str, ...], imported: str) -> None:
         ("--help", (*HEAVY, "google.protobuf", "rich", "tokenizers")),
         *((f"{name} --help", SERVED) for name in ("serve", "query", "health")),
         ("serve nowhere --print-config", SERVED),
-        ("evaluate --help", ("torch", "bm25s", "matplotlib", "ir_measures")),
+        ("evaluate -h", ("torch", "bm25s", "matplotlib", "ir_measures")),
     ],
 )
 def test_what_only_tells_imports_nothing_heavy(line: str, absent: tuple[str, ...]) -> None:
