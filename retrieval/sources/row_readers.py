@@ -724,7 +724,7 @@ class ParquetReader(TableRows):
 
     def keep_stretches(self, places: Sequence[float], rows: int) -> None:
         """Let `chunks` give only stretches of rows, at places that are shares of them."""
-        begins = [round(place * self.num_rows) for place in places]
+        begins = [min(round(place * self.num_rows), int(self.num_rows) - 1) for place in places]
         ends = [*begins[1:], self._file.metadata.num_rows]
         self._spans = [
             (begin, min(begin + rows, end)) for begin, end in zip(begins, ends, strict=True) if begin < end

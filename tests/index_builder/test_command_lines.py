@@ -118,6 +118,8 @@ def test_standard_input(tmp_path: Path, checkpoint: Path) -> None:
         (["good.tsv", "--tokenizer", "."], 1, "no tokenizer.json in this directory"),
         (["good.tsv", "--end-token", "<eot>"], 2, "'<eot>' is not in the vocabulary"),
         (["good.tsv", "--max-title-tokens", "1"], 2, "--max-title-tokens"),
+        (["good.tsv", "--keep-versions", "-1"], 2, "--keep-versions"),
+        (["good.tsv", "--max-bad-rows", "-1"], 2, "--max-bad-rows"),
         (["good.tsv", "--format", "xml"], 2, "--format"),
         (["good.tsv", "--format", "tsv", "--delimiter", ";"], 2, "--delimiter goes with --format csv"),
         (["good.tsv", "--delimiter", "a"], 2, "expected one character, no letter"),

@@ -141,14 +141,11 @@ def test_a_mapping_that_contradicts_itself(arguments: dict[str, object], message
         ColumnMapping(**arguments)  # type: ignore[arg-type]
 
 
-def test_files_and_formats_that_there_cannot_be(tmp_path: Path) -> None:
+def test_files_that_there_cannot_be() -> None:
     with pytest.raises(InputError, match="at least one file"):
         TitleSource([])
     with pytest.raises(InputError, match="standard input is named more than once"):
         TitleSource(["-", "-"])
-    known = "auto, csv, tsv, jsonl, parquet, lines"
-    with pytest.raises(InputError, match=f"format: expected one of {known}, got 'xml'"):
-        TitleSource(write(tmp_path, "a\n"), source_format="xml")  # type: ignore[arg-type]
 
 
 def test_comma_separated_files_may_be_taken_for_lines(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import Phase, given
+from hypothesis import Phase, example, given
 from hypothesis import strategies as st
 
 from genret.retrieval.sources.memory_rows import MemoryRows
@@ -20,7 +20,8 @@ TEXTS = st.sampled_from(
 RECORDS = 2000
 
 
-@lenient(max_examples=40, phases=[Phase.generate])
+@lenient(max_examples=40, phases=[Phase.explicit, Phase.generate])
+@example(["plain"], "parquet", "", 2, 1)  # the middle lies between the files
 @given(
     st.lists(TEXTS, min_size=1, max_size=8),
     st.sampled_from(FORMATS),
