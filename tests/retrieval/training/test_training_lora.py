@@ -180,7 +180,7 @@ def test_an_adapter_of_another_kind_is_not_trained_on(data: Path) -> None:
 
 
 def test_without_peft_the_extra_is_named(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("genret.retrieval.errors.find_spec", lambda name: None)
+    monkeypatch.setattr("genret.retrieval.errors.find_spec", lambda name: None if name == "peft" else name)
     assert "generative-retrieval[lora]" in refusal(data, "--lora 2", code=1)
 
 
