@@ -48,7 +48,7 @@ LONG = (
 # What `make check` runs: a look at every room in seconds.
 QUICK = (
     "decoding/beam_search/test_exact.py",
-    "decoding/grammar/test_grammar.py",
+    "decoding/grammar/test_grammar_constraint.py",
     "decoding/test_stopping.py",
     "e2e/test_house_pages.py",
     "index_builder/test_build_round_trip.py",
