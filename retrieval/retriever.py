@@ -32,7 +32,7 @@ from genret.retrieval.complete_types import (
     ordered_by_model,
     score_request,
 )
-from genret.retrieval.errors import IndexMismatchError, InputError
+from genret.retrieval.errors import GenretError, InputError
 from genret.retrieval.filters.entity_filter import DEFAULT_FILTER_CACHE_BYTES, FilterStore
 from genret.retrieval.filters.predicate import parse
 from genret.retrieval.index.owners import FormOwners
@@ -52,7 +52,7 @@ from genret.retrieval.methods.explainer import Explainer, TokenTexts
 from genret.retrieval.methods.scored_methods import EntityScorer, ScoreJob, ScoreReply, TitleScorer
 from genret.retrieval.prompts import CheckpointConfig, PromptTemplate
 from genret.retrieval.ranking.prior import null_prompts, prompts_digest
-from genret.retrieval.ranking.ranker import Ranker
+from genret.retrieval.ranking.ranker import PRIOR, RANKING, Ranker
 from genret.retrieval.score_types import ScoreRequest, ScoreResult
 from genret.retrieval.text import TextTokenizer
 from genret.retrieval.types import (
@@ -517,11 +517,12 @@ class Retriever:
 
     def weighing_advice(self, index: str | Path) -> str | None:
         """Return how to weigh the model on its index, as the caller names that; None: nobody need do so."""
-        if self.ranker.is_weighed or not self.ranker.can_propose:
+        ranker = self.ranker
+        if ranker.is_weighed or not ranker.can_propose or {RANKING, PRIOR} & ranker.problems.keys():
             return None
         advice = "the model was never weighed on this index, and counts little"
         command = f"genret tune {index} --model {self.tokenizer.name}"
-        with suppress(IndexMismatchError):  # no default model is its own
+        with suppress(GenretError):  # no default model is its own, or none was shipped
             if self.tokenizer.name == str(default_model_of(self.index)):
                 command = f"genret tune {index}"
         if self.index.num_entities >= _SMALL_CATALOGUE:

@@ -228,6 +228,8 @@ def _about(
 
 
 def _check_names(sets: Sequence[SetSpec]) -> None:
+    if not sets:
+        raise InputError("set", "give at least one set: --set NAME=FORMAT:PATH")
     names = [spec.name for spec in sets]
     for name in names:
         if names.count(name) > 1:

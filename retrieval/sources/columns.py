@@ -181,7 +181,7 @@ def plan_columns(
     for name in mapping.metadata or ():
         _require(headers, name, None, name in found)
     for name in mapping.types:
-        _require(headers, name, None, name in found or same_case(found, name) is not None)
+        _require(headers, name, None, same_case(found, name) is not None)
     order = tuple(found if mapping.kept is None else (name for name in mapping.kept if name in found))
     declared = {same_case(found, name) or name: ColumnType(t) for name, t in mapping.types.items()}
     weight = None if mapping.weight is None else find_column(order, mapping.weight, headers[0][0])
@@ -370,8 +370,7 @@ def fit(text: str, column_type: ColumnType) -> str | None:
         return _BOOLS.get(text.lower())
     if column_type is ColumnType.INT:
         whole = _DECLARED_INT.match(text)
-        value = _INT64_MIN - 1 if whole is None else int(whole[1])
-        return str(value) if _INT64_MIN <= value <= _INT64_MAX else None
+        return str(value) if whole and _INT64_MIN <= (value := int(whole[1])) <= _INT64_MAX else None
     number = float(text) if _DECLARED_FLOAT.match(text) else float("inf")
     return repr(number) if abs(number) != float("inf") else None
 

@@ -62,12 +62,11 @@ def read_catalogue(
         rejects = Rejects(source.name, max_bad_rows)
         records = [record for batch in source.batches(_BATCH_RECORDS, rejects) for record in batch.records]
         columns, has_ids = source.columns, source.has_ids
-    described = [same_case(columns.names, name) for name in ("description", "kind")]
+    meant = [same_case(columns.names, name) for name in ("description", "kind")]
+    places = [None if name is None else columns.names.index(name) for name in meant]
     entities = []
     for entity_id, record in _identified(records, has_ids, rejects):
-        description, kind = (
-            (name and record.metadata[columns.names.index(name)]) or "" for name in described
-        )
+        description, kind = ("" if i is None else record.metadata[i] or "" for i in places)
         entities.append(TrainingEntity(entity_id, record.title, record.aliases, description, kind))
     rejects.check("no training has begun")
     if not entities:

@@ -30,7 +30,7 @@ from genret.service.gateway.endpoints import (
     unary,
 )
 from genret.service.gateway.http_calls import BodyLimits, HttpError, begin_call, error_response
-from genret.service.gateway.http_server import ConnectionCloser
+from genret.service.gateway.http_server import PROBES, ConnectionCloser
 from genret.service.methods import Methods
 from genret.service.observability.observations import CallObserver
 from genret.service.security.authority import Authority
@@ -76,8 +76,7 @@ def _route(endpoint: Endpoint, gate: Gate) -> Route:
 def _watching(monitoring: Starlette, gate: Gate) -> list[Route]:
     """Return the monitoring routes; unlike on the monitoring port, /metrics needs a token."""
     found = {r.path: r.endpoint for r in monitoring.routes if isinstance(r, Route)}
-    probes = ("/livez", "/readyz")
-    return [Route(path, call if path in probes else _guarded(call, gate)) for path, call in found.items()]
+    return [Route(path, call if path in PROBES else _guarded(call, gate)) for path, call in found.items()]
 
 
 def _guarded(handler: Handler, gate: Gate) -> Handler:
