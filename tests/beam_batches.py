@@ -121,7 +121,7 @@ class Batch:
         return [row for rank, row in enumerate(self.rows) if chosen is None or rank in chosen]
 
     def tokens(self, query: int) -> ValidTokens:
-        """What the query may write, as its model has it."""
+        """Titles that the query may write, as its model has them."""
         return ValidTokens(self.allowed(query), partial(self.model.next_logprobs, query))
 
     def truths(self) -> list[Truth]:

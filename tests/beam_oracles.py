@@ -52,7 +52,7 @@ class ValidTokens:
     """The tokens that continue every prefix of a set of rows, with their log-probabilities.
 
     Args:
-        rows: What may be written; none is a prefix of another.
+        rows: The rows that may be written; none is a prefix of another.
         next_logprobs: log P(token | prefix) by token.
     """
 
@@ -112,7 +112,7 @@ def textbook_beam_search(
     """Beam search one prefix at a time, as one would write it on paper.
 
     Args:
-        tokens: What may be written.
+        tokens: The tokens that may be written.
         params: Without `exact`.
         max_depth: Length of the longest row of the constraint.
         room: Most tokens that may be written.

@@ -23,7 +23,7 @@ _LEAVES = Leaves(Vocabulary([*BYTES, None], 256, 257))
 
 
 def node_of(schema: Any, options: GrammarOptions) -> ValueNode:
-    """What a schema is compiled to, over a vocabulary of single bytes, which can write everything."""
+    """The node that a schema is compiled to, over single bytes, which can write everything."""
     return compile_value(FormulaTable(schema, options), options, _LEAVES)
 
 

@@ -16,9 +16,10 @@ import pytrec_eval
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genret.retrieval.errors import SourceError
+from genret.retrieval.errors import InputError, SourceError
 from genret.retrieval.evaluation.datasets.index_entities import EntityFinder
 from genret.retrieval.evaluation.datasets.labels import decode_token, encode_token
+from genret.retrieval.evaluation.evaluation import EvaluationPlan
 from genret.retrieval.evaluation.labelled_sets import LabelledQuery, MethodRun, RankedAnswers, RankedEntity
 from genret.retrieval.evaluation.method_runner import AnswerOutsideIndexError, plan_tasks, run_tasks
 from genret.retrieval.evaluation.metrics import measure
@@ -316,3 +317,8 @@ def test_constrained_answers_must_be_in_the_index(
     free = plan_tasks(SETS[:1], [ScriptedMethod("unconstrained", entity_id, is_constrained=False)], [0])
     (run,) = run_tasks(free, RunStore(tmp_path / "o", IDENTITY), titles, no_report, 2)
     assert run.rankings[0].entities[0].entity_id == entity_id
+
+
+def test_a_plan_without_a_set_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="give at least one set"):
+        EvaluationPlan(sets=(), methods=("trie",), out=tmp_path).check()
