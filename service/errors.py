@@ -39,9 +39,12 @@ class OverloadedError(ServiceError):
 
 
 class NoRoomError(OverloadedError):
-    """The client, with so many unfinished requests (`num_held`), has no room for a further one."""
+    """There is no room for a request.
 
-    def __init__(self, message: str, retry_after_s: float, num_held: int) -> None:
+    With `num_held` unfinished ones its client has none for another such request; None: others might do.
+    """
+
+    def __init__(self, message: str, retry_after_s: float, num_held: int | None) -> None:
         super().__init__("QUEUE_FULL", message, retry_after_s)
         self.num_held = num_held
 

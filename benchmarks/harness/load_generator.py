@@ -88,13 +88,18 @@ async def ask(client: AsyncRetrievalClient, request: RetrieveRequest, due: float
 async def closed_loop(
     client: AsyncRetrievalClient, requests: Sequence[RetrieveRequest], num_clients: int, seconds: float
 ) -> Load:
-    """Let clients send one call after the other, each its next one when the last is answered."""
+    """Let clients send one call after the other, each its next one when the last is answered.
+
+    One that is refused waits as long as it is told.
+    """
     load, started = Load(), time.perf_counter()
 
     async def one(place: int) -> None:
         mine = itertools.cycle(requests[place::num_clients] or requests)
         while time.perf_counter() < started + seconds:
-            load.calls.append(await ask(client, next(mine), time.perf_counter()))
+            ended = await ask(client, next(mine), time.perf_counter())
+            load.calls.append(ended)
+            await asyncio.sleep(ended.retry_after_s or 0.0)
 
     await asyncio.gather(*(one(place) for place in range(num_clients)))
     load.seconds = time.perf_counter() - started

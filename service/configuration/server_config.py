@@ -190,9 +190,9 @@ class BatchLimits(_Checked):
 class QueueLimits(_Checked):
     """Limits of the unfinished work of a device, waiting or running; what is more is refused.
 
-    A request of more tokens is taken when nothing else is there. Two full batches are taken however long they
-    may take, because one that runs and one that waits keep a device busy; work of batches and streams takes
-    half of `max_wait_seconds`, and waits outside.
+    A request of more tokens is taken when nothing else is there. What runs at once, a full batch, is taken
+    however long it may take; as much again, by which many devices get more done, if it is expected to begin
+    within twice `max_wait_seconds`; what is more, within `max_wait_seconds`.
     """
 
     max_requests: Annotated[int, Bounds(1, 10**6, "max_queue_size")] = 512

@@ -201,7 +201,8 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     _setting(
         "queue.max_wait_seconds",
-        "Time that work beyond two full batches may be expected to take; what is more is refused.",
+        "Time that work beyond two full batches may be expected to wait, twice that for the second one; "
+        "what is more is refused.",
         "--max-wait-seconds",
     ),
     _setting(

@@ -19,7 +19,7 @@ from genret.retrieval.answers.answer_types import AnswerRequest, AnswerResult
 from genret.retrieval.score_types import ScoreRequest
 from genret.retrieval.types import RetrievalResult, RetrieveRequest
 from genret.service.configuration.server_config import BatchLimits, QueueLimits
-from genret.service.errors import OverloadedError
+from genret.service.errors import NoRoomError
 from genret.service.serving.fair_shares import Caller
 from genret.service.serving.served import Request, Result
 
@@ -113,7 +113,7 @@ class Admission:
         `time.monotonic()`, seconds.
 
         Raises:
-            OverloadedError: a limit would be passed, or the deadline cannot be met.
+            NoRoomError: a limit would be passed, or the deadline cannot be met.
         """
         self.check(caller, tokens, deadline, patience)
         self._count(caller, 1, tokens, patience)
@@ -124,13 +124,14 @@ class Admission:
         """Raise what `admit` would raise."""
         wait_s, left_s = self.expected_wait_s(caller, tokens), deadline - time.monotonic()
         if patience is Patience.NONE:
-            held = self._too_much(caller.client, tokens, wait_s)
+            reason, num_held = self._too_much(caller.client, tokens, wait_s), self.num_held(caller.client)
         else:
-            held = self._too_patient(caller.client, patience)
-        if held is None and wait_s > left_s and patience is not Patience.STREAM:
-            held = f"the deadline is in {left_s:.2f} s and the work ahead takes about {wait_s:.2f} s"
-        if held is not None:
-            raise OverloadedError("QUEUE_FULL", f"the queue is full: {held}", self.retry_after_s(caller))
+            reason, num_held = self._too_patient(caller.client, patience), None
+        if reason is None and wait_s > left_s and patience is not Patience.STREAM:
+            reason = f"the deadline is in {left_s:.2f} s and the work ahead takes about {wait_s:.2f} s"
+            num_held = None  # others may have more time
+        if reason is not None:
+            raise NoRoomError(f"the queue is full: {reason}", self.retry_after_s(caller), num_held)
 
     def release(self, caller: Caller, tokens: int, patience: Patience = Patience.NONE) -> None:
         """Give back what `admit` took."""
@@ -171,13 +172,13 @@ class Admission:
         most = self._limits.max_tokens // parts
         if mine.tokens + tokens > most:
             return f"{mine.tokens} tokens of work, at most {most}{asking}, this request {tokens}"
-        makes_batches = (
-            mine.requests * parts < 2 * self._batch.max_size
-            and (mine.tokens + tokens) * parts <= 2 * self._batch.max_tokens
+        # What runs at once; as much again lets a device that gains by it run full batches.
+        batches = max(
+            (mine.requests + 1) * parts / self._batch.max_size,
+            (mine.tokens + tokens) * parts / self._batch.max_tokens,
         )
-        if makes_batches or wait_s <= self._limits.max_wait_seconds:
-            return None
-        return f"work for {wait_s:.1f} s, at most {self._limits.max_wait_seconds:g} s"
+        most_s = self._limits.max_wait_seconds * (math.inf if batches <= 1 else 2 if batches <= 2 else 1)
+        return None if wait_s <= most_s else f"work for {wait_s:.1f} s, at most {most_s:g} s"
 
     def expected_wait_s(self, caller: Caller, tokens: int = 0) -> float:
         """Return the expected time until the device begins a request of `tokens` work, seconds.

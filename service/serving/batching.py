@@ -226,10 +226,9 @@ class DeviceQueue:
         """Refuse, by NoRoomError, a request that wants an answer now if even the smallest would be."""
         try:
             self.admission.check(caller, 1)
-        except OverloadedError as error:
+        except NoRoomError:
             self.observer.rejected("queue_full")
-            held = self.admission.num_held(caller.client)
-            raise NoRoomError(str(error), error.retry_after_s, held) from None
+            raise
 
     async def close(self) -> None:
         """Fail what waits, ask what runs to stop, and wait for it. Idempotent."""
@@ -260,7 +259,7 @@ class DeviceQueue:
         except DeadlineExceededError:
             self.observer.deadline_exceeded("arrival")
             raise
-        except OverloadedError:
+        except NoRoomError:
             self.observer.rejected("queue_full")
             raise
 

@@ -13,7 +13,7 @@ import logging
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
@@ -71,7 +71,7 @@ class EngineProcess(EngineDoor):
         """
         client, scope = caller_of(call).client, current_scope()
         if method.needs_room:
-            self._room.check(client)
+            self._room.check(client, message)
         counted = self._room.asking(client) if method.needs_room else nullcontext()
         is_traced = scope is not None and scope.span is not None
         with counted:
@@ -80,7 +80,7 @@ class EngineProcess(EngineDoor):
             notes.add_to(scope)
         if isinstance(result, Failure):
             if notes.num_held is not None:
-                self._room.refused(client, notes.num_held, result)
+                self._room.refused(client, message, notes.num_held, result)
             raise FailedInEngineError(result)
         return method.reply.FromString(result)
 
@@ -222,24 +222,31 @@ _BELIEVED_S = 0.25
 class _Refusal(NamedTuple):
     failure: Failure
     num_held: int  # unfinished requests of the client in the engine then
+    length: int  # of the shortest query that was refused
     until: float
 
 
 class _KnownRoom:
-    """Remembers whom the engine has just refused for lack of room, and need not be asked about again.
+    """Remembers what the engine has just refused for lack of room, and need not be asked about again.
 
-    A client's further calls are refused here while as many of them are with the engine as that held then.
+    A client's further requests with the same options, and queries no shorter, are refused here while as many
+    of its calls are with the engine as that held then.
     """
 
     def __init__(self) -> None:
         self._num_asking: Counter[str] = Counter()
-        self._refusals: dict[str, _Refusal] = {}
+        self._refusals: dict[Hashable, _Refusal] = {}
         self._num_refused = 0
 
-    def check(self, client: str) -> None:
-        """Raise FailedInEngineError if the engine would refuse the client."""
-        known = self._refusals.get(client)
-        if known and self._num_asking[client] >= known.num_held and time.monotonic() < known.until:
+    def check(self, client: str, message: Any) -> None:
+        """Raise FailedInEngineError if the engine would refuse a client's request."""
+        now = time.monotonic()
+        if not self._refusals:
+            return
+        known = self._refusals.get(_kind(client, message))
+        if known is None or known.until < now:
+            self._forget(now)
+        elif len(message.query) >= known.length and self._num_asking[client] >= known.num_held:
             self._num_refused += 1
             raise FailedInEngineError(known.failure)
 
@@ -254,13 +261,26 @@ class _KnownRoom:
             if not self._num_asking[client]:
                 del self._num_asking[client]
 
-    def refused(self, client: str, num_held: int, failure: Failure) -> None:
-        """Note that the engine had no room for a call of a client."""
-        now = time.monotonic()
-        self._refusals = {name: known for name, known in self._refusals.items() if known.until > now}
-        self._refusals[client] = _Refusal(failure, max(1, num_held), now + _BELIEVED_S)
+    def refused(self, client: str, message: Any, num_held: int, failure: Failure) -> None:
+        """Note that the engine had no room for a request of a client."""
+        now, kind = time.monotonic(), _kind(client, message)
+        self._forget(now)
+        known = self._refusals.get(kind)
+        length = min(len(message.query), known.length) if known else len(message.query)
+        self._refusals[kind] = _Refusal(failure, max(1, num_held), length, now + _BELIEVED_S)
+
+    def _forget(self, now: float) -> None:
+        self._refusals = {kind: known for kind, known in self._refusals.items() if known.until > now}
 
     def take_refusals(self) -> int:
         """Return how many calls were refused here since the last time."""
         taken, self._num_refused = self._num_refused, 0
         return taken
+
+
+def _kind(client: str, message: Any) -> Hashable:
+    """Return what a client's requests have in common that cost the same but for their queries."""
+    options = type(message)()
+    options.CopyFrom(message)
+    options.ClearField("query")
+    return client, type(message), hash(options.SerializeToString(deterministic=True))

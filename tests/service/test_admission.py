@@ -16,7 +16,7 @@ from genret.retrieval.score_types import ScoreRequest, ScoreResult, TitleScore
 from genret.retrieval.types import RetrievalResult, RetrieveRequest
 from genret.service.client.reply import EvidenceInfo, IndexInfo
 from genret.service.configuration.server_config import BatchLimits, QueueLimits
-from genret.service.errors import OverloadedError
+from genret.service.errors import NoRoomError, OverloadedError
 from genret.service.serving.admission import (
     TITLE_TOKENS,
     Admission,
@@ -143,16 +143,30 @@ def test_what_would_wait_too_long_is_refused_and_told_when_to_return() -> None:
         admission.admit(ME, 1)
 
 
-def test_two_full_batches_are_held_however_slow_the_device_is() -> None:
-    admission = Admission(QueueLimits(max_wait_seconds=0.001), BatchLimits(max_size=4, max_tokens=100))
-    admission.speed.observe(100, seconds=60.0)
-    for _ in range(8):
+@pytest.mark.parametrize(
+    ("size", "batch_s", "num_taken", "told"),
+    [
+        (4, 60.0, 4, r"work for 60\.0 s, at most 2 s"),  # what runs at once, however slow the device is
+        (9, 60.0, 4, r"work for 60\.0 s, at most 2 s"),
+        (4, 1.6, 6, r"work for 2\.4 s, at most 2 s"),  # of a second batch what begins within twice the limit
+        (4, 1.0, 8, r"work for 2\.0 s, at most 1 s"),
+        (4, 0.4, 11, r"work for 1\.1 s, at most 1 s"),
+    ],
+)
+def test_how_long_work_may_wait_depends_on_how_many_batches_are_held(
+    size: int, batch_s: float, num_taken: int, told: str
+) -> None:
+    admission = Admission(QueueLimits(max_wait_seconds=1), BatchLimits(max_size=size, max_tokens=100))
+    admission.speed.observe(100, seconds=batch_s)
+    for _ in range(num_taken):
         admission.admit(ME, 25)
-    with pytest.raises(OverloadedError, match=r"work for 120\.0 s, at most 0\.001 s"):
-        admission.admit(ME, 1)
+    with pytest.raises(NoRoomError, match=told) as refused:
+        admission.admit(ME, 25)
+    assert refused.value.num_held == num_taken
+    with pytest.raises(NoRoomError, match="the deadline is in") as refused:
+        admission.admit(Caller("you"), 25, time.monotonic() + batch_s / 8)
+    assert refused.value.num_held is None, "one with more time might be taken"
     admission.release(ME, 25)
-    with pytest.raises(OverloadedError):
-        admission.admit(ME, 26)
     admission.admit(ME, 25)
 
 

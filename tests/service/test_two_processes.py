@@ -171,9 +171,12 @@ async def test_a_client_without_room_is_refused_without_the_engine() -> None:
             codes.append((error.code(), details["ErrorInfo"].reason, "RetryInfo" in details))
         assert set(codes) == {(grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL", True)}
         assert len(asked) < 10, "most were refused where they came in"
+        for query, options in (("less", {}), ("more 1", {"k": 3})):
+            await failure(api.retrieve(query, **options))
+            assert asked[-1] == query, "there might have been room for it"
         async with httpx.AsyncClient() as http:
             text = (await http.get(f"http://{api.server.monitoring.address}/metrics")).text
-        assert 'genret_rejected_total{reason="queue_full"} 20.0' in text
+        assert 'genret_rejected_total{reason="queue_full"} 22.0' in text
         assert text.count("# TYPE genret_rejected_total ") == 1
         assert "\nprocess_resident_memory_bytes " in text
         assert "\npython_gc_collections_total" in text
