@@ -26,7 +26,6 @@ from genret.decoding.errors import DeadlineExceededError, DecodingCancelledError
 from genret.decoding.side_by_side import Ending, SharedForwardError, undivided
 from genret.retrieval.answers.answer_types import AnswerRequest
 from genret.retrieval.types import RetrieveRequest
-from genret.service.call import DEADLINE_SLACK_S
 from genret.service.configuration.server_config import BatchLimits, QueueLimits
 from genret.service.errors import NoRoomError, NotReadyError, OverloadedError
 from genret.service.serving.admission import Admission, Patience, done_tokens
@@ -179,36 +178,49 @@ class DeviceQueue:
             GenretError, DecodingError: the retriever's error for this request.
         """
         share = self.admission.share(request, tokens)
-        self._let_in(share, cancel, caller, patience)
-        future: asyncio.Future[QueuedResult] = self._loop.create_future()
-        with self._lock:
-            client = self._shares.client(caller.client, caller.weight)
-            call = client.call(caller.call)
-            job = _Job(
-                batch_call,
-                request,
-                tokens,
-                share,
-                cancel,
-                caller,
-                patience,
-                max_seconds,
-                time.monotonic(),
-                future,
-                client,
-                call,
-                came=self._num_forwards,
-            )
-            self._shares.add(client, call, job)
-        # Not at once: the requests of a batch come one after the other, and are to begin together.
-        self._loop.call_soon(self.thread.wake)
-        overdue = asyncio.timeout_at(_finite(cancel.deadline))
+        job: _Job | None = None
+        try:
+            if self._closed:
+                raise NotReadyError()
+            cancel.check()
+            self.admission.admit(caller, share, cancel.deadline or math.inf, patience)
+            with self._lock:
+                client = self._shares.client(caller.client, caller.weight)
+                call = client.call(caller.call)
+                job = _Job(
+                    batch_call,
+                    request,
+                    tokens,
+                    share,
+                    cancel,
+                    caller,
+                    patience,
+                    max_seconds,
+                    time.monotonic(),
+                    self._loop.create_future(),
+                    client,
+                    call,
+                    came=self._num_forwards,
+                )
+                self._shares.add(client, call, job)
+            # Not at once: the requests of a batch come one after the other, and are to begin together.
+            self._loop.call_soon(self.thread.wake)
+            answer = await self._outcome(job)
+        except BaseException as error:
+            self.observer.failed(error, cancel.deadline, "arrival" if job is None else job.stage)
+            raise
+        self.observer.answered(request, answer.result, answer.queue_ms / 1000, time.monotonic() - job.arrived)
+        return answer
+
+    async def _outcome(self, job: _Job) -> QueuedResult:
+        """Wait for the answer of a request, to its deadline at most; then, or when cancelled, give it up."""
+        overdue = asyncio.timeout_at(_finite(job.cancel.deadline))
         try:
             async with overdue:  # a device that hangs checks no deadline and keeps others from running
                 job.overdue = overdue
-                answer = await future
+                return await job.future
         except asyncio.CancelledError:
-            cancel.cancel()
+            job.cancel.cancel()
             self._give_up(job)
             raise
         except TimeoutError:
@@ -219,15 +231,13 @@ class DeviceQueue:
             raise DeadlineExceededError(f"the deadline passed {where}") from None
         finally:
             job.overdue = None
-        self.observer.answered(request, answer.result, answer.queue_ms / 1000, time.monotonic() - job.arrived)
-        return answer
 
     def check_room(self, caller: Caller) -> None:
         """Refuse, by NoRoomError, a request that wants an answer now if even the smallest would be."""
         try:
             self.admission.check(caller, 1)
-        except NoRoomError:
-            self.observer.rejected("queue_full")
+        except NoRoomError as error:
+            self.observer.failed(error, None, "arrival")
             raise
 
     async def close(self) -> None:
@@ -243,25 +253,8 @@ class DeviceQueue:
         for job in running:
             job.cancel.cancel()
             self._fail(job, NotReadyError())
-        for _ in (*waiting, *running):
-            self.observer.rejected("shutting_down")
         await asyncio.to_thread(self.thread.close)
         await asyncio.sleep(0)  # what the thread has told the loop at its end
-
-    def _let_in(self, share: int, cancel: CancelToken, caller: Caller, patience: Patience) -> None:
-        if self._closed:
-            self.observer.rejected("shutting_down")
-            raise NotReadyError()
-        try:
-            cancel.check()
-            deadline = math.inf if cancel.deadline is None else cancel.deadline
-            self.admission.admit(caller, share, deadline, patience)
-        except DeadlineExceededError:
-            self.observer.deadline_exceeded("arrival")
-            raise
-        except NoRoomError:
-            self.observer.rejected("queue_full")
-            raise
 
     def _give_up(self, job: _Job) -> None:
         """Take a request without a waiter out of the queue; one that runs ends by itself."""
@@ -272,18 +265,8 @@ class DeviceQueue:
                 self._shares.tidy()
         if waits:
             self._release(job)
-        answered = job.future.done() and not job.future.cancelled()
-        error = job.future.exception() if answered else None  # retrieved, though nobody waits for it
-        if not isinstance(error, DeadlineExceededError | OverloadedError | NotReadyError):
-            self._report_given_up(job)  # these errors were reported already
-
-    def _report_given_up(self, job: _Job) -> None:
-        """Report a request whose client stopped waiting, at its deadline or before."""
-        deadline, stage = job.cancel.deadline, job.stage
-        if deadline is not None and time.monotonic() >= deadline - DEADLINE_SLACK_S:
-            self.observer.deadline_exceeded(stage)
-        else:
-            self.observer.cancelled(stage)
+        if job.future.done() and not job.future.cancelled():
+            job.future.exception()  # retrieved, though nobody waits for it
 
     def _next_work(self, is_idle: bool) -> Work | None:
         """Let the next group begin; None if none waits, or there is no room. On the device's thread."""
@@ -439,8 +422,6 @@ class DeviceQueue:
 
     def _drop(self, late: Sequence[_Job]) -> None:
         for job in late:
-            if not job.future.done():
-                self.observer.deadline_exceeded("queue")
             self._end(job, DeadlineExceededError("the deadline passed in the queue"))
 
     def _end(self, job: _Job, error: Exception) -> None:
@@ -449,18 +430,11 @@ class DeviceQueue:
 
     def _release(self, job: _Job) -> None:
         self.admission.release(job.caller, job.share, job.patience)
-        self.thread.wake()
 
     def _settle(self, job: _Job, outcome: Outcome | Exception) -> None:
-        if job.future.done():
-            return
-        if isinstance(outcome, DeadlineExceededError):
-            self.observer.deadline_exceeded("running")
-        elif isinstance(outcome, OverloadedError):
-            self.observer.rejected("memory_full")
         if isinstance(outcome, Exception):
             self._fail(job, outcome)
-        else:
+        elif not job.future.done():
             waited = (job.arrived if job.begun is None else job.begun) - job.arrived
             job.future.set_result(QueuedResult(outcome, queue_ms=waited * 1000))
 

@@ -27,7 +27,6 @@ from typing import Any
 
 from genret.decoding.errors import DeadlineExceededError, DecodingCancelledError
 from genret.decoding.grammar.compile_options import pausing
-from genret.service.call import DEADLINE_SLACK_S
 from genret.service.errors import NotReadyError, OverloadedError
 from genret.service.serving.device_threads import contained
 from genret.service.serving.served import SILENT, QueueObserver
@@ -113,21 +112,13 @@ class SchemaCompiler:
             finally:
                 job.num_waiters -= 1
                 self._leave(job)
-        except OverloadedError as error:
-            observer.rejected("memory_full" if error.reason == "MEMORY_FULL" else "queue_full")
+        except BaseException as error:
+            is_late = isinstance(error, TimeoutError) and overdue.expired()
+            late = DeadlineExceededError("the deadline passed before the schema was compiled")
+            observer.failed(late if is_late else error, deadline, "queue")
+            if is_late:
+                raise late from None
             raise
-        except NotReadyError:
-            observer.rejected("shutting_down")
-            raise
-        except asyncio.CancelledError:
-            is_late = time.monotonic() >= deadline - DEADLINE_SLACK_S
-            (observer.deadline_exceeded if is_late else observer.cancelled)("queue")
-            raise
-        except TimeoutError:
-            if not overdue.expired():
-                raise
-            observer.deadline_exceeded("queue")
-            raise DeadlineExceededError("the deadline passed before the schema was compiled") from None
 
     async def settle(self) -> None:
         """Wait for the compilations that run now."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,15 +13,16 @@ from typing import Any, Literal, Protocol, get_args
 
 from genret.decoding.bounded_cache import CacheCounts
 from genret.decoding.cancellation import CancelToken
-from genret.decoding.errors import DecodingError
+from genret.decoding.errors import DeadlineExceededError, DecodingError
 from genret.retrieval.answers.answer_types import AnswerRequest, AnswerResult
 from genret.retrieval.complete_types import CompleteRequest, CompleteResult
 from genret.retrieval.errors import GenretError
 from genret.retrieval.score_types import ScoreRequest, ScoreResult
 from genret.retrieval.types import Mention, RetrievalResult, RetrieveRequest
+from genret.service.call import DEADLINE_SLACK_S
 from genret.service.client.reply import IndexInfo
 from genret.service.configuration.server_config import IndexSpec
-from genret.service.errors import UnknownIndexError
+from genret.service.errors import NotReadyError, OverloadedError, UnknownIndexError
 
 Request = RetrieveRequest | AnswerRequest | ScoreRequest
 Result = RetrievalResult | AnswerResult | ScoreResult
@@ -193,6 +196,19 @@ class QueueObserver:
 
     Its methods are called on the event loop. They may not raise or block.
     """
+
+    def failed(self, error: BaseException, deadline: float | None, stage: Stage) -> None:
+        """Tell apart why a request has no answer; one that is cancelled at its deadline was late."""
+        match error:
+            case NotReadyError():
+                self.rejected("shutting_down")
+            case OverloadedError():
+                self.rejected("memory_full" if error.reason == "MEMORY_FULL" else "queue_full")
+            case DeadlineExceededError():
+                self.deadline_exceeded(stage)
+            case asyncio.CancelledError():
+                is_late = deadline is not None and time.monotonic() >= deadline - DEADLINE_SLACK_S
+                (self.deadline_exceeded if is_late else self.cancelled)(stage)
 
     def rejected(self, reason: Rejection) -> None:
         """Called for a request that was refused."""
