@@ -545,9 +545,6 @@ class RequestOptions(TypedDict, total=False):
     title_weight: float | None
 
 
-_OF_DRAWS = ("num_draws", "num_samples", "temperature", "top_m", "seed")
-
-
 def with_options(
     k: int, method: str | MethodOptions, prompt: str | None, options: RequestOptions
 ) -> RetrieveRequest:
@@ -565,8 +562,8 @@ def with_options(
     for name in given.keys() & asked.keys():
         raise InputError(name, f"must stand in {method!r}, as its field; got {given[name]!r} beside it")
     request = RetrieveRequest("-", k=k, prompt=prompt, **given, **asked)
-    for name in _OF_DRAWS if request.decoding != "disc" else ():
-        if given.get(name) is not None:
+    for name in ("num_draws", "num_samples", "temperature", "top_m", "seed"):
+        if given.get(name) is not None and request.decoding != "disc":
             warnings.warn(f"{name} has no effect: needs method disc, got {_method(request)}", stacklevel=3)
     return request
 
