@@ -208,9 +208,9 @@ FILTER = RequestOption(
     None, "Only entities for which this is true: kind = 'film' and year >= 1990", unset="all entities"
 )
 ALLOW_IDS = RequestOption(
-    None, "Only these ids; unknown ones are ignored.", unset="all entities", wire="allow_entity_ids.ids"
+    None, "Only these ids, unknown ones ignored.", unset="all entities", wire="allow_entity_ids.ids"
 )
-DENY_IDS = RequestOption((), "Not these ids; unknown ones are ignored.", unset="none", wire="deny_entity_ids")
+DENY_IDS = RequestOption((), "Not these ids, unknown ones ignored.", unset="none", wire="deny_entity_ids")
 
 
 @cache

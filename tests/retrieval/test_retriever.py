@@ -130,7 +130,6 @@ def test_a_chosen_seed_is_reported_and_reproduces_and_beams_have_none(retriever:
         ({"queries": None}, "queries: must be a str or a list of them, got NoneType"),
         ({"queries": {"query": "a"}}, "queries: must be a str or a list of them, got dict"),
         ({"queries": "a", "batch_size": 0}, "batch_size: must be an integer of at least 1, got 0"),
-        ({"queries": "a", "filter": {"kind": "x"}}, "filter: must be text such as kind = 'film', got dict"),
         (
             {"queries": "a", "prompt": "absent"},
             r"prompt: unknown template 'absent'; "
