@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from genret.index_builder.past_queries import QueryFile
+from genret.retrieval.arguments import check_least
 from genret.retrieval.checkpoints import weights_folder
 from genret.retrieval.compatibility import mismatch
 from genret.retrieval.defaults import default_model
-from genret.retrieval.errors import InputError, MissingExtraError
+from genret.retrieval.errors import InputError, require_package
 from genret.retrieval.index.manifest import FileEntry
 from genret.retrieval.prompts import CheckpointConfig
 from genret.retrieval.sources.columns import ColumnMapping
@@ -224,21 +224,13 @@ def check_method(method: VectorMethod, device: str) -> None:
     """
     check_device_name(device)
     for package, extra in _PACKAGES[method.name]:
-        if find_spec(package) is None:
-            raise MissingExtraError(package, extra)
-    _check_source(method)
-    check_device(device)
-
-
-def _check_source(method: VectorMethod) -> None:
-    """Refuse a directory that is missing or holds no model; hub ids are left to their library."""
-    place = Path(method.source)
-    if place.is_dir():
-        if not (place / _CONFIG_FILE).is_file():
-            raise InputError("vectors", f"{str(method)!r}: the directory has no {_CONFIG_FILE}")
-        return
-    if place.exists() or is_path(method.source):
+        require_package(package, extra)
+    place = Path(method.source)  # hub ids are left to their library
+    if place.is_dir() and not (place / _CONFIG_FILE).is_file():
+        raise InputError("vectors", f"{str(method)!r}: the directory has no {_CONFIG_FILE}")
+    if not place.is_dir() and (place.exists() or is_path(method.source)):
         raise InputError("vectors", f"{str(method)!r}: there is no such directory")
+    check_device(device)
 
 
 MIB = 1 << 20
@@ -255,10 +247,10 @@ _SHARD_RECORDS = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class BuildOptions:
-    """Parameters of a build; an update takes its reading options from here. Commands check their ranges.
+    """Parameters of a build; an update takes its reading options from here.
 
     Raises:
-        InputError: there is too little memory.
+        InputError: a number is out of range, or there is too little memory.
     """
 
     out: Path  # index directory
@@ -282,6 +274,7 @@ class BuildOptions:
     shard_records: int = _SHARD_RECORDS  # limit on the records of a shard. The index does not depend on it
 
     def __post_init__(self) -> None:
+        check_least(self, max_bad_rows=0, max_title_tokens=2, keep_versions=0, threads=1, shard_records=1)
         if self.memory_limit < MIN_MEMORY_LIMIT:
             raise InputError(
                 "memory_limit",

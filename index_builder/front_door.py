@@ -22,7 +22,8 @@ from genret.index_builder.build import BuildSummary
 from genret.index_builder.build_plan import BuildPlan
 from genret.index_builder.cli import BuildWish, build_wish
 from genret.index_builder.command_line import left_out, shown_progress
-from genret.retrieval.errors import GenretError, InputError, nearest
+from genret.retrieval.arguments import check_known, check_path
+from genret.retrieval.errors import GenretError, InputError
 from genret.retrieval.sources.memory_rows import AS_DICTS, MemoryRows, is_table
 from genret.retrieval.sources.row_readers import inner_suffix
 from genret.retrieval.sources.source_files import STDIN
@@ -62,14 +63,12 @@ def build_index(
         What was built (`index`, `version`, `manifest`, and more); printed, it is what the command says.
 
     Raises:
-        TypeError: there is no such option.
-        InputError: an option has a wrong value, or goes without another one.
+        InputError: there is no such option, it has a wrong value, or goes without another one.
         GenretError: as the command: `SourceError` for the rows, which are told by number, and others.
     """
     with _by_keyword():
         _truth("progress", progress)
-        if not isinstance(out, str | os.PathLike) or not str(out):
-            raise InputError("out", f"expected the path of an index directory, got {out!r}")
+        check_path("out", out)
         wish = _wish({"dry_run": dry_run, **options})
         with shown_progress(not progress or not sys.stderr.isatty(), "build_index") as shown:
             made: BuildSummary | BuildPlan = wish.run(_sources(source), Path(out), shown, _warn)
@@ -145,12 +144,9 @@ def _by_keyword() -> Iterator[None]:
 
 
 def _wish(options: Mapping[str, Any]) -> BuildWish:
+    check_known(options, _OPTIONS)
     words: list[str] = []
     for name, value in options.items():
-        if name not in _OPTIONS:
-            near = nearest(name, _OPTIONS)
-            meant = f"; did you mean {near!r}?" if near else ""
-            raise TypeError(f"build_index() got an unexpected keyword argument {name!r}{meant}")
         words += _words(name, value)
     try:
         wish: BuildWish = build_wish(**_TABLE.make_context("build_index", words).params)

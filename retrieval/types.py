@@ -6,6 +6,7 @@ the ranges of its fields, and which of them go together.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypedDict, cast
@@ -459,10 +460,13 @@ class RetrievalResult(Tabular):
 class MethodOptions:
     """A method and the options that belong to it: `retrieve(queries, method=Beam(exact=True))`.
 
-    Its fields are those of `RetrieveRequest`, which says what they mean and checks them.
+    Its fields are those of `RetrieveRequest`, which says what they mean and checks them when it is made.
     """
 
     __slots__ = ()
+
+    def __post_init__(self) -> None:
+        RetrieveRequest("-", **self.request_fields())
 
     def request_fields(self) -> dict[str, Any]:
         """Return the fields of a request for this method, its name and its decoder's options among them."""
@@ -546,6 +550,8 @@ def with_options(
 ) -> RetrieveRequest:
     """Return a request with options that many share; its query is a placeholder.
 
+    Warns of options that only draws use where nothing is drawn: such a request is no mistake on the wire.
+
     Raises:
         InputError: an option is unknown or out of range, does not go with another one, or stands beside a
             method that has it as a field.
@@ -555,7 +561,11 @@ def with_options(
     asked = method.request_fields() if isinstance(method, MethodOptions) else {"method": method}
     for name in given.keys() & asked.keys():
         raise InputError(name, f"must stand in {method!r}, as its field; got {given[name]!r} beside it")
-    return RetrieveRequest("-", k=k, prompt=prompt, **given, **asked)
+    request = RetrieveRequest("-", k=k, prompt=prompt, **given, **asked)
+    for name in ("num_draws", "num_samples", "temperature", "top_m", "seed"):
+        if given.get(name) is not None and request.decoding != "disc":
+            warnings.warn(f"{name} has no effect: needs method disc, got {_method(request)}", stacklevel=3)
+    return request
 
 
 def _checked_fields(request: RetrieveRequest) -> dict[str, Any]:
@@ -604,13 +614,8 @@ def _check_disc(request: RetrieveRequest) -> None:
         got = " and ".join(clashes)
         raise InputError("adaptive", f"excludes top_m and a beam_size above 1, got {got}")
     if request.explain and (request.adaptive or several):
-        clashes = ["adaptive"] if request.adaptive else []
-        clashes += [f"a beam_size of {request.prefixes}"] if several else []
-        raise InputError(
-            "explain",
-            "cannot be combined with adaptive or a beam_size above 1 with the method disc; "
-            f"got {' and '.join(clashes)}",
-        )
+        got = "adaptive" if request.adaptive else f"beam_size {request.prefixes}"
+        raise InputError("explain", f"with disc, excludes adaptive and a beam_size above 1, got {got}")
     if (total := request.width) > MAX_TOTAL_DRAWS:
         prefixes = f" and beam_size {request.prefixes}" if several else ""
         raise InputError(

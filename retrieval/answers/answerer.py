@@ -33,7 +33,7 @@ from genret.retrieval.answers.schema_explanation import user_error
 from genret.retrieval.answers.schemas import AnswerEngine, CompiledSchema
 from genret.retrieval.answers.title_holes import IndexSet, ShortlistedSlots
 from genret.retrieval.answers.validation import InvalidAnswerError, SlowValidationError
-from genret.retrieval.arguments import check_known, named, new_seed
+from genret.retrieval.arguments import check_count, check_known, named, new_seed
 from genret.retrieval.errors import GenretError, InputError, ModelError
 from genret.retrieval.index.owners import title_owners
 from genret.retrieval.loaded_model import (
@@ -178,8 +178,7 @@ class Answerer:
         `Retriever.answer`.
         """
         check_known(options, AnswerRequest)
-        if batch_size < 1:
-            raise InputError("batch_size", f"must be at least 1, got {batch_size}")
+        check_count("batch_size", batch_size, 1)
         jobs = []
         for number, query in enumerate(queries):
             with named("query", "query" if len(queries) == 1 else f"queries[{number}]"):

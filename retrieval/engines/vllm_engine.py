@@ -55,7 +55,7 @@ def open_engine(
     """
     if engine == "vllm":
         return SequenceModel(LocalVllm(place, dtype, options or {}))
-    if engine.startswith(("http://", "https://")):
+    if str(engine).startswith(("http://", "https://")):
         if options:
             raise InputError("engine_options", "are for engine 'vllm': a server has its own")
         return SequenceModel(VllmServer(engine))

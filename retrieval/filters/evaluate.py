@@ -37,6 +37,7 @@ from genret.retrieval.filters.predicate import (
     Or,
     Predicate,
     Truth,
+    clipped,
     error_at,
     leaves,
     literal_text,
@@ -45,7 +46,6 @@ from genret.retrieval.index.layout import ENTITY_ID, TITLE
 from genret.retrieval.index.reader import Index
 
 _MAX_LISTED = 30
-_SHOWN_CHARS = 40
 
 # Types of the values that a column of each type may be compared with.
 _VALUES: dict[str, tuple[type, ...]] = {
@@ -121,7 +121,11 @@ def _check_leaf(leaf: Leaf, columns: Mapping[str, pa.DataType]) -> None:
                 raise error_at(
                     leaf.column.at, f"like needs a string column, and {_named(leaf.column)} is {kind}"
                 )
-            _check_pattern(leaf.pattern)
+            text = str(leaf.pattern.value)
+            if (len(text) - len(text.rstrip("\\"))) % 2:
+                raise error_at(
+                    leaf.pattern.at, r"the pattern ends in a single \; a backslash itself is written \\"
+                )
         case Membership():
             kind = _comparable(leaf.column, columns)
             for literal in leaf.literals:
@@ -140,12 +144,12 @@ def _known(column: Column, columns: Mapping[str, pa.DataType]) -> str:
     if column.name in columns:
         return kind_of(columns[column.name])
     close = nearest(column.name, columns)
-    hint = f", did you mean {_clip(close)!r}?" if close else ""
+    hint = f", did you mean {clipped(close)!r}?" if close else ""
     names = sorted(columns)
-    listed = ", ".join(_clip(name) for name in names[:_MAX_LISTED])
+    listed = ", ".join(clipped(name) for name in names[:_MAX_LISTED])
     more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
     raise error_at(
-        column.at, f"unknown column {_clip(column.name)!r}{hint or ';'} the index has: {listed}{more}"
+        column.at, f"unknown column {clipped(column.name)!r}{hint or ';'} the index has: {listed}{more}"
     )
 
 
@@ -161,35 +165,17 @@ def _check_value(column: Column, kind: str, literal: Literal) -> None:
     if value is None or (type(value) in _VALUES[kind]):
         return
     names: dict[type, str] = {str: "a string", bool: "a truth value", int: "a number", float: "a number"}
-    shown = _clip(literal_text(value))
+    shown = clipped(literal_text(value))
     message = f"{_named(column)} is {kind}, got {names[type(value)]}: {shown}"
     if kind == "string" and isinstance(value, int | float):
         message += f"; text stands in single quotes: '{shown}'"
-    elif kind in ("int", "float") and isinstance(value, str) and _is_number(value):
+    elif kind != "bool" and isinstance(value, str) and value.lstrip("+-").replace(".", "", 1).isdecimal():
         message += "; numbers stand without quotes"
     raise error_at(literal.at, message)
 
 
-def _check_pattern(pattern: Literal) -> None:
-    text = str(pattern.value)
-    if (len(text) - len(text.rstrip("\\"))) % 2:
-        raise error_at(pattern.at, r"the pattern ends in a single \; a backslash itself is written \\")
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
 def _named(column: Column) -> str:
-    return f"column {_clip(column.name)!r}"
-
-
-def _clip(text: str) -> str:
-    return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 1] + "…"
+    return f"column {clipped(column.name)!r}"
 
 
 BoolArray = npt.NDArray[np.bool_]

@@ -313,7 +313,9 @@ class _Parser:
         if self._take("in"):
             test: Predicate = Membership(column, self._values())
         elif self._take("like"):
-            test = Like(column, self._pattern())
+            if self._next.kind != "value" or not isinstance(self._next.value, str):
+                self._fail("a pattern in single quotes")
+            test = Like(column, self._value())
         elif negated:
             self._fail("in or like")
         elif token.kind in ("name", "value") or token.value in ("(", *_CONSTANTS):
@@ -332,11 +334,6 @@ class _Parser:
             self._fail("',' or ')' after a value")
         return tuple(values)
 
-    def _pattern(self) -> Literal:
-        if self._next.kind != "value" or not isinstance(self._next.value, str):
-            self._fail("a pattern in single quotes")
-        return self._value()
-
     def _value(self) -> Literal:
         token = self._next
         if token.kind == "value":
@@ -345,9 +342,9 @@ class _Parser:
         if token.kind == "keyword" and token.value in _CONSTANTS:
             self._position += 1
             return Literal(_CONSTANTS[token.value], token.at)
-        hint = "; text stands in single quotes" if token.kind == "name" else ""
-        name = "the name " if token.kind == "name" else ""
-        raise error_at(token.at, f"expected a value, got {name}{token.shown}{hint}")
+        name = f"the name {token.shown}; text stands in single quotes: '{clipped(str(token.value))}'"
+        got = name if token.kind == "name" else token.shown
+        raise error_at(token.at, f"expected a value, got {got}")
 
     @property
     def _next(self) -> PredicateToken:
@@ -415,8 +412,13 @@ class PredicateToken:
         """The token as shown in messages."""
         if self.kind == "end":
             return "the end"
-        text = self.text if len(self.text) <= _SHOWN_CHARS else self.text[: _SHOWN_CHARS - 1] + "…"
+        text = clipped(self.text)
         return text if self.kind == "value" or text.startswith('"') else f"'{text}'"
+
+
+def clipped(text: str) -> str:
+    """Return a text as messages show it: its beginning, where it is long."""
+    return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 1] + "…"
 
 
 def error_at(at: int, message: str) -> InputError:

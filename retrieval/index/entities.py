@@ -197,8 +197,8 @@ class EntityTable:
         return pa.Table.from_batches(parts).combine_chunks().take(as_arrow(back))
 
     def _locate(self, number: int) -> tuple[pa.RecordBatch, int]:
-        if not 0 <= number < len(self):
-            raise ValueError(f"entity number: expected 0 <= number < {len(self)}, got {number}")
+        if isinstance(number, str) or not 0 <= number < len(self):
+            raise ValueError(f"entity number: expected 0 <= number < {len(self)}, got {number!r}")
         batch, at = divmod(number, ENTITY_BATCH_ROWS)
         return self._batch(batch), at
 

@@ -172,9 +172,7 @@ def _draw_lengths(axes: Any, shape: IndexShape) -> None:
     mean = sum(length * number for length, number in zip(lengths, rows, strict=True)) / max(sum(rows), 1)
     axes.bar(lengths, rows, width=0.85, color=_MAIN)
     axes.axvline(mean, color=_OTHER, linewidth=1.5, label=f"mean: {mean:.1f} tokens")
-    axes.set_yscale("log")
     axes.set_ylim(bottom=0.7)  # a single row must show
-    axes.legend(frameon=False)
     _label(axes, "Rows per length", "tokens per row, end token included", "rows")
 
 
@@ -186,9 +184,7 @@ def _draw_fan_out(axes: Any, shape: IndexShape) -> None:
     axes.bar(at, [n.branching for n in inner], width=0.85, color=_SHADE, label="of them with children")
     axes.plot(at, [n.max_children for n in inner], "o-", color=_MAIN, ms=4, label="most children of a node")
     axes.plot(at, [n.median_children for n in inner], "s-", color=_OTHER, ms=4, label="median children")
-    axes.set_yscale("log")
     axes.set_ylim(bottom=0.7)
-    axes.legend(frameon=False)
     _label(
         axes,
         "Fan-out per depth, until a row stands alone",
@@ -204,15 +200,15 @@ def _draw_padding(axes: Any, shape: IndexShape) -> None:
     axes.vlines(lengths, stored, padded, color=_SHADE, linewidth=2)
     axes.plot(lengths, padded, "o", color=_OTHER, ms=5, label=f"one matrix: {human(shape.padded_bytes)}")
     axes.plot(lengths, stored, "o", color=_MAIN, ms=5, label=f"buckets: {human(shape.bucket_bytes)}")
-    axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(lambda value, _: human(value))
-    axes.legend(frameon=False)
     empty = 1 - shape.bucket_bytes / max(shape.padded_bytes, 1)
     title = f"Padding: {empty:.0%} of one matrix for all rows"
     _label(axes, title, "tokens per row, end token included", "bytes of all tokens of this length")
+    axes.yaxis.set_major_formatter(lambda value, _: human(value))  # the scale has its own
 
 
 def _label(axes: Any, title: str, x: str, y: str) -> None:
+    axes.set_yscale("log")
+    axes.legend(frameon=False)
     axes.set_title(title, color=_INK)
     axes.set_xlabel(x)
     axes.set_ylabel(y)

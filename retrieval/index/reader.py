@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from genret.decoding.trie.trie_arrays import TrieArrays, check_trie
-from genret.retrieval.arguments import check_known, documents_options
+from genret.retrieval.arguments import check_known, check_path, check_text, checks_keywords, documents_options
 from genret.retrieval.complete_types import CompleteOptions, CompleteRequest, CompleteResult
 from genret.retrieval.errors import (
     EvidenceMissingError,
@@ -132,6 +132,7 @@ class Index(Shown):
         self._title_order = title_order
 
     @classmethod
+    @checks_keywords
     def open(cls, path: str | Path, verify_digests: bool = True) -> Self:
         """Open the live version of an index directory, or a version directory.
 
@@ -139,11 +140,13 @@ class Index(Shown):
         evidence do not keep an index from opening: see `evidence_problems`.
 
         Raises:
+            InputError: `path` is no path.
             IndexNotFoundError: there is no index at `path`.
             IndexVersionError: it has another format version.
             IndexChecksumError: a file's size or digest differs from the manifest.
             IndexFormatError: CURRENT, the manifest or a file is structurally broken.
         """
+        check_path("index", path)
         return read_version(
             Path(path),
             lambda folder: cls._open_files(folder, *read_manifest(folder), verify_digests),
@@ -310,6 +313,7 @@ class Index(Shown):
 
     def entity_by_id(self, entity_id: str) -> Entity | None:
         """Return the entity with this id, or None. Passes over all ids: for many, use `entities.numbers`."""
+        check_text("entity_id", entity_id)
         number = int(self.entities.numbers([entity_id])[0])
         return None if number < 0 else self.entity(number)
 

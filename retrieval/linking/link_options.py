@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass, field
 from typing import cast
 
-from genret.retrieval.arguments import integer, number
+from genret.retrieval.arguments import INT64, check_least, check_words, integer, number
 from genret.retrieval.errors import InputError
-from genret.retrieval.linking.documents.corpus import CorpusOptions, check_least, check_words
+from genret.retrieval.linking.documents.corpus import CorpusOptions
 from genret.retrieval.linking.finding.find_options import FindOptions
 from genret.retrieval.types import SCORED_METHODS, RequestOptions, with_options
 
@@ -71,7 +71,8 @@ class LinkOptions:
                 f"needs a k of at least 2 with the method {self.method}, as it is a share among those listed "
                 "by beam search; got k 1",
             )
-        with_options(self.k, self.method, None, {**self.request_options(), "seed": self.seed})
+        integer("seed", self.seed, *INT64)
+        with_options(self.k, self.method, None, self.request_options())
 
     @property
     def decoding(self) -> str | None:

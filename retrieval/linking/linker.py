@@ -154,15 +154,12 @@ class MentionRows:
         self._contexts = MentionContexts(retriever.config, options)
         self._named: NamedEntities | None = None
         if options.candidates != "all":
-            self._named = NamedEntities(retriever, self._entity_ids, options)
+            self._named = NamedEntities(retriever, lambda name: self._finder.entity_ids(name), options)
 
     @cached_property
     def _finder(self) -> MentionFinder:
         """Opened at the first search: documents that mark their mentions need no table of names."""
         return open_finder(self._retriever.index, self._options.find, self._cache_dir)
-
-    def _entity_ids(self, mention: str) -> tuple[str, ...]:
-        return self._finder.entity_ids(mention)
 
     def link(self, documents: Documents, listener: LinkListener) -> RowBlocks:
         """Yield rows of `part_files.SCHEMA`, in the order of the documents and their spans.

@@ -10,11 +10,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from genret.retrieval.arguments import check_least
 from genret.retrieval.durable import appearing
 from genret.retrieval.errors import InputError, SourceError
 from genret.retrieval.index.small_files import digest_file
 from genret.retrieval.interruption import uninterrupted
-from genret.retrieval.linking.documents.corpus import CorpusOptions, Shard, check_least
+from genret.retrieval.linking.documents.corpus import CorpusOptions, Shard
 from genret.retrieval.linking.link_options import LinkJob, LinkOptions, WorkerOptions
 from genret.retrieval.linking.output.folder import LinkingRunError, OutputFolder, OutputTarget, ShardRecord
 from genret.retrieval.linking.output.part_files import check_parts, merge_parts

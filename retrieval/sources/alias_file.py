@@ -134,8 +134,7 @@ class AliasFile:
             return line, self._key_of(row[key]), self._forms_of(row[alias])
 
         for chunk in chunks:
-            rows = chunk.numbered(0, chunk.num_rows)
-            for line, entity, forms in parsed_rows(rows, parse, self._rejects):
+            for line, entity, forms in parsed_rows(chunk, parse, self._rejects):
                 for form in forms:
                     yield line, entity, form
 

@@ -55,7 +55,7 @@ class ColumnMapping:
     def __post_init__(self) -> None:
         for name in ("title", "entity_id", "aliases", "alias_separator", "weight"):
             if getattr(self, name) == "":
-                raise InputError(name, "must not be empty")
+                raise InputError("aliases_column" if name == "aliases" else name, "must not be empty")
         between = self.delimiter
         if between is not None and (len(between) != 1 or between.isalnum() or between in "\"' \r\n"):
             raise InputError(

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 import pyarrow as pa
@@ -105,7 +104,7 @@ def _failure(error: Exception, address: str, shown: str) -> SourceError:
 
 def _plain_schema(schema: pa.Schema, shown: str) -> pa.Schema:
     """Return the schema of the file: extension types as they are stored."""
-    fields = [pa.field(field.name, _stored(field.type)) for field in schema]
+    fields = [pa.field(field.name, getattr(field.type, "storage_type", field.type)) for field in schema]
     for field in fields:
         try:
             pq.ParquetWriter(pa.BufferOutputStream(), pa.schema([field])).close()
@@ -115,10 +114,6 @@ def _plain_schema(schema: pa.Schema, shown: str) -> pa.Schema:
                 "times; CAST it in the query, or leave it out"
             ) from None
     return pa.schema(fields)
-
-
-def _stored(kind: Any) -> pa.DataType:
-    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
 
 
 def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:

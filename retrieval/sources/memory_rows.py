@@ -26,6 +26,9 @@ from genret.retrieval.sources.row_readers import (
 
 AS_DICTS = 'titles in memory are given as dicts: [{"title": title} for title in titles]'
 
+# Methods of scanners, relations and frames of further libraries: pyarrow, DuckDB, Spark, ibis.
+_TABLE_MAKERS = ("to_table", "fetch_arrow_table", "to_pyarrow", "to_arrow", "toArrow", "to_pandas")
+
 # pandas gives an index without a name such a column.
 _UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
 
@@ -43,9 +46,13 @@ class MemoryRows:
     def __init__(self, rows: Any) -> None:
         self._rows = rows
         hint = "; pyarrow.table makes a table of columns" if isinstance(rows, Mapping) else ""
+        if hint and (key := next((key for key, one in rows.items() if is_table(one)), None)) is not None:
+            hint = f"; give one of its tables, such as [{key!r}]"
         if hasattr(rows, "to_frame") and is_table(rows):
             hint = '; .to_frame("title") makes a table of it'
         if hint or isinstance(rows, str | bytes) or not (is_table(rows) or isinstance(rows, Iterable)):
+            maker = next((name for name in _TABLE_MAKERS if callable(getattr(rows, name, None))), None)
+            hint = hint or (f"; .{maker}() makes a table of it" if maker else "")
             got = f"got a {type(rows).__name__}{hint}"
             raise InputError("source", f"expected paths, an iterable of dicts, or a table, {got}")
 
@@ -68,13 +75,16 @@ class MemoryRows:
 
 def is_table(rows: Any) -> bool:
     """Whether it is a table of one of the known libraries."""
-    return any(hasattr(rows, name) for name in ("__arrow_c_stream__", "collect_batches", "with_format"))
+    names = ("__arrow_c_stream__", "collect_batches", "with_format", "scanner")
+    return any(hasattr(rows, name) for name in names)
 
 
 def _tables(rows: Any) -> Iterator[Any]:
     """Yield the tables, with `__arrow_c_stream__`, that a table consists of."""
     if hasattr(rows, "collect_batches"):  # a polars LazyFrame
         yield from rows.collect_batches(chunk_size=TABLE_BATCH_ROWS, maintain_order=True)
+    elif hasattr(rows, "scanner"):  # a dataset of PyArrow
+        yield rows.scanner().to_reader()
     elif hasattr(rows, "with_format"):  # of `datasets`
         yield from rows.with_format("arrow").iter(TABLE_BATCH_ROWS)
     else:
@@ -97,7 +107,7 @@ class DictReader(ObjectRows):
         super().__init__([key for key in keys if isinstance(key, str)])
         if not self.names:
             got = f"; the first is {json_kind(self._head[0])}" if self._head else "; there is none"
-            hint = f"; {AS_DICTS}" if isinstance(next(iter(self._head), None), str) else ""
+            hint = f"; {AS_DICTS}" if self._head else ""
             raise SourceError(f"{name}: none of the first rows is a dict with fields{got}{hint}")
 
     def chunks(self, skip: int) -> Iterator[RowChunk]:
@@ -128,7 +138,8 @@ def _had(rows: Iterable[object], name: str) -> Iterator[object]:
 def _plain(cell: Any) -> Cell:
     """Return a cell as JSON has it: Python's own value, and text for what is text in a table: a date, say."""
     if hasattr(cell, "tolist"):  # of nanoseconds NumPy would give the number
-        cell = (cell.astype("M8[us]") if getattr(cell, "dtype", None) == "M8[ns]" else cell).tolist()
+        kind = getattr(cell, "dtype", None)
+        cell = (cell.astype(f"{kind.kind}8[us]") if kind in ("M8[ns]", "m8[ns]") else cell).tolist()
     if isinstance(cell, tuple | list):
         return list(map(_plain, cell))
     if cell is None or type(cell) in (str, int, float, bool) or isinstance(cell, Set):

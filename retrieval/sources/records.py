@@ -225,10 +225,6 @@ class RowChunk:
             return self.rows[begin:end]
         return [line.split("\t") for line in self.lines[begin:end]]
 
-    def numbered(self, begin: int, end: int) -> Iterator[tuple[int, Sequence[Cell] | BadRow]]:
-        """Yield line numbers and cells of rows begin … end - 1."""
-        return zip(self.numbers(begin, end), self.cut(begin, end), strict=True)
-
     def numbers(self, begin: int, end: int) -> Sequence[int]:
         """Return the line numbers of rows begin … end - 1."""
         if self.starts is not None:
@@ -315,7 +311,7 @@ class RecordMaker:
             if records is not None:
                 return records
         parse = self._text_record if chunk.is_text else self._typed_record
-        return list(parsed_rows(chunk.numbered(begin, end), parse, rejects, self._file))
+        return list(parsed_rows(chunk, parse, rejects, self._file, begin, end))
 
     def take_report(self) -> NormalizationReport:
         """Return the report on all rows since the last call."""
@@ -477,23 +473,28 @@ _T = TypeVar("_T")
 
 
 def parsed_rows(
-    rows: Iterable[tuple[int, Sequence[Cell] | BadRow]],
+    chunk: RowChunk,
     parse: Callable[[int, Sequence[Cell]], _T],
     rejects: Rejects,
     file: int = 0,
+    begin: int = 0,
+    end: int | None = None,
 ) -> Iterator[_T]:
-    """Yield what `parse` makes of line number and cells of every good row; bad rows of `file` are rejects.
+    """Yield what `parse` makes of line number and cells of rows begin … end - 1; bad rows are rejects.
 
     `parse` raises a `Refusal` for a bad row.
     """
-    for line, row in rows:
+    separator = "\t" if chunk.is_text and chunk.starts is None else ", "  # a row with tabs as it stands there
+    end = chunk.num_rows if end is None else end
+    for line, row in zip(chunk.numbers(begin, end), chunk.cut(begin, end), strict=True):
         if isinstance(row, BadRow):
             rejects.add(line, row.reason, row.text, row.detail, file)
             continue
         try:
             parsed = parse(line, row)
         except Refusal as refusal:
-            rejects.add(line, refusal.reason, shown(row), refusal.detail, file)
+            shown = separator.join("" if cell is None else str(cell) for cell in row)
+            rejects.add(line, refusal.reason, shown, refusal.detail, file)
             continue
         yield parsed
 
@@ -579,8 +580,3 @@ def refuse_wrong_width(row: Sequence[Cell], count: int) -> None:
         raise Refusal(RejectReason.NO_TITLE)
     reason = RejectReason.TOO_MANY_FIELDS if len(row) > count else RejectReason.TOO_FEW_FIELDS
     raise Refusal(reason, f"expected {count} fields, got {len(row)}")
-
-
-def shown(row: Sequence[Cell]) -> str:
-    """Return a row as a message shows it."""
-    return "\t".join("" if cell is None else str(cell) for cell in row)

@@ -644,6 +644,11 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_refuse_co
 
 
 TABLE_BATCH_ROWS = 1 << 12
+_ADVICE = {
+    "duration": "make numbers of it, such as seconds, or ",
+    "fixed_size_binary": "make text of it (Object in polars is of this type), or ",
+}
+_ODD = ("extension<pandas.", "month", *_ADVICE)  # beginnings of the types that no cell has
 
 
 class TableRows(RowReader):
@@ -660,9 +665,10 @@ class TableRows(RowReader):
         self._used = tuple(used)
         for place in self._used:
             kind = self._schema.field(place).type
-            is_odd = pa.types.is_interval(kind) or str(kind).startswith("extension<pandas.")
+            is_odd = str(kind).startswith(_ODD)
             if (is_odd or pa.types.is_nested(kind)) and not (place in lists and _is_list(kind)):
                 hint = "name it as the aliases with --aliases-column, or " if _is_list(kind) else ""
+                hint = next((told for begin, told in _ADVICE.items() if str(kind).startswith(begin)), hint)
                 raise SourceError(
                     f"{self.name}: column {self.names[place]!r} is of type {kind}; expected text, numbers, "
                     f"bools or times; {hint}{LEAVE_OUT}"
@@ -785,7 +791,8 @@ def plain_cells(column: pa.Array) -> list[Cell]:
         kind = column.type
     if isinstance(kind, pa.UuidType):
         return [None if cell is None else str(cell) for cell in column.to_pylist()]
-    if pa.types.is_temporal(kind) or pa.types.is_decimal(kind):
+    is_time = pa.types.is_temporal(kind) and not pa.types.is_duration(kind)
+    if is_time or pa.types.is_decimal(kind):
         column = pc.replace_substring(column.cast(pa.string()), " ", "T", max_replacements=1)
     try:
         return list(column.to_pylist())

@@ -135,7 +135,10 @@ def run_encoder_training(
     Its errors, too; a teacher that cannot be loaded is a ModelError, or a MissingExtraError.
     """
     data = read_data(plan, progress)
-    teacher = None if plan.teacher is None else _open_teacher(plan.teacher)
+    teacher = None
+    if plan.teacher is not None:
+        with named("vectors", "teacher"):
+            teacher = open_model(VectorMethod.parse(plan.teacher))
     check_out(plan)
     torch.manual_seed(plan.trainer.seed)
     texts = training_texts(data)
@@ -203,11 +206,6 @@ def build_encoder(tokenizer: Tokenizer) -> DistilBertModel:
     model = DistilBertModel(config)
     model.embeddings.position_embeddings.weight.requires_grad_(False).zero_()
     return model
-
-
-def _open_teacher(text: str) -> TextEmbedder:
-    with named("vectors", "teacher"):
-        return open_model(VectorMethod.parse(text))
 
 
 def _save(model: DistilBertModel, folder: Path, dtype: str) -> None:

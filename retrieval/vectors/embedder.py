@@ -6,14 +6,13 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from genret.retrieval.errors import IndexMismatchError, InputError, MissingExtraError, ModelError
+from genret.retrieval.errors import IndexMismatchError, InputError, ModelError, require_package
 from genret.retrieval.index.manifest import VectorsEntry
 
 FloatMatrix = npt.NDArray[np.float32]
@@ -120,8 +119,7 @@ def open_model(method: VectorMethod, device: str = "cpu") -> TextEmbedder:
         from genret.retrieval.vectors.encoder import EncoderEmbedder
 
         return EncoderEmbedder(method.source, device)
-    if find_spec("sentence_transformers") is None:
-        raise MissingExtraError("sentence_transformers", "sentence-transformers")
+    require_package("sentence_transformers", "sentence-transformers")
     from genret.retrieval.vectors.sentence_model import SentenceEmbedder
 
     return SentenceEmbedder(method.source, device)

@@ -188,8 +188,8 @@ class Client:
         self, requests: Sequence[RetrieveRequest], index: str = "", **call: Unpack[CallOptions]
     ) -> UnaryCall[list[Reply | CallError]]:
         """Answer several queries in one call, in order; a query's own error takes the place of its reply."""
-        queries = [request.query for request in requests]
         message = pb.BatchRetrieveRequest(requests=[request_to_proto(one, index) for one in requests])
+        queries = [request.query for request in requests]
         return self._batch(call, self._retrieval.BatchRetrieve, message, queries)
 
     @_call

@@ -143,7 +143,9 @@ def question_options(example: str) -> Callable[[_F], _F]:
                 read_lists(options)
                 question = Question(queries, json, options)
                 # A wrong option must not wait for a server or a model, nor for the first line of stdin.
-                question.request("probe")
+                probe = question.request("probe")
+                if probe.seed is not None and probe.decoding != "disc":
+                    click.echo("--seed has no effect: only disc draws, as --method or --decoder", err=True)
             except SourceError as error:
                 raise click.ClickException(str(error)) from error
             except InputError as error:

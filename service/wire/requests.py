@@ -119,6 +119,8 @@ def _checked(text: str, request: Callable[..., T], options: Mapping[str, Any]) -
 
 def request_to_proto(request: RetrieveRequest, index: str = "") -> pb.RetrieveRequest:
     """Return the wire's form of a request."""
+    if not isinstance(request, RetrieveRequest):
+        raise InputError("request", f"must be a RetrieveRequest, got {type(request).__name__}")
     options = options_to_proto(request, pb.RetrieveRequest)
     return pb.RetrieveRequest(index=index, query=request.query, **options)
 

@@ -40,7 +40,9 @@ def titles(result: Result) -> list[str]:
 
 def test_an_index_answers_by_a_model_as_a_server_would(index: Path, checkpoint: Path) -> None:
     asked = (index, "hamlett", "metal", "--model", checkpoint, "--device", "cpu")
-    first, second = map(json.loads, ask(*asked, "-k", "2", "--json").stdout.splitlines())
+    said = ask(*asked, "-k", "2", "--seed", "1", "--json")
+    assert "--seed has no effect: only disc draws" in said.stderr
+    first, second = map(json.loads, said.stdout.splitlines())
     assert (first["query"], second["query"], first["method"]) == ("hamlett", "metal", "auto")
     assert first["candidates"][0]["title"] == "Hamlet"
     assert first["candidates"][0]["logprob"] < 0
@@ -48,8 +50,7 @@ def test_an_index_answers_by_a_model_as_a_server_would(index: Path, checkpoint: 
     assert 0 <= first["nothing_fits"] <= 1
     assert first["index"]["name"] == index.name
     assert first["index"]["version"] == (index / "CURRENT").read_text().strip()
-    disc = json_of(cli, "ask", *asked[:2], *asked[3:], "--method", "disc", "--seed", "3", "--json")
-    assert disc["seed"] == 3
+    assert json_of(cli, "ask", index, "metal", *asked[3:], "--method=disc", "--seed=3", "--json")["seed"] == 3
 
 
 def test_evidence_alone_answers_without_a_log_probability(index: Path) -> None:

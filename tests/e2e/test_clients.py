@@ -91,6 +91,8 @@ async def test_errors_say_everything_the_server_said(kind: str) -> None:
         assert (refused.code, refused.request_id) == ("INVALID_ARGUMENT", "mine/1")
         ((field, what),) = refused.field_violations
         assert (field, "200 tokens" in what) == ("query", True)
+        with pytest.raises(InputError, match="request: must be a RetrieveRequest, got str"):
+            await client.retrieve("x")  # type: ignore[arg-type]
         with pytest.raises(InputError, match="request_id"):
             await client.retrieve(RetrieveRequest("x"), request_id="no blanks")
         bug, again = [await error_of(client.retrieve(RetrieveRequest("bug"))) for _ in range(2)]

@@ -202,7 +202,7 @@ def test_several_queries_come_back_in_order(retriever: Retriever) -> None:
     assert [result.query for result in results] == queries
     with pytest.raises(InputError, match=r"queries\[1\]: must not be empty"):
         retriever.answerer.answer_all(["a", " "], SCHEMAS["city"])
-    with pytest.raises(InputError, match="batch_size: must be at least 1, got 0"):
+    with pytest.raises(InputError, match="batch_size: must be an integer of at least 1, got 0"):
         retriever.answerer.answer_all(["a"], SCHEMAS["city"], batch_size=0)
 
 

@@ -295,7 +295,7 @@ def test_a_base_that_cannot_be_used_is_one_line(
 def test_without_peft_the_extra_is_named(
     tmp_path: Path, base: Path, adapter: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoints, "find_spec", lambda name: None)
+    monkeypatch.setattr("genret.retrieval.errors.find_spec", lambda name: None)
     assert TextTokenizer.load(adapter).vocab_size > 0  # an index is built without it
     with pytest.raises(MissingExtraError, match=r"pip install 'generative-retrieval\[lora\]'"):
         find_checkpoint(adapter).check_packages()
@@ -509,7 +509,7 @@ def test_what_is_in_the_way_of_a_conversion_is_named(
     with pytest.raises(ModelError, match="one of 3 parts of a GGUF file"):
         TextTokenizer.load(part)
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoints, "find_spec", lambda name: None if name == "gguf" else object())
+        patch.setattr("genret.retrieval.errors.find_spec", lambda name: None if name == "gguf" else object())
         with pytest.raises(MissingExtraError, match=r"pip install 'generative-retrieval\[gguf\]'"):
             TextTokenizer.load(file)
     (tmp_path / "taken").touch()

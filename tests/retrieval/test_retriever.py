@@ -129,7 +129,7 @@ def test_a_chosen_seed_is_reported_and_reproduces_and_beams_have_none(retriever:
         ({"queries": ["a", 3]}, r"queries\[1\]: must be a str, got int"),
         ({"queries": None}, "queries: must be a str or a list of them, got NoneType"),
         ({"queries": {"query": "a"}}, "queries: must be a str or a list of them, got dict"),
-        ({"queries": "a", "batch_size": 0}, "batch_size: must be at least 1, got 0"),
+        ({"queries": "a", "batch_size": 0}, "batch_size: must be an integer of at least 1, got 0"),
         (
             {"queries": "a", "prompt": "absent"},
             r"prompt: unknown template 'absent'; "
@@ -297,8 +297,8 @@ def test_one_monstrous_title_does_not_make_queries_too_long(with_outlier: Retrie
     longest = 30 if decoder_only else 60
     for length in (1, longest - 2):
         beam_size = None if method == "disc" else 300
-        own_order = {"vector_weight": 0.0} if method == "auto" else {}
-        options: dict[str, Any] = {"method": method, "beam_size": beam_size, "seed": 1, **own_order}
+        own = {"auto": {"vector_weight": 0.0}, "disc": {"seed": 1}}.get(method, {})
+        options: dict[str, Any] = {"method": method, "beam_size": beam_size, **own}
         (result,) = with_outlier.retrieve("$" * length, k=50, **options)
         ids = {c.entity_id for c in result.candidates}
         assert "Q99" not in ids

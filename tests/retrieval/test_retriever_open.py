@@ -245,7 +245,15 @@ def test_parts_of_a_checkpoint_that_cannot_be_used_are_refused(
         ({"device": "abacus"}, ModelError, "unknown device 'abacus'"),
         ({"dtype": "int3"}, ModelError, "dtype must be 'auto' or one of"),
         ({"device": "cpu", "dtype": "float16"}, ModelError, "float16 is not computed on a CPU"),
-        ({"num_threads": 0}, InputError, "num_threads: must be at least 1, got 0"),
+        ({"num_threads": "2"}, InputError, "num_threads: must be an integer of at least 1, got '2'"),
+        ({"grammar_cache_bytes": -1}, InputError, "grammar_cache_bytes: must be an integer of at least 0"),
+        ({"devise": "cpu"}, InputError, "devise: there is no such option; did you mean device?"),
+        (
+            {"draft_model": 5},
+            InputError,
+            "model: must be a checkpoint directory, a file or a hub id",
+        ),
+        ({"engine_options": {"x": 1}}, InputError, "engine_options: are for an engine, and none is named"),
     ],
 )
 def test_wrong_options(
@@ -304,7 +312,7 @@ def test_it_holds_every_row_after_the_index_was_closed(
         ({"vocab_size": "512"}, InputError, "vocab_size: must be an integer, got '512'"),
         ({"device": "abacus"}, ModelError, "unknown device 'abacus'"),
         ({"tokenizer": object()}, InputError, "tokenizer: must be a checkpoint directory.*, got object"),
-        ({"index": None}, InputError, "index: must be an open Index or its directory, got NoneType"),
+        ({"index": None}, InputError, "index: must be the path of an index directory, got NoneType"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
 )

@@ -19,6 +19,7 @@ from genret.retrieval.answers.answer_types import AnswerResult
 from genret.retrieval.complete_types import CompleteResult, Completion, MatchedSpan
 from genret.retrieval.errors import InputError, MissingExtraError
 from genret.retrieval.evaluation.evaluation import Evaluated
+from genret.retrieval.explanation import Explanation, ExplanationNode
 from genret.retrieval.index.reader import Index
 from genret.retrieval.index.verification import Problem, VerificationReport, verify
 from genret.retrieval.linking.link_answers import LinkAnswer, LinkCandidate
@@ -242,6 +243,7 @@ SHOWN: list[Shown] = [
     VerificationReport(Path("p"), "v", 1, 2, 3, 4, (Problem("rows/3.tokens", SCRIPT),)),
     Rollback(Path(SCRIPT), "a", "b", 3),
     Evaluated((), None, {"sets": []}),
+    Explanation((ExplanationNode(0, 1, 7, SCRIPT, -0.5, -1.0),) * 90),
 ]
 
 

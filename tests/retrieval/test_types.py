@@ -6,6 +6,7 @@ import inspect
 import math
 import re
 from dataclasses import FrozenInstanceError
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -15,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from genret.decoding import params
+from genret.index_builder.build_options import BuildOptions
 from genret.retrieval.answers.answer_types import AnswerRequest
 from genret.retrieval.arguments import INT64, options_of
 from genret.retrieval.errors import InputError, nearest
@@ -84,7 +86,7 @@ def test_the_nearest_name_is_a_known_one(known: set[str], name: str) -> None:
     assert not known or nearest(min(known), known).casefold() == min(known).casefold()
 
 
-ALONE = "explain: cannot be combined with adaptive or a beam_size above 1 with the method disc; got"
+ALONE = "explain: with disc, excludes adaptive and a beam_size above 1, got"
 
 
 @pytest.mark.parametrize(
@@ -107,7 +109,7 @@ ALONE = "explain: cannot be combined with adaptive or a beam_size above 1 with t
             "explain: needs a decoder, got the method shortlist, which walks no token tree",
         ),
         ({"method": "disc", "explain": True, "adaptive": True, "beam_size": 1}, f"{ALONE} adaptive"),
-        ({"method": "disc", "explain": True, "beam_size": 4}, f"{ALONE} a beam_size of 4"),
+        ({"method": "disc", "explain": True, "beam_size": 4}, f"{ALONE} beam_size 4"),
         ({"explain": 1}, "explain: must be True or False, got 1"),
         ({"decoder": "disc", "beam_size": 65}, "beam_size: must be in [1, 64] with the method disc, got 65"),
         ({"beam_size": 0}, "beam_size: must be in [1, 1000], got 0"),
@@ -145,7 +147,7 @@ ALONE = "explain: cannot be combined with adaptive or a beam_size above 1 with t
             "length; got sum with length_penalty 0.5",
         ),
         ({"prompt": 3}, "prompt: must be text, got int"),
-        ({"filter": b"x"}, "filter: must be text, got bytes"),
+        ({"filter": b"x"}, "filter: must be text such as kind = 'film', got bytes"),
         ({"filter": "x = '\ud800'"}, "filter: not valid Unicode: half a surrogate pair at character 6"),
         ({"filter": "x ="}, "filter: at character 4: expected a value, got the end"),
         ({"allow_ids": "Q1"}, "allow_ids: must be a sequence of ids, got str"),
@@ -221,6 +223,24 @@ def test_an_object_of_a_method_asks_as_its_options_do() -> None:
         with_options(3, disc, None, {"seed": 8})
     with pytest.raises(InputError, match="exact: needs the method beam"):
         with_options(3, disc, None, {"exact": True})
+    with pytest.warns(UserWarning, match="seed has no effect: needs method disc, got the method auto with"):
+        assert with_options(3, "auto", None, {"seed": 0}).seed == 0  # not refused: clients may always send it
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Disc(num_draws=0), r"num_draws: must be in \[1, 256\], got 0"),
+        (
+            lambda: Auto(decoder=Beam(exact_budget=9)),
+            "exact_budget: needs exact, which is not asked for; got 9",
+        ),
+        (lambda: BuildOptions(Path(), threads=0), "threads: must be an integer of at least 1, got 0"),
+    ],
+)
+def test_wrong_options_are_refused_when_they_are_made(make: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        make()
 
 
 def test_numpy_numbers_become_plain_ones() -> None:

@@ -6,32 +6,18 @@ A shard is the part of a corpus that is linked, written and recorded as one.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import xxhash
 
+from genret.retrieval.arguments import check_least, check_words
 from genret.retrieval.errors import InputError
 from genret.retrieval.linking.documents.text_document import MIN_PART_CHARS, Document, cut_text
 
 SPAN_UNITS = ("codepoint", "byte", "utf16")
 INPUT_FORMATS = ("auto", "jsonl", "parquet", "text", "lines")
-
-
-def check_words(options: object, **known: Sequence[str]) -> None:
-    """Raise `InputError` for a field whose value is none of the known words."""
-    for name, words in known.items():
-        if getattr(options, name) not in words:
-            raise InputError(name, f"must be one of {list(words)}, got {getattr(options, name)!r}")
-
-
-def check_least(options: object, **least: int) -> None:
-    """Raise `InputError` for a field with a number below the least one; None is no number."""
-    for name, number in least.items():
-        value = getattr(options, name)
-        if value is not None and value < number:
-            raise InputError(name, f"must be at least {number}, got {value}")
 
 
 @dataclass(frozen=True, slots=True)

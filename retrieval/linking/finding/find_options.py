@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from genret.retrieval.arguments import check_count, small_lines
+from genret.retrieval.arguments import check_least, check_words, small_lines
 from genret.retrieval.errors import InputError
 from genret.retrieval.linking.finding.folding import fold_name
 
@@ -54,12 +54,8 @@ class FindOptions:
     stop_words: str = "english"
 
     def __post_init__(self) -> None:
-        if self.case not in CASES:
-            raise InputError("case", f"must be one of {list(CASES)}, got {self.case!r}")
-        check_count("min_chars", self.min_chars, 1)
-        for name in ("max_entities", "max_short_entities"):
-            if getattr(self, name) is not None:
-                check_count(name, getattr(self, name), 1)
+        check_words(self, case=CASES)
+        check_least(self, min_chars=1, max_entities=1, max_short_entities=1)
         if not isinstance(self.stop_words, str) or not self.stop_words or "\0" in self.stop_words:
             expected = "must be 'english', 'none' or the path of a file"
             raise InputError("stop_words", f"{expected}, got {self.stop_words!r}")

@@ -166,8 +166,9 @@ def merge_parts(
 ) -> None:
     """Write the rows of part files of one format, in their order, to one file; see `write_part`."""
     if output_format == "parquet":
-        with writing(shown or path):
-            _merge_parquet(path, metadata, parts)
+        with writing(shown or path), closing(ParquetSink(path, metadata)) as sink:
+            for table in _tables(parts):
+                sink.write_table(table)
         return
     with writing(shown or path), path.open("wb") as merged:
         for part in parts:
@@ -175,12 +176,6 @@ def merge_parts(
                 while chunk := file.read(1 << 20):
                     with writing(shown or path):
                         merged.write(chunk)
-
-
-def _merge_parquet(path: Path, metadata: Mapping[str, str], parts: Sequence[Path]) -> None:
-    with closing(ParquetSink(path, metadata)) as sink:
-        for table in _tables(parts):
-            sink.write_table(table)
 
 
 def _tables(parts: Sequence[Path]) -> Iterator[pa.Table]:

@@ -106,8 +106,8 @@ def test_canonical_text(text: str, expected: str) -> None:
     [
         ("", "must not be empty"),
         ("a =", "at character 4: expected a value, got the end"),
-        ("a = b", "at character 5: expected a value, got the name 'b'; text stands in single quotes"),
-        ('a = "b"', 'at character 5: expected a value, got the name "b"; text stands in single quotes'),
+        ("a = b", "at character 5: expected a value, got the name 'b'; text stands in single quotes: 'b'"),
+        ('a="b"', "at character 3: expected a value, got the name \"b\"; text stands in single quotes: 'b'"),
         ("a 5", "at character 3: expected a comparison (= != < <= > >=), in, like, is, and, or, got 5"),
         ("5 = a", "at character 1: expected a column name, got the value 5; columns go left"),
         ("a = 'x", "at character 5: this string is not closed; expected another '"),
@@ -262,7 +262,7 @@ def test_what_says_the_same_has_one_key_and_what_differs_another() -> None:
         ("Q1", "allow_ids: must be a sequence of ids, got str"),
         (3, "allow_ids: must be a sequence of ids, got int"),
         (["Q1", 2], r"allow_ids\[1\]: must be text, got int"),
-        (["Q1", "\ud800"], r"allow_ids\[1\]: not valid Unicode: half a surrogate pair"),
+        (["Q1", "\ud800"], r"allow_ids\[1\]: not valid Unicode: half a surrogate pair at character 1"),
         (["Q1"] * (MAX_IDS + 1), "allow_ids: at most 100,000 ids, got 100,001"),
     ],
 )

@@ -20,7 +20,6 @@ from transformers import AutoModel
 
 from genret.retrieval.errors import IndexMismatchError, InputError, MissingExtraError, ModelError
 from genret.retrieval.index.manifest import VectorsEntry
-from genret.retrieval.vectors import embedder
 from genret.retrieval.vectors import encoder as encoder_module
 from genret.retrieval.vectors.embedder import VectorMethod, is_path, open_embedder, open_model
 from genret.retrieval.vectors.encoder import EncoderEmbedder
@@ -247,7 +246,7 @@ def test_an_encoder_is_opened_where_it_is_now() -> None:
 
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedder, "find_spec", lambda _: None)
+    monkeypatch.setattr("genret.retrieval.errors.find_spec", lambda _: None)
     with pytest.raises(MissingExtraError) as caught:
         open_model(VectorMethod("sentence-transformers", "some/model"))
     assert caught.value.extra == "sentence-transformers"

@@ -618,7 +618,7 @@ def test_what_is_no_document_is_named(documents: Any, message: str) -> None:
 def test_options_are_checked_before_anything_is_read() -> None:
     with pytest.raises(InputError, match="prompt: unknown template"):
         link([], LinkOptions(prompt="x"))
-    with pytest.raises(InputError, match="batch_size: must be at least 1, got 0"):
+    with pytest.raises(InputError, match="batch_size: must be an integer of at least 1, got 0"):
         link([], batch_size=0)
 
 
