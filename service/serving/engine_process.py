@@ -240,13 +240,9 @@ class _KnownRoom:
 
     def check(self, client: str, message: Any) -> None:
         """Raise FailedInEngineError if the engine would refuse a client's request."""
-        now = time.monotonic()
-        if not self._refusals:
-            return
-        known = self._refusals.get(_kind(client, message))
-        if known is None or known.until < now:
-            self._forget(now)
-        elif len(message.query) >= known.length and self._num_asking[client] >= known.num_held:
+        self._forget()
+        known = self._refusals.get(_kind(client, message)) if self._refusals else None
+        if known and len(message.query) >= known.length and self._num_asking[client] >= known.num_held:
             self._num_refused += 1
             raise FailedInEngineError(known.failure)
 
@@ -263,13 +259,14 @@ class _KnownRoom:
 
     def refused(self, client: str, message: Any, num_held: int, failure: Failure) -> None:
         """Note that the engine had no room for a request of a client."""
-        now, kind = time.monotonic(), _kind(client, message)
-        self._forget(now)
-        known = self._refusals.get(kind)
-        length = min(len(message.query), known.length) if known else len(message.query)
-        self._refusals[kind] = _Refusal(failure, max(1, num_held), length, now + _BELIEVED_S)
+        self._forget()
+        kind, length = _kind(client, message), len(message.query)
+        if known := self._refusals.get(kind):
+            length = min(length, known.length)
+        self._refusals[kind] = _Refusal(failure, max(1, num_held), length, time.monotonic() + _BELIEVED_S)
 
-    def _forget(self, now: float) -> None:
+    def _forget(self) -> None:
+        now = time.monotonic()
         self._refusals = {kind: known for kind, known in self._refusals.items() if known.until > now}
 
     def take_refusals(self) -> int:
