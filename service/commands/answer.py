@@ -22,7 +22,7 @@ from genret.service.commands.connection import (
     json_option,
 )
 from genret.service.commands.query import batches
-from genret.service.commands.render import FOLDED, below, shared, show, table
+from genret.service.commands.render import FOLDED, FittedTable, below, shared, show
 from genret.service.configuration.server_config import read_schema
 from genret.service.errors import CallError
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from genret.retrieval.answers.answer_types import AnswerEntity
+    from genret.retrieval.answers.schema_explanation import SchemaExplanation
     from genret.service.client import RetrievalClient
     from genret.service.client.reply import AnswerReply
 
@@ -120,9 +121,22 @@ def _explain(request: AnswerRequest, file: Path | None) -> None:
         explanation = explain(str(request.schema), request.options)
     except InputError as error:
         raise click.ClickException(f"{file}: {error.message}") from error
-    click.echo(explanation.table() if sys.stdout.isatty() else explanation.lines())
+    if sys.stdout.isatty():
+        show(_as_table(explanation))
+    else:
+        click.echo(explanation.lines())
     if explanation.refusal:
         raise click.ClickException(f"{file}: {explanation.refusal}")
+
+
+def _as_table(explanation: SchemaExplanation) -> RenderableType:
+    from rich.text import Text
+
+    report = explanation.report
+    styles = {"enforced": "green", "refused": "red", "annotation": "dim", "vacuous here": "dim"}
+    rows = [(where, keyword, Text(how, styles[how]), note) for where, keyword, how, note in report.table()]
+    columns = [(name, FOLDED) for name in ("Where", "Keyword", "How", "Note")]
+    return FittedTable(columns, rows, title=Text(f"read as {report.dialect}"))
 
 
 def _ask(
@@ -176,7 +190,7 @@ def _as_panel(reply: AnswerReply) -> RenderableType:
         for found in result.entities:
             ids = shared(tuple(entity.entity_id for entity in found.entities), found.shares)
             rows.append((found.pointer or "/", found.title, ids, found.index))
-        parts.append(table(columns, rows, title=Text("Entities")))
+        parts.append(FittedTable(columns, rows, title=Text("Entities")))
     return below(*parts, caption=_caption(reply))
 
 

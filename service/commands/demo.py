@@ -20,7 +20,7 @@ import click
 from genret.retrieval.command_options import described_option
 from genret.retrieval.defaults import default_encoder_dir, sample_catalogue, sample_queries, sample_ranking
 from genret.retrieval.errors import GenretError
-from genret.service.commands.render import FOLDED, table
+from genret.service.commands.render import FOLDED, FittedTable
 
 if TYPE_CHECKING:
     from genret.retrieval.types import RetrievalResult
@@ -156,10 +156,11 @@ def _show(client: RetrievalClient, queries: tuple[str, ...], k: int) -> None:
         auto = client.retrieve(RetrieveRequest(query, k=k)).result
         disc = client.retrieve(RetrieveRequest(query, k=k, method="disc", seed=1)).result
         rows.append((query, _auto_cell(auto), _disc_cell(disc)))
-    parts = {"Query": 3, "auto: the best titles, most by": 4, "disc: share of 16 samples": 4}
-    columns = [(name, {**FOLDED, "ratio": part}) for name, part in parts.items()]
+    columns = [
+        (name, FOLDED) for name in ("Query", "auto: the best titles, most by", "disc: share of 16 samples")
+    ]
     # Without a terminal rich assumes 80 columns, too few for three of text.
-    Console(width=max(Console().width, 110)).print(table(columns, rows, show_lines=True))
+    Console(width=max(Console().width, 110)).print(FittedTable(columns, rows, show_lines=True))
 
 
 def _show_json(client: RetrievalClient, queries: tuple[str, ...]) -> None:

@@ -99,6 +99,12 @@ HALF_A_DRAW = ((0.5 / 65) * (1 - 0.5 / 65) / 64) ** 0.5
 def test_the_table_says_when_nothing_matched_and_fits_narrow_terminals() -> None:
     assert "nothing in the catalogue matched" in table(reply(()))
     assert max(len(line) for line in table(reply(), width=50).splitlines()) <= 50
+    told = {"about": "formerly", "kind": "a"}
+    long = Candidate("city.pittsburgh", "Pittsburgh", "Pittsburgh", -1.0, 0.5, told, 0.5)
+    for width, metadata in ((63, "formerly │ a "), (58, "formerly ")):
+        shown = table(reply((long,)), width)
+        assert f"│ Pittsburgh │ city.pittsburgh │   50% │ {metadata}" in shown
+        assert ("no room for kind; --json has all" in shown) == (width < 63)
 
 
 @pytest.mark.parametrize(
