@@ -34,10 +34,6 @@ if TYPE_CHECKING:
     from genret.service.client import RetrievalClient
     from genret.service.client.reply import AnswerReply
 
-# How a server begins what it says about a schema that was sent to it.
-_ABOUT_SCHEMA = "schema_json: "
-
-
 _GRAMMAR = (
     *("whitespace", "property_order", "formats", "extra_properties"),
     *("forced_spans", "end_repetition", "prompt"),
@@ -146,10 +142,10 @@ def _ask(
     try:
         return client.answer(request, index)
     except CallError as error:
-        message = str(error)
-        if file is None or not message.startswith(_ABOUT_SCHEMA):
+        problem = dict(error.field_violations).get("schema_json")
+        if file is None or problem is None:
             return error
-        return CallError(error.code, f"{file}: {message.removeprefix(_ABOUT_SCHEMA)}", error.retry_after_s)
+        return CallError(error.code, f"{file}: {problem}", error.retry_after_s)
 
 
 def _print(query: str, reply: AnswerReply | CallError, as_json_lines: bool, *, alone: bool) -> bool:

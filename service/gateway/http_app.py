@@ -19,6 +19,7 @@ from starlette.routing import Route
 
 from genret.retrieval.errors import nearest
 from genret.service.configuration.server_config import ServerConfig
+from genret.service.gateway.chat_completions import path_refused
 from genret.service.gateway.endpoints import (
     ENDPOINTS,
     FORM_ENDPOINTS,
@@ -29,7 +30,13 @@ from genret.service.gateway.endpoints import (
     stream,
     unary,
 )
-from genret.service.gateway.http_calls import BodyLimits, HttpError, begin_call, error_response
+from genret.service.gateway.http_calls import (
+    BodyLimits,
+    HttpError,
+    begin_call,
+    error_body,
+    error_response,
+)
 from genret.service.gateway.http_server import PROBES, ConnectionCloser
 from genret.service.methods import Methods
 from genret.service.observability.observations import CallObserver
@@ -95,6 +102,8 @@ async def _refused(request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         raise error
     path = request.url.path[:200]
+    foreign = {one.path: f"{one.verb} {one.path}" for one in FORM_ENDPOINTS}
+    is_foreign = path in foreign
     if error.status_code == 405:
         text = f"{request.method[:20]} is not what {path} takes"
         refusal = HttpError(405, StatusCode.UNIMPLEMENTED, text, error.headers)
@@ -102,10 +111,16 @@ async def _refused(request: Request, error: Exception) -> Response:
         paths = [route.path for route in request.app.routes]
         near = next((one for one in paths if one.endswith(path) or (path.endswith(one) and one != "/")), "")
         near = near or nearest(path, paths, 0.8)
-        text = f"there is nothing at {path}" + (f", did you mean {near}?" if near else "")
+        is_foreign = near in foreign or (not near and path.startswith(("/v1/", "/v2/")))
+        text = f"there is nothing at {path}"
+        if near:
+            text += f", did you mean {near}?"
+        elif is_foreign:
+            text += f"; of the APIs of OpenAI, Cohere and Jina there are {', '.join(foreign.values())}"
         refusal = HttpError(404, StatusCode.NOT_FOUND, text)
     request_id = begin_call(request, 1.0).request_id
-    return finished(error_response(refusal, request_id)[0], request_id)
+    body = path_refused if is_foreign else error_body
+    return finished(error_response(refusal, request_id, body)[0], request_id)
 
 
 STATIC_DIRECTORY = Path(__file__).parent / "static"
