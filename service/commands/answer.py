@@ -22,7 +22,7 @@ from genret.service.commands.connection import (
     json_option,
 )
 from genret.service.commands.query import batches
-from genret.service.commands.render import FOLDED, FittedTable, below, shared, show
+from genret.service.commands.render import FOLDED, below, shared, show, table
 from genret.service.configuration.server_config import read_schema
 from genret.service.errors import CallError
 
@@ -132,7 +132,7 @@ def _as_table(explanation: SchemaExplanation) -> RenderableType:
     styles = {"enforced": "green", "refused": "red", "annotation": "dim", "vacuous here": "dim"}
     rows = [(where, keyword, Text(how, styles[how]), note) for where, keyword, how, note in report.table()]
     columns = [(name, FOLDED) for name in ("Where", "Keyword", "How", "Note")]
-    return FittedTable(columns, rows, title=Text(f"read as {report.dialect}"))
+    return table(columns, rows, title=Text(f"read as {report.dialect}"))
 
 
 def _ask(
@@ -160,7 +160,7 @@ def _print(query: str, reply: AnswerReply | CallError, as_json_lines: bool, *, a
     elif isinstance(reply, CallError):
         return False
     elif sys.stdout.isatty():
-        show(_as_panel(reply))
+        show(as_panel(reply))
     else:
         click.echo(_as_line(reply))
     return not is_error
@@ -173,7 +173,7 @@ def _as_line(reply: AnswerReply) -> str:
     return " ".join(line.strip() for line in text.split("\n")) if "\n" in text else text
 
 
-def _as_panel(reply: AnswerReply) -> RenderableType:
+def as_panel(reply: AnswerReply) -> RenderableType:
     """Return the document, indented, with its entities and what it took below it."""
     from rich.json import JSON
     from rich.text import Text
@@ -186,7 +186,7 @@ def _as_panel(reply: AnswerReply) -> RenderableType:
         for found in result.entities:
             ids = shared(tuple(entity.entity_id for entity in found.entities), found.shares)
             rows.append((found.pointer or "/", found.title, ids, found.index))
-        parts.append(FittedTable(columns, rows, title=Text("Entities")))
+        parts.append(table(columns, rows, title=Text("Entities")))
     return below(*parts, caption=_caption(reply))
 
 

@@ -20,7 +20,7 @@ from genret.retrieval.index.reader import Index
 from genret.service.commands import usage_error
 from genret.service.commands.connection import json_option
 from genret.service.commands.query import batches, read_lists
-from genret.service.commands.render import FOLDED, RIGHT, WHITESPACE, FittedTable, show
+from genret.service.commands.render import FOLDED, RIGHT, WHITESPACE, show, table
 
 if TYPE_CHECKING:
     from genret.retrieval.retriever import Retriever
@@ -122,4 +122,4 @@ def _as_table(result: CompleteResult) -> None:
         )
         title = "" if one.title == one.form else one.title
         rows.append((str(rank), form, title, one.entity_id, str(one.errors or ""), figure))
-    show(FittedTable(columns, rows, title=Text(result.prefix, style="bold")))
+    show(table(columns, rows, title=Text(result.prefix, style="bold")))

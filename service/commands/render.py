@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
-    from rich.table import Table
+    from rich.table import Column, Table
     from rich.text import Text
 
     from genret.decoding.trace import TraceDraw
@@ -45,56 +45,56 @@ _UNLIMITED = 100_000
 _LONGEST_WORD = 20  # of a folded column; longer ones are folded where there is no room
 
 
-@dataclass(frozen=True, slots=True)
-class FittedTable:
-    """A table of columns with their settings that breaks its lines at words; no text is read as markup.
+def table(
+    columns: Iterable[tuple[str, Mapping[str, Any]]],
+    rows: Iterable[Sequence[str | Text]],
+    spare: Iterable[int] = (),
+    **settings: Any,
+) -> RenderableType:
+    """Return a table of columns with their settings that breaks its lines at words.
 
-    `spare` columns, by their positions, are left out one after the other where the rest has no room.
+    Columns at the positions `spare` are left out, one after the other, where the rest has no room. Neither
+    names nor cells are read as markup.
     """
+    from rich.table import Table
+    from rich.text import Text
 
-    columns: Sequence[tuple[str, Mapping[str, Any]]]
-    rows: Iterable[Sequence[str | Text]] = ()
-    spare: Sequence[int] = ()
-    title: Text | None = None
-    show_header: bool = True
-    show_lines: bool = False
+    made = Table(title_justify="left", caption_justify="left", **settings)
+    for name, about in columns:
+        made.add_column(Text(name), **about)
+    for cells in rows:
+        made.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
+    return _Fitted(made, [made.columns[at] for at in spare])
+
+
+@dataclass(frozen=True, slots=True)
+class _Fitted:
+    table: Table
+    spare: Sequence[Column]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
-        """Yield the table that has this room."""
-        from rich.table import Table
         from rich.text import Text
 
-        rows = [[Text(cell) if isinstance(cell, str) else cell for cell in row] for row in self.rows]
-        needs, wants = [], []
-        for at, (name, about) in enumerate(self.columns):
-            sizes = [console.measure(text) for text in (Text(name), *(row[at] for row in rows))]
-            wants.append(max(size.maximum for size in sizes))
-            word = wants[at] if about.get("no_wrap") else max(size.minimum for size in sizes)
-            needs.append(min(word, _LONGEST_WORD) if "overflow" in about else word)
-        shown = list(range(len(needs)))
+        columns, needs, left_out = self.table.columns, dict[int, int](), []
+        for column in columns:
+            sizes = [console.measure(cell) for cell in (column.header, *column.cells)]
+            column.max_width = max(size.maximum for size in sizes)
+            word = column.max_width if column.no_wrap else max(size.minimum for size in sizes)
+            needs[id(column)] = min(word, _LONGEST_WORD) if column.overflow == "fold" else word
 
         def room() -> int:
-            return options.max_width - 1 - sum(needs[at] + 3 for at in shown)
+            return options.max_width - 1 - sum(needs[id(column)] + 3 for column in columns)
 
-        for at in self.spare:
+        for column in self.spare:
             if room() < 0:
-                shown.remove(at)
-        free, widths = room(), dict[int, int]()  # no widths: rich makes all columns narrower
-        for number, at in enumerate(sorted(shown, key=lambda at: wants[at] - needs[at])):
-            if room() >= 0:
-                more = min(wants[at] - needs[at], free // (len(shown) - number))
-                widths[at], free = needs[at] + more, free - more
-        made = Table(title=self.title, show_header=self.show_header, show_lines=self.show_lines)
-        made.title_justify = made.caption_justify = "left"
-        if len(shown) < len(needs):
-            left_out = ", ".join(name for at, (name, _) in enumerate(self.columns) if at not in shown)
-            made.caption = Text(f"no room for {left_out}; --json has all")
-        for at in shown:
-            name, about = self.columns[at]
-            made.add_column(Text(name), width=widths.get(at), **about)
-        for row in rows:
-            made.add_row(*(row[at] for at in shown))
-        yield made
+                columns.remove(column)
+                left_out.append(str(column.header))
+                self.table.caption = Text(f"no room for {', '.join(left_out)}; --json has all")
+        free, growing = room(), sorted(columns, key=lambda one: (one.max_width or 0) - needs[id(one)])
+        for number, column in enumerate(growing if free >= 0 else ()):  # else rich makes all narrower
+            more = min((column.max_width or 0) - needs[id(column)], free // (len(growing) - number))
+            column.width, free = needs[id(column)] + more, free - more
+        yield self.table
 
 
 def below(*parts: RenderableType, caption: str) -> RenderableType:
@@ -154,7 +154,7 @@ def as_table(query: str, reply: Reply, min_mass: float | None = None) -> Rendera
         rows.append((str(rank), written, candidate.entity_id, *told, *cells))
     own = len(columns) - len(metadata)
     spare = [*(at for at in range(own) if columns[at][0] == "log P"), *reversed(range(own, len(columns)))]
-    made = FittedTable(columns, rows, spare, title=Text(query, style="bold"))
+    made = table(columns, rows, spare, title=Text(query, style="bold"))
     return below(made, caption=_caption(reply, min_mass))
 
 
@@ -417,7 +417,7 @@ def _draws(explanation: Explanation) -> RenderableType:
             _outcome(draw),
         )
         rows.append([Text(cell, style="bold" if draw.chosen else "") for cell in cells])
-    made = FittedTable(columns, rows, title=Text("Draws"))
+    made = table(columns, rows, title=Text("Draws"))
     if len(shown) == len(explanation.draws):
         return made
     return Group(made, Text(f"… {len(explanation.draws) - len(shown):,} more draws; --json has them all"))

@@ -13,7 +13,7 @@ import click
 
 from genret.retrieval.command_options import GroupedCommand, shown_option
 from genret.service.commands.connection import Connection, connection_options, json_option
-from genret.service.commands.render import FOLDED, RIGHT, FittedTable, show
+from genret.service.commands.render import FOLDED, RIGHT, show, table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -166,12 +166,12 @@ def _as_table(indexes: Sequence[IndexInfo]) -> RenderableType:
     numbers = ("Entities", "Surface forms")
     columns = [(name, FOLDED | RIGHT if name in numbers else FOLDED) for name in names]
     spare = [names.index(name) for name in ("Version", "Loaded", "Device")]
-    return FittedTable(columns, [[row[name] for name in names] for row in rows], spare)
+    return table(columns, [[row[name] for name in names] for row in rows], spare)
 
 
 def _as_details(index: IndexInfo) -> RenderableType:
     rows = [*_facts(index).items()]
-    return FittedTable([("", {"style": "bold"}), ("", FOLDED)], rows, show_header=False)
+    return table([("", {"style": "bold"}), ("", FOLDED)], rows, show_header=False)
 
 
 def _facts(index: IndexInfo) -> dict[str, str]:

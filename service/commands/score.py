@@ -16,7 +16,7 @@ from genret.retrieval.errors import InputError
 from genret.retrieval.score_types import ScoreRequest
 from genret.service.commands import usage_error
 from genret.service.commands.connection import Connection, connection_options, index_option, json_option
-from genret.service.commands.render import FOLDED, RIGHT, WHITESPACE, FittedTable, below, shared, show
+from genret.service.commands.render import FOLDED, RIGHT, WHITESPACE, below, shared, show, table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -127,4 +127,4 @@ def as_table(reply: ScoreReply) -> RenderableType:
     took = f"{reply.total_ms:.0f} ms, {reply.queue_ms:.0f} of them waiting"
     caption = f"{result.num_nodes:,} tokens computed behind the prompt; {took}; index {reply.index.name}"
     columns = [("Title", FOLDED), *numbers, ("Entity", FOLDED)]
-    return below(FittedTable(columns, rows, title=Text(result.query, style="bold")), caption=caption)
+    return below(table(columns, rows, title=Text(result.query, style="bold")), caption=caption)
