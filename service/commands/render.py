@@ -86,7 +86,7 @@ class _Fitted:
             return options.max_width - 1 - sum(needs[id(column)] + 3 for column in columns)
 
         for column in self.spare:
-            if room() < 0:
+            if room() < 0 and column in columns:
                 columns.remove(column)
                 left_out.append(str(column.header))
                 self.table.caption = Text(f"no room for {', '.join(left_out)}; --json has all")
