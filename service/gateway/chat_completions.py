@@ -45,8 +45,8 @@ _OPTIONS: dict[str, Schema] = {
     "model": typed("string", "Name of the index; without it the default one."),
     "response_format": _FORMAT
     | {
-        "description": "An object with a type: json_schema, whose json_schema has a name and a schema, "
-        "json_object, or text. Without it the best title."
+        "description": 'As {"type": "json_schema", "json_schema": {"name": "Trip", "schema": {...}}}, or an '
+        "object with the type json_object or text. Without it the best title."
     },
     "temperature": typed("number", "0 or unset: the likeliest. Above 0: a sample.", minimum=0, maximum=2),
     "seed": typed("integer", "Of a sample: the same seed gives the same answer."),
