@@ -261,11 +261,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
         "response_format.json_schema.name",
         "must be given",
     ),
-    (
-        {"response_format": "json_object"},
-        "response_format",
-        'cannot be "json_object": As {"type": "json_schema", ',
-    ),
+    ({"response_format": "json_object"}, "response_format", 'cannot be "json_object": As {"type": "json_s'),
     ({"messages": []}, "messages", "cannot be []: The conversation"),
     ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role", 'cannot be "tool": One of system'),
     ({"messages": [{"role": "user"}]}, "messages[0].content", "must be given"),

@@ -17,7 +17,7 @@ from genret.retrieval.score_types import ScoreResult, TitleScore
 from genret.retrieval.types import Candidate, KvShare, RetrievalResult, Timings
 from genret.service.client.reply import IndexRef, Reply, ScoreReply
 from genret.service.commands import score as score_command
-from genret.service.commands.render import abstention, as_json, as_lines, as_table, as_tree
+from genret.service.commands.render import abstention, as_json, as_lines, as_table, as_tree, show
 from genret.service.errors import CallError
 
 CANDIDATES = (
@@ -105,6 +105,11 @@ def test_the_table_says_when_nothing_matched_and_fits_narrow_terminals() -> None
         shown = table(reply((long,)), width)
         assert f"│ Pittsburgh │ city.pittsburgh │   50% │ {metadata}" in shown
         assert ("no room for kind; --json has all" in shown) == (width < 63)
+
+
+def test_in_a_file_nothing_is_cut_or_folded(capsys: pytest.CaptureFixture[str]) -> None:
+    show(as_table("q", reply((replace(CANDIDATES[0], title="word " * 99),))))
+    assert "word " * 99 in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
