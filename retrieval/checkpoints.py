@@ -121,17 +121,22 @@ def local_folder(
     """
     if Path(weights).is_dir():
         return Path(weights)
+    if Path(weights).is_file():
+        raise ModelError(f"{weights} is a file; expected the directory of a checkpoint, or a {SUFFIX} file")
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError
 
     try:
         return Path(snapshot_download(str(weights), allow_patterns=[*fetched], **more))
     except HFValidationError as error:
-        raise ModelError(f"{str(weights)!r} is neither an existing path nor a valid hub id") from error
-    except Exception as error:  # the hub client raises a dozen unrelated types
-        reason = first_line(error)
         raise ModelError(
-            f"{str(weights)!r} is not an existing path and could not be fetched from the hub: {reason}"
+            f"{str(weights)!r} is neither an existing path nor a valid hub id (OWNER/NAME)"
+        ) from error
+    except Exception as error:  # the hub client raises a dozen unrelated types
+        reason = first_line(error.__cause__ or error)
+        raise ModelError(
+            f"no directory {str(weights)!r} in {Path.cwd()}, and it could not be fetched from the hub: "
+            f"{reason}; a local model is named by its path, one of the hub as OWNER/NAME"
         ) from error
 
 

@@ -12,7 +12,7 @@ import click
 
 from genret.decoding.errors import DecodingError, ModelLoadError
 from genret.retrieval.arguments import INT64
-from genret.retrieval.checkpoints import find_checkpoint
+from genret.retrieval.checkpoints import find_checkpoint, local_folder
 from genret.retrieval.command_options import (
     GroupedCommand,
     described_option,
@@ -128,6 +128,7 @@ def _examine(
     target = check_dtype(dtype, device)
     found = find_checkpoint(place)
     found.check_packages()
+    local_folder(found.weights)  # tells at once what is nowhere: transformers tries the hub for a minute
     config = load_config(found.weights, trust_remote_code=False)
     how, refusal = standing(config)
     if refusal is not None and not even_if_refused:

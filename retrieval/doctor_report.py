@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from textwrap import fill
@@ -32,7 +33,6 @@ from genret.retrieval.loaded_model import Limits
 from genret.retrieval.prompts import CheckpointConfig
 from genret.retrieval.text import Rendering, TextTokenizer
 
-_WIDTH = 100
 _STANDING = {
     "verified": "verified: the tests of this library compare it with plain decoding",
     "checked when loaded": "not verified: a short check decides whenever it is loaded",
@@ -191,23 +191,15 @@ def _where(found: Examination) -> str:
 
 def _table(rows: Sequence[tuple[str, ...]], left: set[int]) -> str:
     """Return columns as wide as their widest cell, with a rule below the heading."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-
-    def line(row: tuple[str, ...]) -> str:
-        cells = [
-            cell.ljust(width) if column in left else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        return "  ".join(cells).rstrip()
-
-    return "\n".join(
-        [line(rows[0]), "-" * len(line(tuple("x" * width for width in widths)))]
-        + [line(row) for row in rows[1:]]
-    )
+    columns = []
+    for number, cells in enumerate(zip(*rows, strict=True)):
+        width = max(map(len, cells))
+        columns.append([cell.ljust(width) if number in left else cell.rjust(width) for cell in cells])
+    heading, *lines = ("  ".join(cells) for cells in zip(*columns, strict=True))
+    return "\n".join(line.rstrip() for line in (heading, "-" * len(heading), *lines))
 
 
-def _wrapped(text: str) -> str:
-    return fill(text, _WIDTH)
+_wrapped = partial(fill, width=100)
 
 
 # A query as measured.

@@ -158,7 +158,7 @@ class StepProgress:
         units, seconds = done - self._first[0], now - self._first[1]
         if not self._total or units <= 0 or seconds < _MEASURED_SECONDS:
             return ""
-        return f", about {duration(seconds * max(0, self._total - done) / units)} left"
+        return f", about {duration(seconds * max(0, self._total - done) / units)} left in this step"
 
     def note(self, text: str) -> None:
         """Show a finding on a line of its own."""

@@ -32,23 +32,6 @@ class SchemaExplanation:
         """Return a line per keyword: pointer, keyword, how it is handled, note, between tabs."""
         return "\n".join("\t".join(row) for row in self.report.table())
 
-    def table(self) -> str:
-        """Return a table for people, as text with the terminal's colours."""
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
-
-        colours = {"enforced": "green", "refused": "red", "annotation": "dim", "vacuous here": "dim"}
-        table = Table(title=Text(f"read as {self.report.dialect}"), title_justify="left")
-        for column in ("Where", "Keyword", "How", "Note"):
-            table.add_column(column, overflow="fold")
-        for pointer, keyword, how, note in self.report.table():
-            table.add_row(Text(pointer), Text(keyword), Text(how, style=colours[how]), Text(note))
-        console = Console()
-        with console.capture() as captured:
-            console.print(table)
-        return captured.get().rstrip("\n")
-
 
 def explain(schema: str, options: GrammarOptions) -> SchemaExplanation:
     """Return what the keywords of a schema do, and whether it can be used with some tokenizer.

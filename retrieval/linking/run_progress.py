@@ -158,11 +158,11 @@ def describe(progress: Progress, now: float) -> str:
     seen = progress.counts
     text = f"{seen.num_documents:,}/{progress.num_documents:,} documents"
     text += f", {progress.done_shards:,}/{progress.num_shards:,} shards"
+    if (left := progress.seconds_left(now)) is not None:  # before what a narrow terminal has no room for
+        text += f", {duration(left)} left"
     if documents or mentions:
         text += f", {documents:,.1f} docs/s, {mentions:,.1f} mentions/s"
-    text += f": {outcome(seen)}"
-    left = progress.seconds_left(now)
-    return text if left is None else f"{text}, {duration(left)} left"
+    return f"{text}: {outcome(seen)}"
 
 
 def outcome(counts: LinkCounts) -> str:

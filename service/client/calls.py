@@ -430,12 +430,13 @@ def failed_call(error: Any, address: str, timeout_s: float | None, request_id: s
         if status is not None:
             return error_from_status(status, request_id)
     code, details = error.code().name, str(error.details() or error.code().name)
-    reason = ""
+    reason = silent = ""
     if code == "INTERNAL" and details.startswith(SEND_FAILED):
         # Another try gets the reason.
         code, message = "UNAVAILABLE", f"{address} ended the stream while queries were being sent"
     elif code == "UNAVAILABLE":
         # grpc puts the reason last, after the addresses it tried, in a list with brackets.
+        silent = address
         is_plain, said = "WRONG_VERSION_NUMBER" in details, details.rsplit(": ", 1)[-1].rstrip("].")
         message = f"no server answers at {address}: {'it does not encrypt' if is_plain else said}"
     elif code == "DEADLINE_EXCEEDED" and timeout_s is not None:
@@ -445,7 +446,7 @@ def failed_call(error: Any, address: str, timeout_s: float | None, request_id: s
         # Without ErrorInfo gRPC's own limit was passed.
         if code == "RESOURCE_EXHAUSTED" and any(words in details.lower() for words in _TOO_LARGE):
             reason = MESSAGE_TOO_LARGE
-    return CallError(code, message, reason=reason, request_id=request_id)
+    return CallError(code, message, reason=reason, request_id=request_id, address=silent)
 
 
 _SERVICE_CONFIG = {

@@ -30,12 +30,9 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from genret.retrieval.answers.answer_types import AnswerEntity
+    from genret.retrieval.answers.schema_explanation import SchemaExplanation
     from genret.service.client import RetrievalClient
     from genret.service.client.reply import AnswerReply
-
-# How a server begins what it says about a schema that was sent to it.
-_ABOUT_SCHEMA = "schema_json: "
-
 
 _GRAMMAR = (
     *("whitespace", "property_order", "formats", "extra_properties"),
@@ -120,9 +117,22 @@ def _explain(request: AnswerRequest, file: Path | None) -> None:
         explanation = explain(str(request.schema), request.options)
     except InputError as error:
         raise click.ClickException(f"{file}: {error.message}") from error
-    click.echo(explanation.table() if sys.stdout.isatty() else explanation.lines())
+    if sys.stdout.isatty():
+        show(_as_table(explanation))
+    else:
+        click.echo(explanation.lines())
     if explanation.refusal:
         raise click.ClickException(f"{file}: {explanation.refusal}")
+
+
+def _as_table(explanation: SchemaExplanation) -> RenderableType:
+    from rich.text import Text
+
+    report = explanation.report
+    styles = {"enforced": "green", "refused": "red", "annotation": "dim", "vacuous here": "dim"}
+    rows = [(where, keyword, Text(how, styles[how]), note) for where, keyword, how, note in report.table()]
+    columns = [(name, FOLDED) for name in ("Where", "Keyword", "How", "Note")]
+    return table(columns, rows, title=Text(f"read as {report.dialect}"))
 
 
 def _ask(
@@ -132,10 +142,10 @@ def _ask(
     try:
         return client.answer(request, index)
     except CallError as error:
-        message = str(error)
-        if file is None or not message.startswith(_ABOUT_SCHEMA):
+        problem = dict(error.field_violations).get("schema_json")
+        if file is None or problem is None:
             return error
-        return CallError(error.code, f"{file}: {message.removeprefix(_ABOUT_SCHEMA)}", error.retry_after_s)
+        return CallError(error.code, f"{file}: {problem}", error.retry_after_s)
 
 
 def _print(query: str, reply: AnswerReply | CallError, as_json_lines: bool, *, alone: bool) -> bool:
@@ -150,7 +160,7 @@ def _print(query: str, reply: AnswerReply | CallError, as_json_lines: bool, *, a
     elif isinstance(reply, CallError):
         return False
     elif sys.stdout.isatty():
-        show(_as_panel(reply))
+        show(as_panel(reply))
     else:
         click.echo(_as_line(reply))
     return not is_error
@@ -163,7 +173,7 @@ def _as_line(reply: AnswerReply) -> str:
     return " ".join(line.strip() for line in text.split("\n")) if "\n" in text else text
 
 
-def _as_panel(reply: AnswerReply) -> RenderableType:
+def as_panel(reply: AnswerReply) -> RenderableType:
     """Return the document, indented, with its entities and what it took below it."""
     from rich.json import JSON
     from rich.text import Text

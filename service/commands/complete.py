@@ -111,9 +111,8 @@ def _as_table(result: CompleteResult) -> None:
 
     columns = [("#", RIGHT), ("Name", FOLDED), ("Title", FOLDED), ("Entity", FOLDED), ("Errors", RIGHT)]
     has_logprobs = any(one.logprob is not None for one in result.completions)
-    made = table(
-        [*columns, ("log P" if has_logprobs else "Weight", RIGHT)], title=Text(result.prefix, style="bold")
-    )
+    columns.append(("log P" if has_logprobs else "Weight", RIGHT))
+    rows = []
     for rank, one in enumerate(result.completions, start=1):
         form = Text(one.form)
         for span in one.spans:
@@ -122,5 +121,5 @@ def _as_table(result: CompleteResult) -> None:
             f"{one.weight:g}" if not has_logprobs else "" if one.logprob is None else f"{one.logprob:.2f}"
         )
         title = "" if one.title == one.form else one.title
-        made.add_row(str(rank), form, Text(title), Text(one.entity_id), str(one.errors or ""), figure)
-    show(made)
+        rows.append((str(rank), form, title, one.entity_id, str(one.errors or ""), figure))
+    show(table(columns, rows, title=Text(result.prefix, style="bold")))

@@ -201,14 +201,14 @@ def hint(error: CallError) -> str:
         return "; a server that encrypts is asked with --tls"
     if "http1.x" in said or said.endswith("http/2"):
         return "; a port of HTTP was named, and the port of gRPC is wanted"
-    if "connection refused" in said and _listens(str(error)):
+    if "connection refused" in said and _listens(error.address):
         return "; something listens there: give --tls if it encrypts, and the address of gRPC, not of HTTP"
     return "; start one with: genret serve INDEX, and take its address of gRPC, not that of HTTP"
 
 
-def _listens(error: str) -> bool:
-    """Return whether an address of the name in an error takes connections; grpc told of the last one."""
-    host, _, port = error.split(" at ")[-1].split(": ")[0].rpartition(":")
+def _listens(address: str) -> bool:
+    """Return whether one of the machines that an address names takes connections; grpc told of the last."""
+    host, _, port = address.rpartition(":")
     with suppress(OSError, ValueError), socket.create_connection((host.strip("[]"), int(port)), timeout=1):
         return True
     return False

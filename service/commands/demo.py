@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,12 +20,11 @@ import click
 from genret.retrieval.command_options import described_option
 from genret.retrieval.defaults import default_encoder_dir, sample_catalogue, sample_queries, sample_ranking
 from genret.retrieval.errors import GenretError
-from genret.service.commands.render import FOLDED, table
+from genret.service.commands.answer import as_panel
+from genret.service.commands.render import as_table, show
 
 if TYPE_CHECKING:
-    from genret.retrieval.types import RetrievalResult
     from genret.service.client import RetrievalClient
-    from genret.service.client.reply import AnswerReply
 
 QUERIES = (
     "who painted sunflowers and cut off part of his ear",
@@ -45,7 +44,6 @@ SCHEMA: dict[str, Any] = {
     },
     "required": ["title", "source"],
 }
-_READY_TIMEOUT_S = 180.0
 
 
 @click.command("demo")
@@ -64,8 +62,9 @@ def demo_command(folder: Path | None, k: int, queries: tuple[str, ...]) -> None:
     """
     from genret.service.client import RetrievalClient
 
-    with _folder(folder) as place:
-        index = place / "sample.index"
+    temporary = tempfile.TemporaryDirectory(prefix="genret-demo-") if folder is None else nullcontext(folder)
+    with temporary as place:
+        index = Path(place) / "sample.index"
         _run("build", str(sample_catalogue()), "--out", str(index), *_evidence())
         with _server(index) as address:
             click.echo(f"\nAsking {address}, each question in the default way and by DISC:\n")
@@ -81,16 +80,6 @@ def _evidence() -> list[str]:
     if find_spec("faiss") is not None:
         options += ["--vectors", f"encoder:{default_encoder_dir()}"]
     return options
-
-
-@contextmanager
-def _folder(folder: Path | None) -> Iterator[Path]:
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        yield folder
-        return
-    with tempfile.TemporaryDirectory(prefix="genret-demo-") as name:
-        yield Path(name)
 
 
 def _command(*arguments: str) -> list[str]:
@@ -115,27 +104,15 @@ def _server(index: Path) -> Iterator[str]:
         stderr=subprocess.PIPE,
         text=True,
     )
-    ready: list[str] = []
-    heard = threading.Event()
-
-    def listen() -> None:
-        assert process.stderr is not None
-        for line in process.stderr:  # read to the end, so that the server never blocks on a full pipe
-            click.echo(line, nl=False, err=True)
-            if " ready on " in line:
-                ready.append(line.split(" ready on ", 1)[1].split()[0].rstrip(":;,"))
-                heard.set()
-        heard.set()
-
-    listener = threading.Thread(target=listen, daemon=True)
-    listener.start()
-    started = time.monotonic()
+    told, started = _relayed(process), time.monotonic()
+    listener = threading.Thread(target=lambda: [*told], daemon=True)  # else a full pipe blocks the server
     try:
-        heard.wait(_READY_TIMEOUT_S)
-        if not ready:
+        ready = next((line for line in told if " ready on " in line), None)
+        if ready is None:
             raise GenretError("the server did not become ready; its own words are above")
+        listener.start()
         click.echo(f"(ready after {time.monotonic() - started:.1f} s)")
-        yield ready[0]
+        yield ready.split(" ready on ", 1)[1].split()[0].rstrip(":;,")
     finally:
         process.terminate()
         try:
@@ -143,23 +120,25 @@ def _server(index: Path) -> Iterator[str]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        listener.join(timeout=5)
+        if listener.is_alive():
+            listener.join(timeout=5)
+
+
+def _relayed(process: subprocess.Popen[str]) -> Iterator[str]:
+    """Yield the lines of a process's standard error, each once it is on our own."""
+    for line in process.stderr or ():
+        click.echo(line, nl=False, err=True)
+        yield line
 
 
 def _show(client: RetrievalClient, queries: tuple[str, ...], k: int) -> None:
-    from rich.console import Console
-
     from genret.retrieval.types import RetrieveRequest
 
-    rows = []
     for query in queries:
-        auto = client.retrieve(RetrieveRequest(query, k=k)).result
+        show(as_table(query, client.retrieve(RetrieveRequest(query, k=k))))
         disc = client.retrieve(RetrieveRequest(query, k=k, method="disc", seed=1)).result
-        rows.append((query, _auto_cell(auto), _disc_cell(disc)))
-    parts = {"Query": 3, "auto: the best titles, most by": 4, "disc: share of 16 samples": 4}
-    columns = [(name, {**FOLDED, "ratio": part}) for name, part in parts.items()]
-    # Without a terminal rich assumes 80 columns, too few for three of text.
-    Console(width=max(Console().width, 110)).print(table(columns, rows, show_lines=True))
+        found = ", ".join(f"{one.title} {one.probability or 0.0:.0%}" for one in disc.candidates)
+        click.echo(f"16 samples by DISC: {found or 'no match'}; in the catalogue: {disc.mass or 0.0:.0%}\n")
 
 
 def _show_json(client: RetrievalClient, queries: tuple[str, ...]) -> None:
@@ -171,32 +150,5 @@ def _show_json(client: RetrievalClient, queries: tuple[str, ...]) -> None:
     for name, value in SCHEMA["properties"].items():
         click.echo(f"  {name}: {json.dumps(value)}")
     for query in queries:
-        click.echo(f"\n{query}\n{_json_lines(client.answer(AnswerRequest(query, SCHEMA, shortlist=1)))}")
-
-
-def _json_lines(reply: AnswerReply) -> str:
-    result = reply.result
-    lines = [f"  {result.text}"]
-    for found in result.entities:
-        entities = ", ".join(f"{one.entity_id} ({one.metadata.get('kind', '')})" for one in found.entities)
-        lines.append(f"  {found.pointer} is {entities}")
-    lines.append(
-        f"  {result.num_tokens} tokens, {result.num_forced} of them forced; {result.num_forwards} forwards; "
-        f"{reply.total_ms:.0f} ms"
-    )
-    return "\n".join(lines)
-
-
-def _auto_cell(result: RetrievalResult) -> str:
-    lines = [f"{c.title} {c.probability or 0.0:.0%}, {next(iter(c.shares), '')}" for c in result.candidates]
-    if result.nothing_fits is not None:
-        lines.append(f"[P(none is meant) = {result.nothing_fits:.2f}]")
-    return "\n".join(lines) or "no match"
-
-
-def _disc_cell(result: RetrievalResult) -> str:
-    lines = [f"{c.title} {c.probability or 0.0:.0%}" for c in result.candidates]
-    if result.mass is not None:
-        error = "" if result.mass_stderr is None else f" ± {result.mass_stderr:.2f}"
-        lines.append(f"[P(in catalogue) = {result.mass:.2f}{error}]")
-    return "\n".join(lines) or "no match"
+        click.secho(f"\n{query}", bold=True)
+        show(as_panel(client.answer(AnswerRequest(query, SCHEMA, shortlist=1))))

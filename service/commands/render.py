@@ -9,13 +9,13 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.table import Table
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.table import Column, Table
     from rich.text import Text
 
     from genret.decoding.trace import TraceDraw
@@ -31,28 +31,70 @@ WHITESPACE = str.maketrans({"\t": " ", "\n": " ", "\r": " "})
 
 
 def show(renderable: RenderableType, *, on_stderr: bool = False) -> None:
-    """Print a table or the like for people."""
+    """Print a table or the like for people; nothing is cut or wrapped where that is no terminal."""
     from rich.console import Console
 
-    Console(stderr=on_stderr).print(renderable)
+    console = Console(stderr=on_stderr)
+    if not console.is_terminal:
+        console.width = _UNLIMITED
+    console.print(renderable)
 
 
 FOLDED, RIGHT = {"overflow": "fold"}, {"justify": "right"}
+_UNLIMITED = 100_000
+_LONGEST_WORD = 20  # of a folded column; longer ones are folded where there is no room
 
 
 def table(
-    columns: Iterable[tuple[str, Mapping[str, Any]]], rows: Iterable[Sequence[str]] = (), **settings: Any
-) -> Table:
-    """Return a rich table of columns with their settings; neither names nor cells are read as markup."""
+    columns: Iterable[tuple[str, Mapping[str, Any]]],
+    rows: Iterable[Sequence[str | Text]],
+    spare: Iterable[int] = (),
+    **settings: Any,
+) -> RenderableType:
+    """Return a table of columns with their settings that breaks its lines at words.
+
+    Columns at the positions `spare` are left out, one after the other, where the rest has no room. Neither
+    names nor cells are read as markup.
+    """
     from rich.table import Table
     from rich.text import Text
 
-    made = Table(title_justify="left", **settings)
+    made = Table(title_justify="left", caption_justify="left", **settings)
     for name, about in columns:
         made.add_column(Text(name), **about)
     for cells in rows:
-        made.add_row(*map(Text, cells))
-    return made
+        made.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
+    return _Fitted(made, [made.columns[at] for at in spare])
+
+
+@dataclass(frozen=True, slots=True)
+class _Fitted:
+    table: Table
+    spare: Sequence[Column]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
+        from rich.text import Text
+
+        columns, needs, left_out = self.table.columns, dict[int, int](), []
+        for column in columns:
+            sizes = [console.measure(cell) for cell in (column.header, *column.cells)]
+            column.max_width = max(size.maximum for size in sizes)
+            word = column.max_width if column.no_wrap else max(size.minimum for size in sizes)
+            needs[id(column)] = min(word, _LONGEST_WORD) if column.overflow == "fold" else word
+
+        def room() -> int:
+            return options.max_width - 1 - sum(needs[id(column)] + 3 for column in columns)
+
+        for column in self.spare:
+            if room() < 0 and column in columns:
+                columns.remove(column)
+                left_out.append(str(column.header))
+                self.table.caption = Text(f"no room for {', '.join(left_out)}; --json has all")
+        free, growing = room(), sorted(columns, key=lambda one: (one.max_width or 0) - needs[id(one)])
+        for number, column in enumerate(growing if free >= 0 else ()):  # else rich makes all narrower
+            more = min((column.max_width or 0) - needs[id(column)], free // (len(growing) - number))
+            column.width, free = needs[id(column)] + more, free - more
+        yield self.table
 
 
 def below(*parts: RenderableType, caption: str) -> RenderableType:
@@ -61,7 +103,7 @@ def below(*parts: RenderableType, caption: str) -> RenderableType:
     from rich.padding import Padding
     from rich.text import Text
 
-    return Group(*parts, Padding(Text(caption, style="dim"), (0, 0, 1, 0)))
+    return Group(*parts, Padding(Text(caption, style="dim"), (0, 0, 1, 0), expand=False))
 
 
 def shared(entity_ids: Sequence[str], shares: Sequence[float]) -> str:
@@ -100,7 +142,7 @@ def as_table(query: str, reply: Reply, min_mass: float | None = None) -> Rendera
     figures = _figures(result)
     metadata = sorted({name for candidate in result.candidates for name in candidate.metadata})
     columns: list[tuple[str, Mapping[str, Any]]] = [("#", RIGHT), ("Title", FOLDED), ("Entity", FOLDED)]
-    columns += [(name, {} if name == "Why" else RIGHT) for name in figures]
+    columns += [(name, {"no_wrap": True} if name == "Why" else RIGHT) for name in figures]
     columns += [(name, FOLDED) for name in metadata]
     rows = []
     for rank, candidate in enumerate(result.candidates, start=1):
@@ -110,8 +152,10 @@ def as_table(query: str, reply: Reply, min_mass: float | None = None) -> Rendera
         told = [tell(candidate) for tell in figures.values()]
         cells = ["" if (v := candidate.metadata.get(name)) is None else str(v) for name in metadata]
         rows.append((str(rank), written, candidate.entity_id, *told, *cells))
-    title = Text(query, style="bold")
-    return below(table(columns, rows, title=title), caption=_caption(reply, min_mass))
+    own = len(columns) - len(metadata)
+    spare = [*(at for at in range(own) if columns[at][0] == "log P"), *reversed(range(own, len(columns)))]
+    made = table(columns, rows, spare, title=Text(query, style="bold"))
+    return below(made, caption=_caption(reply, min_mass))
 
 
 def _figures(result: RetrievalResult) -> dict[str, Callable[[Candidate], str]]:
@@ -361,7 +405,7 @@ def _draws(explanation: Explanation) -> RenderableType:
 
     columns: list[tuple[str, Mapping[str, Any]]] = [("Sample", RIGHT), ("Draw", RIGHT), ("Written", FOLDED)]
     columns += [("Valid mass", RIGHT), ("Accepted with", RIGHT), ("Outcome", {})]
-    made = table(columns, title=Text("Draws"))
+    rows = []
     shown = explanation.draws[:_DRAWS_SHOWN]
     for draw in shown:
         cells = (
@@ -372,7 +416,8 @@ def _draws(explanation: Explanation) -> RenderableType:
             _percent(draw.acceptance_probability) if _is_judged(draw) else "",
             _outcome(draw),
         )
-        made.add_row(*map(Text, cells), style="bold" if draw.chosen else "")
+        rows.append([Text(cell, style="bold" if draw.chosen else "") for cell in cells])
+    made = table(columns, rows, title=Text("Draws"))
     if len(shown) == len(explanation.draws):
         return made
     return Group(made, Text(f"… {len(explanation.draws) - len(shown):,} more draws; --json has them all"))

@@ -165,11 +165,13 @@ def _as_table(indexes: Sequence[IndexInfo]) -> RenderableType:
     names = ("Index", "Version", "Entities", "Surface forms", "Evidence", "Model", "Device", "Loaded")
     numbers = ("Entities", "Surface forms")
     columns = [(name, FOLDED | RIGHT if name in numbers else FOLDED) for name in names]
-    return table(columns, [[row[name] for name in names] for row in rows])
+    spare = [names.index(name) for name in ("Version", "Loaded", "Device")]
+    return table(columns, [[row[name] for name in names] for row in rows], spare)
 
 
 def _as_details(index: IndexInfo) -> RenderableType:
-    return table([("", {"style": "bold"}), ("", FOLDED)], _facts(index).items(), show_header=False)
+    rows = [*_facts(index).items()]
+    return table([("", {"style": "bold"}), ("", FOLDED)], rows, show_header=False)
 
 
 def _facts(index: IndexInfo) -> dict[str, str]:

@@ -43,7 +43,11 @@ _FORMAT = fields(
 )
 _OPTIONS: dict[str, Schema] = {
     "model": typed("string", "Name of the index; without it the default one."),
-    "response_format": _FORMAT | {"description": "What the answer is; without it the best title."},
+    "response_format": _FORMAT
+    | {
+        "description": 'As {"type": "json_schema", "json_schema": {"name": "Trip", "schema": {...}}}, or an '
+        "object with the type json_object or text. Without it the best title."
+    },
     "temperature": typed("number", "0 or unset: the likeliest. Above 0: a sample.", minimum=0, maximum=2),
     "seed": typed("integer", "Of a sample: the same seed gives the same answer."),
     "top_p": _only(1, "Only 1: a sample is of the whole distribution."),
@@ -136,12 +140,17 @@ def _text(content: str | list[dict[str, str]]) -> str:
     return content if isinstance(content, str) else "".join(part["text"] for part in content)
 
 
-def _queries(kind: _Kind, body: dict[str, Any]) -> tuple[str, str]:
-    """Return the query text, and the user's last message, with which evidence is asked; empty: the query."""
+def _queries(kind: _Kind, body: dict[str, Any], wants_title: bool) -> tuple[str, str]:
+    """Return the query text, and the user's last message, with which evidence is asked; empty: the query.
+
+    Instructions (system, developer) are part of a query for a document, not of one for a title.
+    """
     if not kind.is_chat:
         prompt = body["prompt"]
         return (prompt if isinstance(prompt, str) else prompt[0]), ""
     turns = [(message["role"], _text(message["content"])) for message in body["messages"]]
+    if wants_title:
+        turns = [turn for turn in turns if turn[0] in ("user", "assistant")] or turns
     is_dialogue = any(role == "assistant" for role, _ in turns)
     query = "\n".join(f"{role}: {text}" if is_dialogue else text for role, text in turns)
     last = next((text for role, text in reversed(turns) if role == "user"), "")
@@ -149,8 +158,8 @@ def _queries(kind: _Kind, body: dict[str, Any]) -> tuple[str, str]:
 
 
 def _read(kind: _Kind, body: dict[str, Any]) -> MethodCall:
-    query, last = _queries(kind, body)
     form = body.get("response_format", {"type": "text"})
+    query, last = _queries(kind, body, form["type"] == "text")
     temperature, extra = body.get("temperature", 0), body.get("genret", {})
     own: dict[str, Any] = {"index": body.get("model", ""), "query": query}
     if temperature:
@@ -301,6 +310,13 @@ def _refuse(request: Schema, query: str, told: dict[str, Any]) -> dict[str, Any]
         "code": _CODES.get(status, told["status"].lower()),
     }
     return {"error": error}
+
+
+def path_refused(told: dict[str, Any]) -> dict[str, Any]:
+    """Return a path or verb that is not served in OpenAI's form, with Cohere's `message` beside it."""
+    message = told["message"]
+    error = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
+    return {"message": message, "error": error}
 
 
 def _model(index: index_pb.Index) -> dict[str, Any]:

@@ -6,7 +6,6 @@ The page consists of a few static files, and may fetch nothing from elsewhere.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from pathlib import Path
 
 from grpc import StatusCode
@@ -19,6 +18,7 @@ from starlette.routing import Route
 
 from genret.retrieval.errors import nearest
 from genret.service.configuration.server_config import ServerConfig
+from genret.service.gateway.chat_completions import path_refused
 from genret.service.gateway.endpoints import (
     ENDPOINTS,
     FORM_ENDPOINTS,
@@ -29,7 +29,13 @@ from genret.service.gateway.endpoints import (
     stream,
     unary,
 )
-from genret.service.gateway.http_calls import BodyLimits, HttpError, begin_call, error_response
+from genret.service.gateway.http_calls import (
+    BodyLimits,
+    HttpError,
+    begin_call,
+    error_body,
+    error_response,
+)
 from genret.service.gateway.http_server import PROBES, ConnectionCloser
 from genret.service.methods import Methods
 from genret.service.observability.observations import CallObserver
@@ -52,13 +58,13 @@ def make_app(
     limits = BodyLimits(config.max_request_bytes, config.max_batch_items, methods.request_bytes)
     gate = Gate(methods, authority, observer, config.max_request_seconds, limits)
     routes = [_route(endpoint, gate) for endpoint in ENDPOINTS + FORM_ENDPOINTS]
-    document = StaticFile.of(OPENAPI_FILE.read_bytes(), "application/json")
-    routes += [file_route("/openapi.json", document), *_watching(monitoring, gate)]
+    document = file_route("/openapi.json", OPENAPI_FILE.read_bytes(), "application/json")
+    routes += [document, *_watching(monitoring, gate)]
     if config.http.explorer:
         for path in sorted(STATIC_DIRECTORY.iterdir()):
             if path.suffix in _TYPES:
-                file = StaticFile.of(path.read_bytes(), _TYPES[path.suffix])
-                routes.append(file_route("/" if path.name == _PAGE else f"/{path.name}", file))
+                place = "/" if path.name == _PAGE else f"/{path.name}"
+                routes.append(file_route(place, path.read_bytes(), _TYPES[path.suffix]))
     parting = Middleware(ConnectionCloser, readiness=readiness)
     app = Starlette(routes=routes, exception_handlers={HTTPException: _refused}, middleware=[parting])
     # A path with a trailing slash is another one: a redirect would follow the Host header.
@@ -95,6 +101,8 @@ async def _refused(request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         raise error
     path = request.url.path[:200]
+    foreign = {one.path: f"{one.verb} {one.path}" for one in FORM_ENDPOINTS}
+    is_foreign = path in foreign
     if error.status_code == 405:
         text = f"{request.method[:20]} is not what {path} takes"
         refusal = HttpError(405, StatusCode.UNIMPLEMENTED, text, error.headers)
@@ -102,10 +110,13 @@ async def _refused(request: Request, error: Exception) -> Response:
         paths = [route.path for route in request.app.routes]
         near = next((one for one in paths if one.endswith(path) or (path.endswith(one) and one != "/")), "")
         near = near or nearest(path, paths, 0.8)
-        text = f"there is nothing at {path}" + (f", did you mean {near}?" if near else "")
-        refusal = HttpError(404, StatusCode.NOT_FOUND, text)
+        is_foreign = near in foreign or (not near and path.startswith(("/v1/", "/v2/")))
+        served = f"; of the APIs of OpenAI, Cohere and Jina there are {', '.join(foreign.values())}"
+        more = f", did you mean {near}?" if near else served if is_foreign else ""
+        refusal = HttpError(404, StatusCode.NOT_FOUND, f"there is nothing at {path}{more}")
     request_id = begin_call(request, 1.0).request_id
-    return finished(error_response(refusal, request_id)[0], request_id)
+    body = path_refused if is_foreign else error_body
+    return finished(error_response(refusal, request_id, body)[0], request_id)
 
 
 STATIC_DIRECTORY = Path(__file__).parent / "static"
@@ -116,8 +127,6 @@ _TYPES = {
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
-    ".png": "image/png",
-    ".ico": "image/x-icon",
 }
 _HEADERS = {
     "content-security-policy": (
@@ -132,34 +141,16 @@ _HEADERS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class StaticFile:
-    """One file: its bytes, its content type, and the digest of its bytes in quotes."""
+def file_route(path: str, body: bytes, kind: str) -> Route:
+    """Return a route that serves the bytes of a file, or 304 to a client that has them already."""
+    headers = {**_HEADERS, "etag": f'"{hashlib.sha256(body).hexdigest()[:32]}"'}
 
-    body: bytes
-    kind: str
-    etag: str
-
-    @classmethod
-    def of(cls, body: bytes, kind: str) -> StaticFile:
-        """Return the file of these bytes."""
-        return cls(body, kind, f'"{hashlib.sha256(body).hexdigest()[:32]}"')
-
-    def response(self, request: Request) -> Response:
-        """Return the file, or 304 if the client has it already."""
-        headers = {**_HEADERS, "etag": self.etag}
+    async def serve(request: Request) -> Response:
         known = [
             tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")
         ]
-        if self.etag in known or "*" in known:
+        if headers["etag"] in known or "*" in known:
             return Response(status_code=304, headers=headers)
-        return Response(self.body, headers={**headers, "content-type": self.kind})
-
-
-def file_route(path: str, file: StaticFile) -> Route:
-    """Return a route that serves one file."""
-
-    async def serve(request: Request) -> Response:
-        return file.response(request)
+        return Response(body, headers={**headers, "content-type": kind})
 
     return Route(path, serve)

@@ -335,8 +335,6 @@ def test_a_name_of_which_one_address_listens_is_told_so() -> None:
     """gRPC tells of the address of a name that it tried last: often one where nobody listens."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
-        refused_call = CallError(
-            "UNAVAILABLE", f"no server answers at localhost:{port}: Connection refused (111)"
-        )
+        refused_call = CallError("UNAVAILABLE", "Connection refused (111)", address=f"localhost:{port}")
         assert hint(refused_call).startswith("; something listens there: give --tls")
     assert hint(refused_call).startswith("; start one with: genret serve INDEX")

@@ -28,7 +28,7 @@ def test_log_lines_come_every_few_seconds(monkeypatch: pytest.MonkeyPatch) -> No
     lines.advance(3, "three")
     assert stream.getvalue().splitlines() == [
         "build-index: reading …",
-        "build-index: reading: 50 %, 10 rows, 6 s, about 8 s left",
+        "build-index: reading: 50 %, 10 rows, 6 s, about 8 s left in this step",
         "build-index: sorting …",
         "build-index: sorting: three, 6 s",
     ]
@@ -56,9 +56,9 @@ def test_the_time_left_is_told_once_it_is_known(monkeypatch: pytest.MonkeyPatch)
     assert [text.partition("it")[2] for text in told] == [
         ", 50 s",
         ", 50 s",  # half a second says nothing
-        ", 52 s, about 38 s left",
-        ", 60 s, about 30 s left",
-        ", 90 s, about 0 s left",
+        ", 52 s, about 38 s left in this step",
+        ", 60 s, about 30 s left in this step",
+        ", 90 s, about 0 s left in this step",
         ", 3 s left, 90 s",
         ", 0 s",
         ", 110 s",  # nobody knows how much there is
@@ -76,7 +76,7 @@ def test_the_time_left_stands_beside_the_bar(
         bar.advance(0, "0 rows")
         now = 10.0
         bar.advance(100, "100 rows")
-    assert "100 rows, about 1 min 30 s left" in capsys.readouterr().err
+    assert "100 rows, about 1 min 30 s left in this step" in capsys.readouterr().err
 
 
 def test_log_lines_go_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:

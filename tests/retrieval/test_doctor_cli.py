@@ -142,9 +142,8 @@ def test_an_architecture_that_the_check_at_loading_would_refuse(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere/at/all"], "no such model directory: nowhere/at/all"),
-        (["./nowhere"], "no such model directory: nowhere"),
-        (["nowhere/"], "no such model directory: nowhere"),
+        (["./nowhere"], "'./nowhere' is neither an existing path nor a valid hub id (OWNER/NAME)"),
+        (["{bart}/config.json"], "config.json is a file; expected the directory of a checkpoint"),
         (["{bart}", "--prompt-tokens", "41"], "prompt_tokens must be in [8, 40] for this model, got 41"),
         (["{bart}", "--prompt-tokens", "3"], "prompt_tokens must be at least 8, got 3"),
         (["{bart}", "--depth", "40"], "depth must be below 39"),

@@ -15,7 +15,9 @@ from transformers import PreTrainedTokenizerFast
 
 from genret.retrieval.errors import InputError, ModelError
 from genret.retrieval.text import Rendering, TextTokenizer
+from genret.service.main import cli
 from tests.checkpoints import END, SPECIAL_TOKENS, TITLE, save_tokenizer, train_tokenizer
+from tests.commands import refusal
 from tests.table_retrievers import TOKENIZER
 
 SPECIAL_IDS = set(range(len(SPECIAL_TOKENS)))
@@ -208,8 +210,10 @@ def test_unreachable_hub_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ModelError) as error:
         TextTokenizer.load("someone/tiny")
     assert str(error.value) == (
-        "'someone/tiny' is not an existing path and could not be fetched from the hub: no route"
+        f"no directory 'someone/tiny' in {Path.cwd()}, and it could not be fetched from the hub: no route; "
+        "a local model is named by its path, one of the hub as OWNER/NAME"
     )
+    assert "hub: no route; a local model" in refusal(cli, "doctor", "someone/tiny")
 
 
 @pytest.mark.parametrize(

@@ -127,11 +127,11 @@ def test_messages_become_one_query_and_evidence_is_asked_with_the_last(client: o
     client.chat.completions.create(model="plays", messages=spoken)
     client.chat.completions.create(model="plays", messages=first, response_format=FORMAT)
     told, spoken_of, document = FAKE.asked
-    assert (told.query, told.shortlist_query) == ("Plays alone.\nwho wrote it?", "who wrote it?")
-    said = "assistant: title of Plays alone.\nwho wrote it?"
-    assert spoken_of.query == f"system: Plays alone.\nuser: who wrote it?\n{said}\nuser: and when?"
+    assert (told.query, told.shortlist_query) == ("who wrote it?", None)
+    said = "assistant: title of who wrote it?"
+    assert spoken_of.query == f"user: who wrote it?\n{said}\nuser: and when?"
     assert spoken_of.shortlist_query == "and when?"
-    assert document.query == told.query
+    assert document.query == "Plays alone.\nwho wrote it?"
 
 
 def test_events_hold_the_answer_in_one_piece(client: openai.OpenAI) -> None:
@@ -261,6 +261,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
         "response_format.json_schema.name",
         "must be given",
     ),
+    ({"response_format": "json_object"}, "response_format", 'cannot be "json_object": As {"type": "json_s'),
     ({"messages": []}, "messages", "cannot be []: The conversation"),
     ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role", 'cannot be "tool": One of system'),
     ({"messages": [{"role": "user"}]}, "messages[0].content", "must be given"),

@@ -113,11 +113,20 @@ async def test_bodies_above_the_limit_are_refused_however_they_are_sent() -> Non
 
 def test_what_no_route_takes_is_refused_in_the_same_form(client: httpx.Client) -> None:
     assert code_of(client.get("/v2/retrieve")) == (404, "NOT_FOUND")
-    for lost, near in (("/chat/completions", "/v1/chat/completions"), ("/v1/v2/rerank", "/v2/rerank")):
-        assert (
-            client.post(lost).json()["error"]["message"]
-            == f"there is nothing at {lost}, did you mean {near}?"
-        )
+    foreign = {"type": "invalid_request_error", "param": None, "code": None}
+    for lost, told in (
+        ("/chat/completions", ", did you mean /v1/chat/completions?"),
+        ("/v1/v2/rerank", ", did you mean /v2/rerank?"),
+        (
+            "/v1/embeddings",
+            "; of the APIs of OpenAI, Cohere and Jina there are POST /v1/rerank, POST /v2/rer",
+        ),
+        ("/v2/embed", "; of the APIs of OpenAI"),
+    ):
+        error = client.post(lost).json()["error"]
+        assert error.pop("message").startswith(f"there is nothing at {lost}{told}")
+        assert error == foreign
+    assert client.get("/v1/rerank").json()["message"] == "GET is not what /v1/rerank takes"
     assert code_of(client.get("/..%2f..%2fetc/passwd")) == (404, "NOT_FOUND")
     wrong = client.get("/v1/retrieve")
     assert code_of(wrong) == (405, "UNIMPLEMENTED")

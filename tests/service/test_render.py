@@ -17,7 +17,7 @@ from genret.retrieval.score_types import ScoreResult, TitleScore
 from genret.retrieval.types import Candidate, KvShare, RetrievalResult, Timings
 from genret.service.client.reply import IndexRef, Reply, ScoreReply
 from genret.service.commands import score as score_command
-from genret.service.commands.render import abstention, as_json, as_lines, as_table, as_tree
+from genret.service.commands.render import abstention, as_json, as_lines, as_table, as_tree, show
 from genret.service.errors import CallError
 
 CANDIDATES = (
@@ -99,6 +99,17 @@ HALF_A_DRAW = ((0.5 / 65) * (1 - 0.5 / 65) / 64) ** 0.5
 def test_the_table_says_when_nothing_matched_and_fits_narrow_terminals() -> None:
     assert "nothing in the catalogue matched" in table(reply(()))
     assert max(len(line) for line in table(reply(), width=50).splitlines()) <= 50
+    told = {"about": "formerly", "kind": "a"}
+    long = Candidate("city.pittsburgh", "Pittsburgh", "Pittsburgh", -1.0, 0.5, told, 0.5)
+    for width, metadata in ((63, "formerly │ a "), (58, "formerly ")):
+        shown = table(reply((long,)), width)
+        assert f"│ Pittsburgh │ city.pittsburgh │   50% │ {metadata}" in shown
+        assert ("no room for kind; --json has all" in shown) == (width < 63)
+
+
+def test_in_a_file_nothing_is_cut_or_folded(capsys: pytest.CaptureFixture[str]) -> None:
+    show(as_table("q", reply((replace(CANDIDATES[0], title="word " * 99),))))
+    assert "word " * 99 in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def progress(resumed: int = 0, reported: int = 0, recorded: int = 0, begun: floa
 
 def test_a_line_says_where_a_new_run_is() -> None:
     assert describe(progress(reported=250, recorded=200), 110.0) == (
-        "250/1,000 documents, 2/10 shards, 25.0 docs/s, 50.0 mentions/s: 500 linked, 0 NIL, 30 s left"
+        "250/1,000 documents, 2/10 shards, 30 s left, 25.0 docs/s, 50.0 mentions/s: 500 linked, 0 NIL"
     )
 
 
