@@ -182,7 +182,7 @@ def resolve_device(device: str | torch.device) -> torch.device:
     try:
         resolved = torch.device(device)
     except RuntimeError as error:
-        raise ModelLoadError(f"unknown device {device!r}: {first_line(error)}") from error
+        raise ModelLoadError(f"unknown device {device!r}; expected cpu, cuda, cuda:1 or the like") from error
     if resolved.type == "cuda" and not torch.cuda.is_available():
         raise ModelLoadError(f"device {device!r} was asked for, but no CUDA device is available")
     return resolved

@@ -26,17 +26,17 @@ def live_version(index: Path) -> str:
 
     Raises IndexNotFoundError without an index directory, IndexFormatError if CURRENT is damaged.
     """
-    file = index / CURRENT_FILE
+    file, expected = index / CURRENT_FILE, "expected a directory that genret build made"
     if os.path.isfile(index):
-        raise IndexNotFoundError(
-            f"{index}: not an index: it is a file; expected a directory that genret build made"
-        )
+        raise IndexNotFoundError(f"{index}: not an index: it is a file; {expected}")
     try:
         text = read_small_file(file, _MAX_POINTER_BYTES)
     except FileNotFoundError:
         if not os.path.lexists(index):
             raise IndexNotFoundError(f"{index}: no such directory") from None
-        raise IndexNotFoundError(f"{index}: not an index: it has no file {CURRENT_FILE}") from None
+        raise IndexNotFoundError(
+            f"{index}: not an index: it has no file {CURRENT_FILE}; {expected}"
+        ) from None
     line = text.decode("ascii", errors="replace")
     name = line.removesuffix("\n")
     if VERSION_PATTERN.fullmatch(name) is None or name == line:
