@@ -133,10 +133,10 @@ def local_folder(
             f"{str(weights)!r} is neither an existing path nor a valid hub id (OWNER/NAME)"
         ) from error
     except Exception as error:  # the hub client raises a dozen unrelated types
-        reason = first_line(error.__cause__ or error)
+        named = " ($GENRET_DEFAULT_MODEL)" if str(weights) == os.environ.get("GENRET_DEFAULT_MODEL") else ""
         raise ModelError(
-            f"no directory {str(weights)!r} in {Path.cwd()}, and it could not be fetched from the hub: "
-            f"{reason}; a local model is named by its path, one of the hub as OWNER/NAME"
+            f"no directory {str(weights)!r}{named} in {Path.cwd()}, and it could not be fetched from the hub:"
+            f" {first_line(error.__cause__ or error)}; name a local model by its path, others as OWNER/NAME"
         ) from error
 
 

@@ -20,6 +20,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from genret.retrieval.answers.answer_types import AnswerRequest
+from genret.retrieval.arguments import check_known
 from genret.retrieval.complete_types import CompleteRequest, ModelCompleteOptions
 from genret.retrieval.errors import InputError
 from genret.retrieval.types import Mention, MethodOptions, RequestOptions, RetrieveRequest, with_options
@@ -83,10 +84,9 @@ class UnaryCall(Generic[T]):
         parse: Callable[[Any], T],
         not_found: T | None = None,
     ) -> None:
-        given = seconds_of(options.get("timeout_s"))
+        given, self.request_id = _checked(options)
         self._client = client
         self._timeout_s = client.options.timeout_s if given is None else given
-        self.request_id = request_id_of(options.get("request_id", ""))
         self._method = method
         self._message = message
         self.parse = parse
@@ -333,8 +333,7 @@ class Stream:
             raise InputError("max_in_flight", f"must be at least 1, got {max_in_flight}")
         self._client = client
         self._index = index
-        self._timeout_s = seconds_of(options.get("timeout_s"))
-        self._request_id = request_id_of(options.get("request_id", ""))
+        self._timeout_s, self._request_id = _checked(options)
         self._count = 0
         self._unanswered: dict[str, RetrieveRequest] = {}
         self.error: BaseException | None = None
@@ -384,20 +383,23 @@ class Stream:
         return CallError("INTERNAL", what, request_id=self._request_id)
 
 
-def seconds_of(timeout_s: float | None) -> float | None:
-    """Return a deadline as gRPC takes it; None is none.
+def _checked(options: CallOptions) -> tuple[float | None, str]:
+    """Return a call's deadline as gRPC takes it, None without one, and its request id.
 
     Raises:
-        InputError: it is no finite number, which gRPC would take for a passed deadline.
-        CallError: it has passed; gRPC might still get an answer.
+        InputError: there is no such option; the deadline is no finite number, which gRPC would take for a
+            passed one; the id is malformed.
+        CallError: the deadline has passed; gRPC might still get an answer.
     """
+    check_known(options, CallOptions.__annotations__)
+    timeout_s, request_id = options.get("timeout_s"), request_id_of(options.get("request_id", ""))
     if timeout_s is None:
-        return None
+        return None, request_id
     if isinstance(timeout_s, bool) or not (isinstance(timeout_s, int | float) and math.isfinite(timeout_s)):
         raise InputError("timeout_s", f"must be a finite number of seconds, got {timeout_s!r}")
     if timeout_s <= 0:
         raise CallError("DEADLINE_EXCEEDED", f"no time is left for the call: {timeout_s:g} s")
-    return min(float(timeout_s), _LONGEST_S)
+    return min(float(timeout_s), _LONGEST_S), request_id
 
 
 def request_id_of(given: str) -> str:
@@ -434,6 +436,8 @@ def failed_call(error: Any, address: str, timeout_s: float | None, request_id: s
     if code == "INTERNAL" and details.startswith(SEND_FAILED):
         # Another try gets the reason.
         code, message = "UNAVAILABLE", f"{address} ended the stream while queries were being sent"
+    elif details == code == "CANCELLED":  # by the server: one that stops resets what it has not begun
+        code, message = "UNAVAILABLE", f"{address} ended the call"
     elif code == "UNAVAILABLE":
         # grpc puts the reason last, after the addresses it tried, in a list with brackets.
         silent = address

@@ -356,12 +356,22 @@ async def test_no_time_left_is_not_the_default_of_a_minute(kind: str) -> None:
             assert len(await client.stream([RetrieveRequest("q")], **none)) == 1
 
 
-@pytest.mark.parametrize("seconds", [math.nan, math.inf, "5", True])
-async def test_deadlines_that_are_none_are_refused(kind: str, seconds: Any) -> None:
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        *(
+            ({"timeout_s": bad}, "timeout_s: must be a finite number")
+            for bad in (math.nan, math.inf, "5", True)
+        ),
+        ({"timeout": 5}, "timeout: there is no such option; did you mean timeout_s"),
+        ({"filter": "kind = 'film'"}, "filter: there is no such option"),
+    ],
+)
+async def test_bad_options_of_calls_are_refused(kind: str, options: dict[str, Any], said: str) -> None:
     async with running(FakeRetriever()) as s, either_client(kind, s.server.address) as client:
         for ask, asked in ((client.retrieve, RetrieveRequest("q")), (client.stream, [RetrieveRequest("q")])):
-            with pytest.raises(InputError, match="timeout_s: must be a finite number of seconds"):
-                await ask(asked, timeout_s=seconds)
+            with pytest.raises(InputError, match=said):
+                await ask(asked, **options)
 
 
 @pytest.mark.parametrize("bad", ["a text", None, 5], ids=["str", "None", "int"])

@@ -211,9 +211,10 @@ def test_unreachable_hub_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
         TextTokenizer.load("someone/tiny")
     assert str(error.value) == (
         f"no directory 'someone/tiny' in {Path.cwd()}, and it could not be fetched from the hub: no route; "
-        "a local model is named by its path, one of the hub as OWNER/NAME"
+        "name a local model by its path, others as OWNER/NAME"
     )
-    assert "hub: no route; a local model" in refusal(cli, "doctor", "someone/tiny")
+    monkeypatch.setenv("GENRET_DEFAULT_MODEL", "someone/tiny")
+    assert "'someone/tiny' ($GENRET_DEFAULT_MODEL) in" in refusal(cli, "doctor")
 
 
 @pytest.mark.parametrize(

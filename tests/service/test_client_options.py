@@ -168,11 +168,14 @@ SENDING = 'Internal error from Core Failed "execute_batch": (SendMessageOperatio
         ("RESOURCE_EXHAUSTED", "something is exhausted", "nohost:1: something is exhausted"),
         ("UNKNOWN", "", "nohost:1: UNKNOWN"),
         ("INTERNAL", SENDING, "nohost:1 ended the stream while queries were being sent"),
+        ("CANCELLED", "", "nohost:1 ended the call"),
+        ("CANCELLED", "Channel closed!", "nohost:1: Channel closed!"),
     ],
 )
 def test_errors_of_the_transport_name_the_address(code: str, details: str, message: str) -> None:
     error = failed(code, details)
     assert (str(error), error.request_id, error.reason) == (message, "id", "")
+    assert error.code == ("UNAVAILABLE" if "ended" in message else code)
 
 
 def test_a_host_that_does_not_exist() -> None:
