@@ -138,7 +138,7 @@ async def test_the_service_says_what_the_library_says(
     [
         ({"query": "word " * MAX_POSITIONS}, "query", "too long"),
         ({"prompt_template": "poem"}, "prompt_template", "plain"),
-        ({"method": "RETRIEVAL_METHOD_DISC", "adaptive": True, "explain": True}, "explain", "; got adaptive"),
+        ({"method": "RETRIEVAL_METHOD_DISC", "adaptive": True, "explain": True}, "explain", ", got adaptive"),
         ({"filter": "knd = 'city'"}, "filter", "unknown column 'knd', did you mean 'kind'? the index has: "),
         ({"filter": "x" * 20_000}, "filter", "at most 16,384 characters"),
     ],

@@ -113,7 +113,7 @@ def test_standard_input(tmp_path: Path, checkpoint: Path) -> None:
         (["."], 1, "this is a directory"),
         (["empty.tsv"], 1, "empty.tsv: the file is empty"),
         (["header.tsv"], 1, "no title below it"),
-        (["good.tsv", "--tokenizer", "absent/model"], 1, "'absent/model' is not an existing path"),
+        (["good.tsv", "--tokenizer", "absent/model"], 1, "no directory 'absent/model' in"),
         (["good.tsv", "--tokenizer", "empty.tsv"], 1, "not a readable tokenizer.json"),
         (["good.tsv", "--tokenizer", "."], 1, "no tokenizer.json in this directory"),
         (["good.tsv", "--end-token", "<eot>"], 2, "'<eot>' is not in the vocabulary"),
