@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from genret.retrieval.index.reader import Index
     from genret.retrieval.progress import StepProgress
     from genret.retrieval.ranking.ranker import Ranker
+    from genret.retrieval.ranking.rankings import Rankings
     from genret.retrieval.ranking.tuned_ranking import SetReport, Tuned, TunedFigure
     from genret.retrieval.retriever import Retriever
 
@@ -48,7 +49,7 @@ class _Wish:
     dry_run: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Opened:
     """An index, its evidence, and perhaps a model with the prior that is to be computed."""
 
@@ -58,6 +59,7 @@ class _Opened:
     retriever: Retriever | None = None
     prior: Prior | None = None
     null_prompts: list[list[int]] = field(default_factory=list)
+    rankings: Rankings = field(init=False)  # those that it has: the version may be gone at the end
 
 
 @click.command("tune", cls=GroupedCommand, context_settings={"show_default": True, "max_content_width": 100})
@@ -224,11 +226,13 @@ def _opened(wish: _Wish, progress: StepProgress) -> Iterator[_Opened]:
 def _checked(opened: _Opened) -> _Opened:
     """Refuse evidence that is not whole: weights fitted without one kind are wrong with it."""
     from genret.retrieval.ranking.ranker import PRIOR, RANKING
+    from genret.retrieval.ranking.rankings import Rankings
 
     for kind, problem in opened.ranker.problems.items():
         if kind not in (RANKING, PRIOR):  # without them weights are fitted that do without
             raise IndexDirectoryError(f"the evidence {kind} cannot be used: {problem}")
     opened.ranker.require(opened.index)
+    opened.rankings = Rankings() if RANKING in opened.ranker.problems else Rankings.read(opened.index)
     return opened
 
 
@@ -269,11 +273,8 @@ def _keep(wish: _Wish, opened: _Opened, tuned: Tuned, files: list[Path]) -> str:
     """Publish a ranking, or write it to a file; return the version that is live."""
     from genret.retrieval.durable import write_synced
     from genret.retrieval.index.layout import RANKING_FILE
-    from genret.retrieval.ranking.ranker import RANKING
-    from genret.retrieval.ranking.rankings import Rankings
 
-    others = Rankings() if RANKING in opened.ranker.problems else Rankings.read(opened.index)
-    rankings = others.with_one(opened.fingerprint, tuned.ranking).to_bytes()
+    rankings = opened.rankings.with_one(opened.fingerprint, tuned.ranking).to_bytes()
     if wish.out is not None:
         try:
             write_synced(wish.out, rankings)

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from click.testing import Result
 
-from genret.index_builder import update_evidence as publishing
 from genret.index_builder.publish import work_root
+from genret.index_builder.update_evidence import publish_rankings
 from genret.retrieval.checkpoints import folder_fingerprint
 from genret.retrieval.defaults import sample_catalogue, small_model_dir
 from genret.retrieval.evidence.evidence import open_evidence
@@ -242,18 +242,19 @@ def test_an_index_that_was_changed_meanwhile_is_left_alone(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index = place / "index"
-    publish = publishing.publish_rankings
+    tuned = weighing.tune
     updated: list[str] = []
 
-    def late(*arguments: Any) -> str:
-        done(genret("update", index, "--remove-id", "E1"))
-        updated.append(live_version(index))
-        return publish(*arguments)
+    def late(*arguments: Any, **options: Any) -> Any:
+        for entity in ("E1", "E2", "E3"):  # the version that is tuned is not kept
+            done(genret("update", index, "--remove-id", entity))
+            updated.append(live_version(index))
+        return tuned(*arguments, **options)
 
-    monkeypatch.setattr(publishing, "publish_rankings", late)
+    monkeypatch.setattr(weighing, "tune", late)
     _refused(tune(place, model=False), "was changed meanwhile", "tune it again")
-    assert [live_version(index)] == updated
-    assert len(list((index / "versions").iterdir())) == 2
+    assert live_version(index) == updated[-1]
+    assert {folder.name for folder in (index / "versions").iterdir()} == set(updated)
 
 
 def test_interrupting_leaves_the_index_alone(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -405,7 +406,7 @@ def give_weight_to_the_prior(index: Path) -> str:
         if model != NO_MODEL:
             ranking["weights"]["model.prior"] = 0.125
     made = {RANKING_FILE: json.dumps(rankings).encode("ascii")}
-    return publishing.publish_rankings(index, version, made, [], {}, 0, 5)
+    return publish_rankings(index, version, made, [], {}, 0, 5)
 
 
 def test_a_prior_is_computed_kept_and_fitted(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
