@@ -113,7 +113,7 @@ def test_standard_input(tmp_path: Path, checkpoint: Path) -> None:
         (["."], 1, "this is a directory"),
         (["empty.tsv"], 1, "empty.tsv: the file is empty"),
         (["header.tsv"], 1, "no title below it"),
-        (["good.tsv", "--tokenizer", "absent/model"], 1, "'absent/model' is not an existing path"),
+        (["good.tsv", "--tokenizer", "absent/model"], 1, "no directory 'absent/model'"),
         (["good.tsv", "--tokenizer", "empty.tsv"], 1, "not a readable tokenizer.json"),
         (["good.tsv", "--tokenizer", "."], 1, "no tokenizer.json in this directory"),
         (["good.tsv", "--end-token", "<eot>"], 2, "'<eot>' is not in the vocabulary"),
@@ -499,6 +499,8 @@ def test_errors_are_one_line(tmp_path: Path, index: Path) -> None:
     assert "no such directory" in refusal(cli, "update", tmp_path / "none", "--remove-id", "x", code=1)
     said = refusal(cli, "update", index, "--remove-id", "Q7", "--quiet", code=1)
     assert "unknown entity_id: 'Q7'" in said
+    assert "allow them with --ignore-missing (they" in said
+    assert said.endswith(f"\nall bad rows are in {index}.rejects.tsv")
 
 
 def test_rollback_lists_what_there_is_when_it_cannot(index: Path) -> None:
