@@ -247,10 +247,11 @@ def peak_rss_bytes() -> int:
 
 
 def _history(front: SourceRuns, options: BuildOptions, entities: int) -> HistoryEntry:
+    queries = () if options.evidence is None else options.evidence.queries
     return HistoryEntry(
         operation="build",
         parent="",
-        sources=(*front.sources, *options.query_sources()),
+        sources=(*front.sources, *digest_files([file.path for file in queries])),
         options=options.shaping() | options.shaping_evidence(),
         records=front.records,
         duplicates=front.duplicates,
@@ -340,7 +341,7 @@ def read_shards(
         progress.phase("resolving entities")
         duplicates = resolve_identities(shards, source.names, rejects, options.free_bytes // 2)
         if aliases is not None and source.estimated_records is None:
-            source.reject_unknown_aliases(_known_keys(shards, aliases), rejects)
+            aliases.reject_unknown(_known_keys(shards, aliases), rejects, file=len(paths))
         fault_point("identities-resolved")
         yield SourceRuns(
             shards=tuple(shards),

@@ -13,11 +13,9 @@ from genret.retrieval.checkpoints import weights_folder
 from genret.retrieval.compatibility import mismatch
 from genret.retrieval.defaults import default_model
 from genret.retrieval.errors import InputError, require_package
-from genret.retrieval.index.manifest import FileEntry
 from genret.retrieval.prompts import CheckpointConfig
 from genret.retrieval.sources.columns import ColumnMapping
 from genret.retrieval.sources.row_readers import SourceFormat
-from genret.retrieval.sources.source_files import digest_files
 from genret.retrieval.tables import plain
 from genret.retrieval.text import Rendering, TextTokenizer
 from genret.retrieval.vectors.embedder import (
@@ -309,7 +307,3 @@ class BuildOptions:
         told = None if self.evidence is None else self.evidence.shaping()
         evidence: dict[str, Any] = {"evidence": "none" if told is None else told} if told != {} else {}
         return evidence | ({} if self.vectors is None else {"vectors": self.vectors.shaping()})
-
-    def query_sources(self) -> tuple[FileEntry, ...]:
-        """Return size and digest of the files of past queries. Raises `SourceError` if one cannot be read."""
-        return () if self.evidence is None else digest_files([file.path for file in self.evidence.queries])

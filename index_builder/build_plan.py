@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -107,14 +108,20 @@ class BuildPlan(Shown):
         """Estimated time of the build, with evidence and vectors."""
         return sum(self.phases.values())
 
+    @property
+    def would_fail(self) -> bool:
+        """Whether there are too many bad rows for a build."""
+        return sum(self.rejected.values()) > self.allowed
+
     def __str__(self) -> str:
+        bad_rows = sum(self.rejected.values())
         reasons = ", ".join(f"{count:,} × {reason}" for reason, count in self.rejected.items())
         about = "" if self.sampled is None else "about "
         lines = [
             f"dry run: {about}{self.records:,} records, of which {self.entities:,} are entities; "
             f"{self.rows:,} rows{self._span('rows')}",
             f"  {self.duplicates:,} repeated rows counted once{self._span('duplicates')}",
-            f"  {sum(self.rejected.values()):,} bad rows" + (f": {reasons}" if reasons else ""),
+            f"  {bad_rows:,} bad rows" + (f": {reasons}" if reasons else ""),
         ]
         if self.sampled is not None:
             lines.insert(
@@ -142,8 +149,7 @@ class BuildPlan(Shown):
         lines.append(f"  {'all':<10} {self.num_bytes:>15,}, {per_row:.1f} per row{self._span('bytes')}")
         further = [part for part in (self.evidence, self.vectors) if part is not None]
         lines += [f"  and {part.describe()}" for part in further]
-        bad_rows = sum(self.rejected.values())
-        if bad_rows > self.allowed:
+        if self.would_fail:
             lines.append(f"a build would fail: {about}{bad_rows:,} bad rows, allowed: {self.allowed:,}")
         lines.append(f"estimated build time: {duration(self.build_seconds)}{self._span('seconds', ' s')}")
         lines += [f"  {name:<28} {duration(one)}" for name, one in self.phases.items() if one >= 1]
@@ -347,7 +353,7 @@ def _plan(parts: Sequence[_Part], options: BuildOptions, begun: float) -> BuildP
         return low * unit * (1 - spread), high * unit * (1 + spread)
 
     duplicates = _repeated(parts, records)
-    rejected = {reason: round(count * scale) for reason, count in front.rejects.counts().items()}
+    rejected = Counter({reason: round(count * scale) for reason, count in front.rejects.counts().items()})
     bad_rows = sum(rejected.values())
     rows = round(grown["distinct"][0])
     by_row = rows / max(int(last.lengths.sum()), 1)
@@ -357,11 +363,9 @@ def _plan(parts: Sequence[_Part], options: BuildOptions, begun: float) -> BuildP
     most = sum(_grown_seconds(parts, name, records)[1] for name in last.seconds)
     evidence = None
     if options.evidence is not None:
-        of_titles = front.rejects.counts()
+        of_titles = Counter(front.rejects.counts())
         queries, query_bytes = count_queries(options.evidence.queries, front.rejects)
-        for reason, count in front.rejects.counts().items():
-            if count > of_titles.get(reason, 0):
-                rejected[reason] = rejected.get(reason, 0) + count - of_titles.get(reason, 0)
+        rejected.update(Counter(front.rejects.counts()) - of_titles)
         entry = None if last.manifest is None else last.manifest.evidence
         names, texts = (0, 0) if entry is None else (entry.names, entry.texts)
         size = grown["evidence"][0] + _PER_QUERY * queries + _PER_BYTE * query_bytes
@@ -390,7 +394,7 @@ def _plan(parts: Sequence[_Part], options: BuildOptions, begun: float) -> BuildP
         tokens=round(rows * tokens_by_row),
         nodes=round(grown["nodes"][0]),
         duplicates=duplicates[0],
-        rejected=rejected,
+        rejected=dict(rejected),
         report=_report(last),
         rejects_file=options.rejects if is_whole and front.rejects.rows else None,
         allowed=options.max_bad_rows,

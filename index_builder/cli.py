@@ -235,6 +235,8 @@ def build_command(
     if wish.advice is not None:
         click.echo(wish.advice, err=True)
     tell(made, as_json, quiet)
+    if isinstance(made, BuildPlan) and made.would_fail:
+        raise click.exceptions.Exit(1)
 
 
 def _beside(titles: Path) -> Path:

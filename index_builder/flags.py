@@ -335,8 +335,8 @@ def _changes(
     given = {"--vector-index": vector_index, "--vector-sample": vector_sample}
     if method is None:
         _refuse(given, "goes with --vectors METHOD, which makes new vectors")
-        _check_device(vector_device)
-        return evidence, VectorChange(device=vector_device or "cpu", encoder=encoder)
+        check_device_name(device := "cpu" if vector_device is None else vector_device)
+        return evidence, VectorChange(device=device, encoder=encoder)
     wish = _vector_wish(method, columns, {**given, "--vector-device": vector_device})
     return evidence, VectorChange(wish=wish, drop=wish is None, encoder=encoder)
 
@@ -353,22 +353,15 @@ def _vector_wish(
             "vector_index", f"expected one of {', '.join(KIND_NAMES)} or a factory string, got ''"
         )
     chosen = VectorMethod.parse(method)
-    _check_device(device)
-    options = VectorOptions(
-        kind=kind or "auto", columns=columns, sample=given["--vector-sample"], device=device or "cpu"
-    )
-    return VectorBuildOptions(chosen, options)
+    check_device_name(device := "cpu" if device is None else device)
+    sample = given["--vector-sample"]
+    return VectorBuildOptions(chosen, VectorOptions(kind or "auto", columns, sample=sample, device=device))
 
 
 def _refuse(given: dict[str, Any], why: str) -> None:
     for name, value in given.items():
         if value is not None:
             raise click.UsageError(f"{name} {why}")
-
-
-def _check_device(name: str | None) -> None:
-    if name is not None:
-        check_device_name(name)
 
 
 def _columns(text: str | None) -> tuple[str, ...] | None:

@@ -41,7 +41,7 @@ def default_model_of(index: Index) -> str | Path:
 def tell_of_default(error: BaseException) -> None:
     """Raise a mismatch of a default model again, with the variable that named the model."""
     if isinstance(error, IndexMismatchError) and os.environ.get(DEFAULT_MODEL_VARIABLE):
-        message = f"the model named by ${DEFAULT_MODEL_VARIABLE} does not fit: {error}"
+        message = f"the model named by ${DEFAULT_MODEL_VARIABLE} does not fit (unset it?): {error}"
         raise IndexMismatchError(message) from error
 
 

@@ -343,8 +343,8 @@ class Index(Shown):
             raise IndexMismatchError(
                 f"the index {self.path} was built with the tokenizer {ours.name!r} ({ours.fingerprint}, "
                 f"{ours.vocab_size} tokens) but the model's tokenizer is {tokenizer.name} "
-                f"({tokenizer.fingerprint}, {tokenizer.vocab_size} tokens); "
-                f"rebuild it with: build-index … --tokenizer {tokenizer.name}"
+                f"({tokenizer.fingerprint}, {tokenizer.vocab_size} tokens); name the model that it was made "
+                f"for (--model), or rebuild it with: build-index … --tokenizer {tokenizer.name}"
             )
         if model_vocab_size is not None and ours.max_token_id >= model_vocab_size:
             raise IndexMismatchError(

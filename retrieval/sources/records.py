@@ -117,7 +117,10 @@ class Rejects:
         """Note a bad row as `add` does."""
         self.rows.append(row)
         if len(self.rows) > self.limit + _READ_ON:
-            raise SourceError(self.report() + "\nreading stopped here: is this a file of titles?")
+            heads = {row.detail.partition(": expected ")[:2] for row in self.rows}
+            column, blamed = heads.pop()
+            asked = f"is {column!r} the right column" if blamed and not heads else "is this a file of titles"
+            raise SourceError(f"{self.report()}\nreading stopped here: {asked}?")
 
     def counts(self) -> dict[str, int]:
         """Return the number of bad rows per reason, most frequent first."""
@@ -130,9 +133,11 @@ class Rejects:
             SourceError: the text says how many of what, where, and how to allow them.
         """
         if len(self.rows) > self.limit:
+            missing = all(row.reason == RejectReason.UNKNOWN_ID for row in self.rows)
+            allowing = "--ignore-missing" if missing else f"--max-bad-rows {len(self.rows)}"
             raise SourceError(
-                self.report() + f"\n{outcome}; correct them, or allow them with "
-                f"--max-bad-rows {len(self.rows)} (they are then left out)"
+                self.report() + f"\n{outcome}; correct them, or allow them with {allowing} (they are then "
+                "left out)"
                 + f"\n{as_utf8('WINDOWS-1252')}"
                 * any(row.reason == RejectReason.BAD_UTF8 and self.unit == "line" for row in self.rows)
             )
@@ -150,9 +155,16 @@ class Rejects:
 
     @contextmanager
     def written_to(self, file: Path | None) -> Iterator[Rejects]:
-        """Write the bad rows, if there is a file for them, at the end of the block, also after an error."""
+        """Write the bad rows, if there is a file for them, at the end of the block, also after an error.
+
+        A `SourceError` of the block then ends with the file's name.
+        """
         try:
             yield self
+        except SourceError as error:
+            if file is not None and self.rows:
+                error.args = (f"{error}\nall bad rows are in {file}",)
+            raise
         finally:
             if file is not None:
                 self.write(file)

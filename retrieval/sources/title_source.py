@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from genret.retrieval.errors import InputError, SourceError
 from genret.retrieval.index.manifest import FileEntry
@@ -186,11 +185,6 @@ class TitleSource:
             raise SourceError(f"{self.name}: there is a header but no title below it")
         if batch.position.records_read:
             yield batch
-
-    def reject_unknown_aliases(self, key_hashes: npt.NDArray[np.uint64], rejects: Rejects) -> None:
-        """Note aliases of the second file without a record; `key_hashes` are of all keys, ascending."""
-        if self._alias_file is not None:
-            self._alias_file.reject_unknown(key_hashes, rejects, file=len(self._paths))
 
     def entries(self) -> tuple[FileEntry, ...]:
         """Return size and digest of every file, the file of aliases last; rows in memory are none.

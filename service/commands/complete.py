@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from genret.retrieval.command_options import (
-    GroupedCommand,
-    grouped,
-    model_options,
-    request_flags,
-)
+from genret.retrieval.command_options import GroupedCommand, grouped, model_options, request_flags
 from genret.retrieval.complete_types import CompleteRequest, CompleteResult
 from genret.retrieval.errors import InputError, SourceError
 from genret.retrieval.index.reader import Index
@@ -82,7 +77,11 @@ def complete_command(
             click.echo(f"reading the names of {count:,} entities; a server does it once", err=True)
         for batch in batches(prefixes):
             for prefix in batch:
-                write(opened.complete(prefix, **options))
+                result = opened.complete(prefix, **options)
+                if result.completions or as_json_lines:
+                    write(result)
+                else:
+                    click.echo(f"no match: {prefix!r}", err=True)
 
 
 def as_json(result: CompleteResult) -> None:
@@ -93,16 +92,9 @@ def as_json(result: CompleteResult) -> None:
 def as_lines(result: CompleteResult) -> None:
     """Print a line per entity."""
     for rank, one in enumerate(result.completions, start=1):
-        cells = [
-            result.prefix,
-            str(rank),
-            one.entity_id,
-            one.title,
-            one.form,
-            str(one.errors),
-            f"{one.weight:g}",
-        ]
-        cells.append("" if one.logprob is None else f"{one.logprob:.6f}")
+        logprob = "" if one.logprob is None else f"{one.logprob:.6f}"
+        figures = (str(one.errors), f"{one.weight:g}", logprob)
+        cells = (result.prefix, str(rank), one.entity_id, one.title, one.form, *figures)
         click.echo("\t".join(cell.translate(WHITESPACE) for cell in cells))
 
 

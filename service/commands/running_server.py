@@ -69,6 +69,9 @@ def reload_command(name: str, force: bool, as_json_lines: bool, connection: Conn
         )
     else:
         click.echo(f"index {reply.index.name!r}: version {reply.index.version} is served already")
+    for one in reply.index.evidence:
+        if one.problem:
+            click.echo(f"evidence {one.kind}: cannot be used: {one.problem}", err=True)
 
 
 @click.command("health", cls=GroupedCommand)

@@ -53,6 +53,12 @@ def test_an_index_answers_by_a_model_as_a_server_would(index: Path, checkpoint: 
     assert json_of(cli, "ask", index, "metal", *asked[3:], "--method=disc", "--seed=3", "--json")["seed"] == 3
 
 
+def test_a_prefix_that_nothing_completes_is_said_beside_the_lines(index: Path) -> None:
+    said = succeed(cli, "complete", index, "qqqqqq")
+    assert (said.stdout, said.stderr) == ("", "no match: 'qqqqqq'\n")
+    assert json_of(cli, "complete", index, "qqqqqq", "--json")["completions"] == []
+
+
 def test_evidence_alone_answers_without_a_log_probability(index: Path) -> None:
     document = json_of(cli, "ask", index, "hamlett", "--no-model", "-k", "2", "--json")
     best = document["candidates"][0]

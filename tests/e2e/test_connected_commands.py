@@ -142,6 +142,7 @@ def test_an_unknown_index_is_said(api: Threaded) -> None:
 def test_reload_says_what_it_did(api: Threaded) -> None:
     same = at(api, "reload", "people")
     assert same.stdout == "index 'people': version v1 is served already\n"
+    assert same.stderr.startswith("evidence vectors: cannot be used: vectors.faiss: size or digest differs")
     api.opener.table["people"] = described("people", version="v2")
     done = at(api, "reload", "people")
     assert done.stdout.startswith("index 'people': version v1 -> v2; opened in 0.")

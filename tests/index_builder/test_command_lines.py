@@ -499,6 +499,8 @@ def test_errors_are_one_line(tmp_path: Path, index: Path) -> None:
     assert "no such directory" in refusal(cli, "update", tmp_path / "none", "--remove-id", "x", code=1)
     said = refusal(cli, "update", index, "--remove-id", "Q7", "--quiet", code=1)
     assert "unknown entity_id: 'Q7'" in said
+    assert "allow them with --ignore-missing (they" in said
+    assert said.endswith(f"\nall bad rows are in {index}.rejects.tsv")
 
 
 def test_rollback_lists_what_there_is_when_it_cannot(index: Path) -> None:

@@ -21,7 +21,7 @@ from genret.index_builder.build_plan import plan_build
 from genret.index_builder.cli import build_command
 from genret.retrieval.errors import IndexDirectoryError, SourceError
 from genret.retrieval.index.layout import EVIDENCE_FILES, RANKING_FILE, ROWS_DIR
-from tests.commands import json_of, refusal, succeed
+from tests.commands import json_of, refusal, run, succeed
 from tests.index_fixtures import character_tokenizer, fault, save_tokenizer, write_titles
 from tests.ranking_fixtures import write_rankings
 
@@ -212,6 +212,8 @@ def test_bad_rows_are_shown_and_written_where_the_user_says(tmp_path: Path) -> N
     options = ("--tokenizer", save_tokenizer(ABC, tmp_path / "checkpoint"), "--dry-run")
     source = write_titles(tmp_path / "t.tsv", ["title", "a", "b\tc"])
     before = sorted(tmp_path.iterdir())
+    assert run(build_command, source, *options).exit_code == 1  # as the build would
+    options += ("--max-bad-rows", 1)
     said = succeed(build_command, source, *options).stderr
     assert "line 3: too many tabs (expected 1 fields, got 2): 'b\\tc'\nleft out\n" in said
     assert sorted(tmp_path.iterdir()) == before

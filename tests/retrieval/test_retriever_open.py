@@ -82,11 +82,11 @@ def test_a_wrong_tokenizer_and_the_variable_that_named_it_are_told(
     index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = make_checkpoint(tmp_path / "other", tokenizer=train_tokenizer(vocab_size=300))
-    parts = (str(index), str(other), "sha256:", f"build-index … --tokenizer {other}")
+    parts = (str(index), str(other), "sha256:", "(--model), or", f"build-index … --tokenizer {other}")
     named = refusal(IndexMismatchError, index, other, *parts)
     monkeypatch.setenv(DEFAULT_MODEL_VARIABLE, str(other))
     told = refusal(IndexMismatchError, index, None)
-    assert told == f"the model named by $GENRET_DEFAULT_MODEL does not fit: {named}"
+    assert told == f"the model named by $GENRET_DEFAULT_MODEL does not fit (unset it?): {named}"
 
 
 def test_tokenizer_is_compared_before_the_weights_are_read(index: Path, tmp_path: Path) -> None:

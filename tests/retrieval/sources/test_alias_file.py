@@ -50,7 +50,7 @@ def test_join_equals_a_dictionary(
     with TitleSource(source_file, aliases=aliases) as source:
         records, rejects = read_all(source, size)
         keys = ids if by_id else titles
-        source.reject_unknown_aliases(known(keys), rejects)
+        aliases.reject_unknown(known(keys), rejects, file=1)
         assert source.entries()[-1].name == "aliases.tsv"
         assert source.names == (str(source_file), str(pairs_file))
     for record, k, t in zip(records, keys, titles, strict=True):
@@ -85,9 +85,10 @@ def test_bad_rows_and_unknown_entities_are_reported_with_file_and_line(tmp_path:
     (tmp_path / "c.txt").write_text("a\n")
     file = tmp_path / "aliases.tsv"
     file.write_bytes(b"title\talias\na\tA\nb\tB\n\tC\na\t\na\tx\ty\na\t\xff\n")
-    with TitleSource(tmp_path / "c.txt", aliases=AliasFile(file)) as source:
+    aliases = AliasFile(file)
+    with TitleSource(tmp_path / "c.txt", aliases=aliases) as source:
         records, rejects = read_all(source)
-        source.reject_unknown_aliases(known(["a"]), rejects)
+    aliases.reject_unknown(known(["a"]), rejects, file=1)
     assert records[0].aliases == ("A",)
     assert rejects.report().splitlines()[1:] == [
         f"  {file}, line 3: alias of an unknown entity (title 'b'): 'B'",
@@ -146,6 +147,6 @@ def test_html_entities_are_resolved_in_both_files_or_in_neither(tmp_path: Path) 
         aliases = AliasFile(file, unescape_html=unescape)
         with TitleSource(tmp_path / "c.txt", aliases=aliases, unescape_html=unescape) as source:
             records, rejects = read_all(source)
-            source.reject_unknown_aliases(known([records[0].title]), rejects)
+            aliases.reject_unknown(known([records[0].title]), rejects, file=1)
         assert records[0].aliases == (alias,)
         assert not rejects.rows

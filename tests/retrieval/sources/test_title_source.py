@@ -19,6 +19,7 @@ from genret.retrieval.normalize import (
     resolve_html,
 )
 from genret.retrieval.sources import source_files
+from genret.retrieval.sources.columns import ColumnMapping
 from genret.retrieval.sources.records import Record, RejectReason, Rejects
 from genret.retrieval.sources.title_source import TitleSource
 from tests.catalogue_files import lenient, read_batches
@@ -86,8 +87,11 @@ def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_reading_stops_when_nearly_everything_is_bad(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="reading stopped here"):
+    with pytest.raises(SourceError, match="reading stopped here: is this a file of titles"):
         read(tmp_path, b"title\tkind\n" + b"x\n" * 10_102)
+    rows, mapping = b"title\tkind\n" + b"x\ty\n" * 10_102, ColumnMapping(weight="kind")
+    with pytest.raises(SourceError, match="reading stopped here: is 'kind' the right column"):
+        read(tmp_path, rows, mapping=mapping)
 
 
 @pytest.mark.parametrize(
