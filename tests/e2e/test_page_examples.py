@@ -166,6 +166,10 @@ def test_the_first_json_answer_is_written(evaluation_folder: Path) -> None:
 @pytest.mark.slow
 def test_the_schemas_from_practice_are_answered_as_the_page_says(readme_folder: Path) -> None:
     ((code, said),) = [found for found in examples(JSON_ANSWERS) if "# a call of a tool" in found[0]]
+    (build,) = re.findall(
+        r"^genret (build .* default\.index .*)$", JSON_ANSWERS.replace("\\\n", " "), re.MULTILINE
+    )
+    genret(build, readme_folder)
     assert run(code, readme_folder) == said
 
 
