@@ -172,7 +172,7 @@ class Admission:
         most = self._limits.max_tokens // parts
         if mine.tokens + tokens > most:
             return f"{mine.tokens} tokens of work, at most {most}{asking}, this request {tokens}"
-        # What runs at once; as much again lets a device that gains by it run full batches.
+        # One batch is what runs at once; a second one lets a device that gains by it run full ones.
         batches = max(
             (mine.requests + 1) * parts / self._batch.max_size,
             (mine.tokens + tokens) * parts / self._batch.max_tokens,

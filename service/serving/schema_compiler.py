@@ -113,11 +113,11 @@ class SchemaCompiler:
                 job.num_waiters -= 1
                 self._leave(job)
         except BaseException as error:
-            is_late = isinstance(error, TimeoutError) and overdue.expired()
-            late = DeadlineExceededError("the deadline passed before the schema was compiled")
-            observer.failed(late if is_late else error, deadline, "queue")
-            if is_late:
+            if isinstance(error, TimeoutError) and overdue.expired():
+                late = DeadlineExceededError("the deadline passed before the schema was compiled")
+                observer.failed(late, deadline, "queue")
                 raise late from None
+            observer.failed(error, deadline, "queue")
             raise
 
     async def settle(self) -> None:
