@@ -165,7 +165,7 @@ def _serve(config: ServerConfig) -> None:
         from genret.service.serving.server import Server, serve_until_signalled
         from genret.service.version import version
 
-        tune_process(has_models=worker is None)
+        tune_process()
 
         async def run() -> signal.Signals | None:
             tracing = start_tracing(config.tracing, version())

@@ -39,7 +39,7 @@ class GenretReplica:
     """
 
     async def __init__(self, config: ServerConfig) -> None:  # type: ignore[misc]  # Serve awaits it
-        tune_process(has_models=True)
+        tune_process()
         configure_logs(config.log)
         # Behind the proxy no caller is known to be on this machine.
         config = replace(config, host="0.0.0.0", insecure=True)

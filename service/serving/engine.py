@@ -13,7 +13,7 @@ from genret.service.methods import Answering, Answers
 from genret.service.observability.metrics import EngineMetrics, EngineState
 from genret.service.observability.observations import QueueObservations
 from genret.service.serving.batching import DeviceQueues
-from genret.service.serving.heap import give_back_memory
+from genret.service.serving.heap import give_back_memory, keep_freed_memory
 from genret.service.serving.reload import Reloader
 from genret.service.serving.schema_compiler import SchemaCompiler
 from genret.service.serving.served import IndexTable, Opener
@@ -72,6 +72,7 @@ class Engine(EngineDoor):
         give_back_memory()
         gc.freeze()
         gc.enable()
+        keep_freed_memory()
 
     def describe(self) -> Sequence[IndexInfo]:
         """Return every index, the default one first."""

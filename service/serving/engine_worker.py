@@ -136,7 +136,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     gc.disable()  # as in `genret serve`: until everything is loaded
-    tune_process(has_models=True)
+    tune_process()
     asyncio.run(_run(socket.socket(fileno=int(sys.argv[1]))))
 
 

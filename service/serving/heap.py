@@ -24,15 +24,16 @@ _VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLE
 _SWITCH_INTERVAL_S = 0.001
 
 
-def tune_process(has_models: bool) -> None:
-    """Set up this process for an event loop beside other threads, and its heap if it has models."""
+def tune_process() -> None:
+    """Set up this process for an event loop beside other threads."""
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    if has_models:
-        keep_freed_memory()
 
 
 def keep_freed_memory(environ: Mapping[str, str] = os.environ) -> bool:
-    """Have glibc keep some freed memory, unless the environment configures it; return whether it will."""
+    """Have glibc keep some freed memory, unless the environment configures it; return whether it will.
+
+    For a process that has loaded its models: imports would leave holes of some 40 MB in such a heap.
+    """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None or any(name in environ for name in _VARIABLES):
         return False
