@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ import click
 from click.core import ParameterSource
 
 from genret.retrieval.command_options import GroupedCommand, described_option, grouped, together
-from genret.retrieval.errors import IndexNotFoundError, InputError
+from genret.retrieval.errors import GenretError, IndexNotFoundError, InputError
 from genret.retrieval.interruption import handled
 from genret.service.commands import usage_error
 from genret.service.configuration.kinds import OneOf
@@ -145,7 +146,13 @@ def serve_command(
         if print_config:
             click.echo(config_text(resolved.config, resolved.origins), nl=False)
             return
-    _serve(resolved.config)
+    try:
+        _serve(resolved.config)
+    except GenretError as error:
+        if resolved.config.log.format != "json":
+            raise
+        announce(resolved.config.log, str(error), logging.ERROR)
+        raise click.exceptions.Exit(1) from error
 
 
 def _serve(config: ServerConfig) -> None:

@@ -41,10 +41,10 @@ def configure(config: LogConfig, stream: TextIO | None = None) -> None:
     logging.captureWarnings(True)
 
 
-def announce(config: LogConfig, text: str) -> None:
+def announce(config: LogConfig, text: str, level: int = logging.INFO) -> None:
     """Report a state of the server on stderr, at any level: as "genret: ...", or as a JSON record."""
     if config.format == "json":
-        _LIFE.info(text)
+        _LIFE.log(level, text)
     else:
         print(f"genret: {escaped(text)}", file=sys.stderr, flush=True)
 

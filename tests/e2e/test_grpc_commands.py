@@ -169,6 +169,14 @@ def test_a_server_stopped_before_it_was_ready_exits_as_shells_say(
     assert process.returncode == code
 
 
+def test_why_a_server_does_not_start_is_a_record_where_its_log_is_json() -> None:
+    command = [*GENRET, "serve", "nothere", "--log-format", "json"]
+    done = subprocess.run(command, capture_output=True, env=ENVIRONMENT, text=True, timeout=60)
+    _, last = map(json.loads, done.stderr.splitlines())
+    assert (done.returncode, last["level"]) == (1, "error")
+    assert (last["logger"], last["message"]) == ("genret.life", "nothere: no such directory")
+
+
 def open_for_writing(pipe: Path, reader: subprocess.Popen[bytes]) -> int:
     """Open a named pipe once a process reads from it."""
     end = time.monotonic() + 60
