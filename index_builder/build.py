@@ -77,8 +77,8 @@ class BuildSummary(Shown):
         counts, manifest = self.manifest.counts, self.manifest
         lines = [
             f"{self.index}: version {self.version}",
-            f"  {counts.entities:,} entities, {counts.rows:,} rows of up to {counts.depth} tokens, "
-            f"{counts.nodes:,} trie nodes",
+            f"  {counts.entities:,} entities, {counts.rows:,} rows (titles and aliases) of up to "
+            f"{counts.depth} tokens, {counts.nodes:,} trie nodes",
             f"  {manifest.num_bytes:,} bytes, {manifest.num_bytes / counts.rows:.1f} per row",
         ]
         duplicates = manifest.history[-1].duplicates
@@ -257,8 +257,6 @@ def _history(front: SourceRuns, options: BuildOptions, entities: int) -> History
         duplicates=front.duplicates,
         rejected=len(front.rejects.rows),
         added=entities,
-        changed=0,
-        removed=0,
     )
 
 

@@ -14,7 +14,7 @@ from genret.retrieval.compatibility import mismatch
 from genret.retrieval.defaults import default_model
 from genret.retrieval.errors import InputError, require_package
 from genret.retrieval.prompts import CheckpointConfig
-from genret.retrieval.sources.columns import ColumnMapping
+from genret.retrieval.sources.columns import ColumnMapping, no_such_column
 from genret.retrieval.sources.row_readers import SourceFormat
 from genret.retrieval.tables import plain
 from genret.retrieval.text import Rendering, TextTokenizer
@@ -39,7 +39,8 @@ _PACKAGES = {
 _CONFIG_FILE = "config.json"
 
 
-def _given(**named: Any) -> dict[str, Any]:
+def without_none(**named: Any) -> dict[str, Any]:
+    """Return the values that are not None."""
     return {name: value for name, value in named.items() if value is not None}
 
 
@@ -67,7 +68,7 @@ class EvidenceOptions:
         """Return the choices that decide about the evidence, as JSON; defaults are left out."""
         queries = [str(file) for file in self.queries] or None
         ranking = plain(self.ranking)
-        return _given(
+        return without_none(
             columns=plain(self.columns), queries=queries, ranking=ranking, weigh_model=self.weigh_model
         )
 
@@ -120,7 +121,7 @@ class VectorBuildOptions:
     def shaping(self) -> dict[str, Any]:
         """Return the choices that decide about the vectors, as JSON; defaults are left out."""
         options = self.options
-        return _given(
+        return without_none(
             method=str(self.method),
             index=None if options.kind == "auto" else options.kind,
             columns=plain(options.columns),
@@ -176,15 +177,8 @@ def check_columns(columns: Sequence[str], types: Mapping[str, str]) -> None:
         InputError: there is such a column.
     """
     for column in columns:
-        if types.get(column) == "string":
-            continue
-        strings = [name for name, kind in types.items() if kind == "string"]
-        why = "there is no such column" if column not in types else f"the column is {types[column]}"
-        raise InputError(
-            "evidence_columns",
-            f"{column!r}: {why}; the metadata columns of strings are "
-            f"{', '.join(map(repr, strings)) or 'none'}",
-        )
+        if types.get(column) != "string":
+            raise InputError("evidence_columns", no_such_column(column, types, "strings", ("string",)))
 
 
 def check_model(place: str, tokenizer: TextTokenizer, rendering: Rendering, prompt: str | None) -> None:
@@ -292,7 +286,7 @@ class BuildOptions:
             for name in ("title", "entity_id", "aliases", "alias_separator", "delimiter")
             if getattr(mapping, name) != getattr(default, name)
         }
-        return _given(
+        return without_none(
             format=self.format,
             max_title_tokens=self.max_title_tokens,
             unescape_html=self.unescape_html,

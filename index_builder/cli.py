@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from genret.index_builder.build_options import (
     EvidenceOptions,
     VectorBuildOptions,
     VectorChange,
+    without_none,
 )
 from genret.index_builder.build_plan import BuildPlan, plan_build
 from genret.index_builder.command_line import (
@@ -32,13 +34,15 @@ from genret.index_builder.command_line import (
 )
 from genret.index_builder.flags import build_evidence_flags, row_count, source_flags, update_evidence_flags
 from genret.index_builder.source_copies import Source, source_copies
-from genret.index_builder.update import UpdateRequest, update_index
+from genret.index_builder.update import UpdateRequest, as_built, update_index
 from genret.retrieval.checkpoints import SETTINGS_FILE, settings_folder
 from genret.retrieval.command_options import GroupedCommand, grouped, prompt_option
 from genret.retrieval.command_options import described_option as option
 from genret.retrieval.compatibility import default_model_of
 from genret.retrieval.defaults import default_model, missing_weights, small_model_dir
-from genret.retrieval.index.reader import Index
+from genret.retrieval.errors import IndexDirectoryError
+from genret.retrieval.index.reader import Index, read_manifest
+from genret.retrieval.index.versions import read_version
 from genret.retrieval.progress import StepProgress
 from genret.retrieval.prompts import CheckpointConfig
 from genret.retrieval.sources.remote_files import is_remote, shown_address, source_path
@@ -126,17 +130,11 @@ def build_wish(
     **limits: Any,
 ) -> BuildWish:
     """Return what the options of a build say; the table of these options is `build_wish.__click_params__`."""
-    overrides = {
-        "context": title_context,
-        "prefix": title_prefix,
-        "suffix": title_suffix,
-        "end_token": end_token,
-    }
     fields, vectors = evidence
     options = replace(
         options, prompt=prompt, resume=not no_resume, evidence=fields, vectors=vectors, **limits
     )
-    given = {name: value for name, value in overrides.items() if value is not None}
+    given = without_none(context=title_context, prefix=title_prefix, suffix=title_suffix, end_token=end_token)
     if sample is not None and not dry_run:
         raise click.UsageError("--sample goes with --dry-run")
     if options.rejects is not None and dry_run:
@@ -257,10 +255,19 @@ def _rendering(tokenizer: TextTokenizer, prompt: str | None, given: dict[str, st
     return Rendering.from_json({**base.to_json(), **given})
 
 
+def _with_its_columns(context: click.Context, _: click.Parameter, index: Path) -> Path:
+    """Let options that say how a catalogue is read default to those that the index was built with."""
+    with suppress(IndexDirectoryError):  # which the command tells
+        context.default_map = as_built(read_version(index, read_manifest)[0])
+    return index
+
+
 @click.command(
     "update", cls=GroupedCommand, context_settings={"show_default": True, "max_content_width": 100}
 )
-@click.argument("index", type=click.Path(path_type=Path, file_okay=False))
+@click.argument(
+    "index", type=click.Path(path_type=Path, file_okay=False), is_eager=True, callback=_with_its_columns
+)
 @option(
     "--add",
     "A titles file, or its address. An entity whose id is there already replaces that one; without a "
@@ -321,7 +328,7 @@ def update_command(
     What is there and stays is not tokenised again. The new version replaces the live one in one step, and
     has the files that a build of the same entities would have. `genret rollback` takes it back. Evidence
     that is there is kept in step: past queries move with their entities, and vectors of texts that stay are
-    taken over.
+    taken over. Columns of added files have the names that the build was given, or else the usual ones.
     """
     use_threads(threads)
     fields, vectors = evidence
@@ -330,12 +337,10 @@ def update_command(
         request = UpdateRequest(add, remove, remove_id, ignore_missing, dry_run, vectors, weight, fields)
         rejects = rejects_file(rejects, index, dry_run)
         options = replace(options, out=index, rejects=rejects, threads=threads, **limits)
-        loaded = None
         if add and tokenizer is None:
             with Index.open(index, verify_digests=False) as opened:
                 tokenizer = str(default_model_of(opened))
-        if add and tokenizer is not None:
-            loaded = TextTokenizer.load(tokenizer)
+        loaded = TextTokenizer.load(tokenizer) if add and tokenizer is not None else None
         with source_copies(index, dry_run, True, progress) as copies:
             fields = replace(fields, queries=copies.of_queries(fields.queries))
             request = replace(request, add=copies.of_paths(add), evidence=fields)

@@ -34,7 +34,8 @@ from genret.index_builder.update_evidence import (
     fates_of,
     update_evidence,
 )
-from genret.retrieval.errors import IndexMismatchError, InputError, SourceError
+from genret.retrieval.arguments import check_text
+from genret.retrieval.errors import IndexMismatchError, InputError, SourceError, did_you_mean
 from genret.retrieval.index.entities import weight_problem
 from genret.retrieval.index.layout import FORMAT_VERSION, WEIGHT_TYPES
 from genret.retrieval.index.manifest import HistoryEntry, Manifest, extend_history
@@ -42,7 +43,7 @@ from genret.retrieval.index.reader import Index
 from genret.retrieval.index.summary import evidence_facts, evidence_lines, unusable_vectors
 from genret.retrieval.index.versions import live_version
 from genret.retrieval.progress import PhaseClock, StepProgress
-from genret.retrieval.sources.columns import ColumnType, find_column
+from genret.retrieval.sources.columns import ColumnType, find_column, no_such_column
 from genret.retrieval.sources.records import Rejects
 from genret.retrieval.sources.source_files import digest_files, is_read_once
 from genret.retrieval.sources.title_source import TitleSource
@@ -143,8 +144,7 @@ def update_index(
         ModelError: the encoder of the vectors cannot be loaded.
         MissingExtraError: new vectors are asked for, and a library they need is not installed.
     """
-    wish = request.vectors.wish
-    if wish is not None:
+    if (wish := request.vectors.wish) is not None:
         check_method(wish.method, wish.options.device)
     clock = PhaseClock(progress or StepProgress())
     live_version(options.out)
@@ -158,7 +158,10 @@ def update_index(
             live = VersionRun(index)
             changes, replaced = apply_changes(live, front.shards, removals, rejects, request.ignore_missing)
             rejects.check(OUTCOME)
-            runs = _kept([live, *front.shards], options.out)
+            everything: list[Run] = [live, *front.shards]
+            runs = [run for run in everything if run.keep.any()]
+            if not runs:
+                raise SourceError(f"{options.out}: no entity would be left; an index needs at least one")
             if request.weight_column is not None and weights is not None:
                 problem = weight_problem(index.entities, weights, live.keep)
                 if problem is not None:
@@ -232,13 +235,6 @@ def _workplace(request: UpdateRequest, index: Path) -> Iterator[tuple[Path | Non
     else:
         with staging(index) as folder:
             yield folder, work_root(index)
-
-
-def _kept(runs: Sequence[Run], index: Path) -> list[Run]:
-    kept = [run for run in runs if run.keep.any()]
-    if not kept:
-        raise SourceError(f"{index}: no entity would be left; an index needs at least one")
-    return kept
 
 
 def _live_numbers(
@@ -319,10 +315,7 @@ class UpdateRequest:
                 "weights",
             )
         for entity_id in self.remove_ids:
-            try:
-                entity_id.encode()
-            except UnicodeEncodeError:
-                raise InputError("remove_id", f"expected UTF-8, got {entity_id!r}") from None
+            check_text("remove_id", entity_id)
 
 
 @contextmanager
@@ -344,7 +337,7 @@ def _read(
             yield SourceRuns(rejects), read_removals(request.remove, request.remove_ids, rejects), {}
         return
     checked = _check(tokenizer, index)
-    options = reading_options(request, options, index)
+    options = reading_options(request, options, index, progress)
     with read_shards(list(request.add), checked, options, root, progress) as front:
         removals = read_removals(request.remove, request.remove_ids, front.rejects)
         check_rejects(front, OUTCOME)
@@ -353,7 +346,9 @@ def _read(
         yield front, removals, options.shaping()
 
 
-def reading_options(request: UpdateRequest, options: BuildOptions, index: Index) -> BuildOptions:
+def reading_options(
+    request: UpdateRequest, options: BuildOptions, index: Index, progress: StepProgress
+) -> BuildOptions:
     """Return the options for reading the added files: rendering, limits and types are the index's.
 
     Raises:
@@ -363,14 +358,23 @@ def reading_options(request: UpdateRequest, options: BuildOptions, index: Index)
     once = [str(path) for path in request.add if is_read_once(path)]
     if once:
         raise InputError("add", f"expected files, got {once[0]!r}, which can be read only once")
-    mapping = replace(options.mapping, weight=weight_column(request, index), weight_may_miss=True)
+    weight, kept = weight_column(request, index), options.mapping.metadata
+    if kept is None and "metadata" in index.manifest.history[0].options:  # the build named those to keep
+        kept = index.metadata_columns
+    may_miss = (*index.metadata_columns, *as_built(index.manifest).values())
+    mapping = replace(options.mapping, weight=weight, metadata=kept, may_miss=may_miss)
     with TitleSource(request.add, mapping, options.format, unescape_html=options.unescape_html) as source:
-        names, name = source.columns.names, source.name
+        names, name, place = source.columns.names, source.name, source.columns.weight
+        layouts = zip(source.names, source.layouts, strict=True)
+        bare = [one for one, layout in layouts if place is None or layout.metadata[place] is None]
+    if weight is not None and bare:
+        progress.note(f"{', '.join(bare)}: no column {weight!r}, so each entity there has the weight 1")
     known = index.metadata_types
     unknown = [column for column in names if column not in known]
     if unknown:
+        hint = did_you_mean(unknown[0], known, ";") if len(unknown) == 1 else ";"
         raise SourceError(
-            f"{name}: the index has no metadata column {', '.join(map(repr, unknown))}; "
+            f"{name}: the index has no metadata column {', '.join(map(repr, unknown))}{hint} "
             f"its columns are {', '.join(map(repr, known)) or 'none'}"
         )
     for column, declared in options.mapping.types.items():
@@ -396,14 +400,22 @@ def weight_column(request: UpdateRequest, index: Index) -> str | None:
         return index.manifest.weight_column
     place = find_column(index.metadata_columns, wanted, str(index.path))
     name = wanted if place is None else index.metadata_columns[place]
-    if types.get(name) in WEIGHT_TYPES:
-        return name
-    why = "there is no such column" if place is None else f"the column is {types[name]}"
-    numbers = [repr(column) for column, kind in types.items() if kind in WEIGHT_TYPES]
-    raise InputError(
-        "weight_column",
-        f"{wanted!r}: {why}; the metadata columns of numbers are {', '.join(numbers) or 'none'}",
-    )
+    if types.get(name) not in WEIGHT_TYPES:
+        raise InputError("weight_column", no_such_column(name, types, "numbers", WEIGHT_TYPES))
+    return name
+
+
+# Parameters of the command, by what the history calls them.
+_READ_AS = {"title": "title_column", "entity_id": "id_column", "aliases": "aliases_column"}
+_READ_AS["alias_separator"] = "alias_separator"
+
+
+def as_built(manifest: Manifest) -> dict[str, Any]:
+    """Return the names of columns and the separator that the build was given, by the command's parameters."""
+    first = manifest.history[0]
+    named = first.options.get("columns") if first.operation == "build" else None
+    columns = named if isinstance(named, dict) else {}
+    return {parameter: columns[name] for name, parameter in _READ_AS.items() if name in columns}
 
 
 def max_title_tokens(manifest: Manifest) -> int:

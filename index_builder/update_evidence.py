@@ -208,7 +208,7 @@ def publish_rankings(
         for name, content in contents.items():
             write_synced(folder / name, content)
         entries = [FileEntry(name, len(data), digest_bytes(data)) for name, data in contents.items()]
-        step = HistoryEntry("tune", parent, sources, options, num_queries, 0, 0, 0, 0, 0)
+        step = HistoryEntry("tune", parent, sources, options, num_queries)
         manifest = replace(
             manifest,
             files=tuple(sorted((*manifest.files, *entries), key=lambda file: file.name)),

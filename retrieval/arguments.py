@@ -23,7 +23,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from genret.retrieval.errors import InputError, SourceError, nearest
+from genret.retrieval.errors import InputError, SourceError, did_you_mean
 from genret.retrieval.filters.predicate import FIELD, Predicate, canonical
 
 Item = TypeVar("Item")
@@ -168,8 +168,7 @@ class RequestOption:
             return None
         if self.choices:
             if value not in self.choices:
-                near = nearest(value, self.choices) if isinstance(value, str) else ""
-                hint = f", did you mean {near!r}?" if near else ""
+                hint = did_you_mean(value, self.choices) if isinstance(value, str) else ""
                 raise InputError(self.name, f"must be one of {', '.join(self.choices)}; got {value!r}{hint}")
         elif self.type is int:
             low, high = map(int, self.range)
@@ -245,14 +244,13 @@ def checked_options(request: Any, decoder: str | None = None) -> dict[str, Any]:
     return {one.name: one.checked(value, decoder) for one, value in given if value is not one.default}
 
 
-def check_known(given: Iterable[str], known: Any) -> None:
+def check_known(given: Iterable[str], known: Any, kind: str = "option") -> None:
     """Raise InputError for a name that a dataclass of requests or a list lacks, with the one most like it."""
     known = [one.name for one in fields(known) if one.init] if isinstance(known, type) else list(known)
     for name in given:
         if name not in known:
-            near = nearest(name, known)
-            hint = f"did you mean {near}?" if near else f"there are: {', '.join(known)}"
-            raise InputError(name, f"there is no such option; {hint}")
+            hint = did_you_mean(name, known, f"; there are: {', '.join(known)}")
+            raise InputError(name, f"there is no such {kind}{hint}")
 
 
 def checks_keywords(function: _F) -> _F:

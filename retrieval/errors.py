@@ -111,3 +111,9 @@ def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     close = [one for one in folded if name.endswith(f"_{one}")]
     close = close or difflib.get_close_matches(name, folded, n=1, cutoff=cutoff)
     return folded[close[0]] if close else ""
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """Return ", did you mean 'NAME'?" for the known name that is nearest; `otherwise` where none is."""
+    near = nearest(name, known)
+    return f", did you mean {near!r}?" if near else otherwise

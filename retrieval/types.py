@@ -607,17 +607,14 @@ def _check_beam(request: RetrieveRequest) -> None:
 
 def _check_disc(request: RetrieveRequest) -> None:
     """Refuse options that exclude each other, and too many draws."""
-    several = request.prefixes > 1
-    clashes = [f"top_m {request.top_m}"] if request.top_m is not None else []
-    clashes += [f"beam_size {request.prefixes}"] if several else []
-    if request.adaptive and clashes:
-        got = " and ".join(clashes)
+    several = [f"beam_size {request.prefixes}"] if request.prefixes > 1 else []
+    top = [] if request.top_m is None else [f"top_m {request.top_m}"]
+    if request.adaptive and (got := " and ".join([*top, *several])):
         raise InputError("adaptive", f"excludes top_m and a beam_size above 1, got {got}")
-    if request.explain and (request.adaptive or several):
-        got = "adaptive" if request.adaptive else f"beam_size {request.prefixes}"
+    if request.explain and (got := "adaptive" if request.adaptive else "".join(several)):
         raise InputError("explain", f"with disc, excludes adaptive and a beam_size above 1, got {got}")
     if (total := request.width) > MAX_TOTAL_DRAWS:
-        prefixes = f" and beam_size {request.prefixes}" if several else ""
+        prefixes = "".join(f" and {one}" for one in several)
         raise InputError(
             "num_samples",
             f"times num_draws times beam_size must be at most {MAX_TOTAL_DRAWS}, got {total} "

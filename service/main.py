@@ -12,7 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from genret.decoding.errors import DecodingError
-from genret.retrieval.errors import GenretError, nearest
+from genret.retrieval.errors import GenretError, did_you_mean
 from genret.retrieval.interruption import INTERRUPTED, sigterm_as_interrupt
 from genret.service.version import version
 
@@ -95,8 +95,7 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command; for an unknown one, name the one that is most like it."""
         if args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
-            near = nearest(args[0], COMMANDS)
-            ctx.fail(f"No such command {args[0]!r}.{f' Did you mean {near!r}?' if near else ''}")
+            ctx.fail(f"No such command {args[0]!r}{did_you_mean(args[0], COMMANDS, '.')}")
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:

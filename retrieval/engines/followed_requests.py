@@ -61,7 +61,7 @@ class EngineSetup:
             name: EngineTitles(path, tokenizer, vocab_size, device) for name, path in indexes.items()
         }
         for name, titles in self.titles.items():
-            if titles.has_token(self.reject):
+            if (titles.tokens == self.reject).any():
                 raise InputError(f"{where}.reject_token", f"a title of {name!r} has {self.reject}")
         self.tap = None if folder is None else Path(folder)
         if self.tap is not None:

@@ -121,7 +121,7 @@ class EngineTitles:
         self._trie = title_trie(index, tokenizer, vocab_size=vocab_size, device=device)
         self._filters = FilterStore(index, device)
         self._device = device
-        self._tokens = index.trie_arrays().token[1:]  # the first place is the root's
+        self.tokens = index.trie_arrays().token[1:]  # the first place is the root's
         widths = [max(1, self._trie.width_at(depth)) for depth in range(self._trie.max_depth + 1)]
         self._widest_from = list(accumulate(reversed(widths), max))[::-1]
 
@@ -131,10 +131,6 @@ class EngineTitles:
             return self._trie
         made = self._filters.cache.get_or_make(restriction.key(), lambda: self._filters.make(restriction))
         return constraint_of(self._trie, [made])
-
-    def has_token(self, token: int) -> bool:
-        """Whether some title has a token."""
-        return bool((self._tokens == token).any())
 
     def state(self, constraint: StaticConstraint, written: list[int]) -> int:
         """Return the state after some tokens of a title, -1 if none begins so."""

@@ -109,10 +109,6 @@ def _share(number: int, ranking: RankedAnswers) -> float:
     return number / len(ranking.entities) if ranking.entities else 0.0
 
 
-def _invalid(ranking: RankedAnswers) -> float:
-    return _share(sum(not entity.is_valid for entity in ranking.entities), ranking)
-
-
 def _duplicates(ranking: RankedAnswers) -> float:
     distinct = {entity.entity_id for entity in ranking.entities}
     return _share(len(ranking.entities) - len(distinct), ranking)
@@ -120,7 +116,7 @@ def _duplicates(ranking: RankedAnswers) -> float:
 
 RATES: Mapping[str, Callable[[RankedAnswers], float]] = {
     "NO_MATCH": lambda ranking: float(not ranking.entities and ranking.error is None),
-    "invalid": _invalid,
+    "invalid": lambda ranking: _share(sum(not entity.is_valid for entity in ranking.entities), ranking),
     "invalid@1": lambda ranking: float(bool(ranking.entities) and not ranking.entities[0].is_valid),
     "duplicates": _duplicates,
     "errors": lambda ranking: float(ranking.error is not None),

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from genret.retrieval.arguments import Restriction
-from genret.retrieval.errors import nearest
+from genret.retrieval.errors import did_you_mean
 from genret.retrieval.filters.predicate import (
     And,
     Column,
@@ -143,14 +143,11 @@ def _check_leaf(leaf: Leaf, columns: Mapping[str, pa.DataType]) -> None:
 def _known(column: Column, columns: Mapping[str, pa.DataType]) -> str:
     if column.name in columns:
         return kind_of(columns[column.name])
-    close = nearest(column.name, columns)
-    hint = f", did you mean {clipped(close)!r}?" if close else ""
+    hint = did_you_mean(column.name, map(clipped, columns), ";")
     names = sorted(columns)
     listed = ", ".join(clipped(name) for name in names[:_MAX_LISTED])
     more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
-    raise error_at(
-        column.at, f"unknown column {clipped(column.name)!r}{hint or ';'} the index has: {listed}{more}"
-    )
+    raise error_at(column.at, f"unknown column {clipped(column.name)!r}{hint} the index has: {listed}{more}")
 
 
 def _comparable(column: Column, columns: Mapping[str, pa.DataType]) -> str:

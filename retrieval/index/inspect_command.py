@@ -36,7 +36,7 @@ from genret.retrieval.index.summary import (
     unusable_vectors,
 )
 from genret.retrieval.index.verification import verify
-from genret.retrieval.index.versions import list_versions
+from genret.retrieval.index.versions import list_versions, way_back
 
 _BAR_WIDTH = 30
 _SAMPLES = 5
@@ -89,12 +89,12 @@ def verify_command(index: Path, as_json: bool) -> None:
         for problem in report.problems:
             click.echo(f"{report.path / problem.file}: {problem.message}", err=True)
         damaged = {problem.file for problem in report.problems}
-        click.echo(f"{index}: DAMAGED ({len(report.problems)} problems); {_remedy(damaged)}", err=True)
+        click.echo(f"{index}: DAMAGED ({len(report.problems)} problems); {_remedy(index, damaged)}", err=True)
     if not report.ok:
         sys.exit(1)
 
 
-def _remedy(damaged: set[str]) -> str:
+def _remedy(index: Path, damaged: set[str]) -> str:
     if damaged <= {RANKING_FILE}:
         return "a ranking is fitted with: genret tune INDEX"
     if damaged <= {PRIOR_FILE}:
@@ -103,11 +103,11 @@ def _remedy(damaged: set[str]) -> str:
         return "new vectors are made with: genret update INDEX --vectors METHOD"
     if damaged <= set(EVIDENCE_FILES):
         return "evidence is made anew with: genret update INDEX --evidence all"
-    return "rebuild it with build-index"
+    return f"rebuild it with genret build{way_back(index)}"
 
 
 def _facts(path: Path, index: Index, samples: int) -> dict[str, Any]:
-    manifest, rows = index.manifest, index.num_rows
+    manifest, rows, weight = index.manifest, index.num_rows, index.manifest.weight_column
     step = max(rows // max(samples, 1), 1)
     return {
         "path": str(path),
@@ -115,7 +115,7 @@ def _facts(path: Path, index: Index, samples: int) -> dict[str, Any]:
         "versions": _versions(path, index),
         "counts": asdict(manifest.counts),
         "metadata": index.metadata_types,
-        "weights": _weights(index),
+        "weights": weight and weight_facts(weight, index.entities.stored_column(weight)),
         "tokenizer": asdict(manifest.tokenizer),
         "rendering": manifest.rendering.to_json(),
         "lengths": {bucket.length: bucket.rows for bucket in manifest.buckets},
@@ -145,11 +145,6 @@ def _evidence(index: Index) -> dict[str, Any]:
     if (problem := unusable_vectors(index.manifest)) is not None:
         problems.setdefault(VECTORS_FILE, problem)
     return {**facts, "evidence_problems": problems}
-
-
-def _weights(index: Index) -> dict[str, Any] | None:
-    name = index.manifest.weight_column
-    return None if name is None else weight_facts(name, index.entities.stored_column(name))
 
 
 def _versions(path: Path, index: Index) -> list[dict[str, Any]]:
@@ -211,7 +206,7 @@ def _render(facts: dict[str, Any]) -> str:
         f"  version     {facts['version']} (of {len(facts['versions'])} kept)",
         f"  entities    {counts['entities']:,}; metadata: {_columns(facts['metadata'])}",
         *([] if facts["weights"] is None else [f"  weights     {weight_line(facts['weights'])}"]),
-        f"  rows        {counts['rows']:,} of up to {counts['depth']} tokens; "
+        f"  rows        {counts['rows']:,} titles and aliases of up to {counts['depth']} tokens; "
         f"{counts['postings']:,} postings",
         f"  trie        {counts['nodes']:,} nodes, at most {counts['max_children']:,} children",
         *_history_lines(facts["history"]),

@@ -184,11 +184,11 @@ class HistoryEntry:
     sources: tuple[FileEntry, ...]
     options: Mapping[str, Any]
     records: int
-    duplicates: int
-    rejected: int
-    added: int
-    changed: int
-    removed: int
+    duplicates: int = 0
+    rejected: int = 0
+    added: int = 0
+    changed: int = 0
+    removed: int = 0
 
     def __post_init__(self) -> None:
         if self.operation not in get_args(Operation):

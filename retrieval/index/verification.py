@@ -32,7 +32,6 @@ from genret.retrieval.index.layout import (
     VECTOR_FILES,
     VECTORS_FILE,
 )
-from genret.retrieval.index.manifest import Manifest
 from genret.retrieval.index.priors import read_priors
 from genret.retrieval.index.reader import Index, read_manifest
 from genret.retrieval.index.summary import unusable_vectors
@@ -91,7 +90,8 @@ def verify(path: str | Path) -> VerificationReport:
 
 def _verify_version(folder: Path) -> VerificationReport:
     manifest, digest = read_manifest(folder)
-    problems = list(_damaged_files(folder, manifest))
+    checks = [(one.name, partial(open_mapped, folder, one, verify_digest=True)) for one in manifest.files]
+    problems = [problem for name, check in checks for problem in _faults(name, check)]
     notes: list[str] = []
     damaged = {problem.file for problem in problems}
     if damaged <= set(EVIDENCE_FILES):
@@ -115,11 +115,6 @@ def _verify_version(folder: Path) -> VerificationReport:
         problems=tuple(problems),
         notes=tuple(notes),
     )
-
-
-def _damaged_files(folder: Path, manifest: Manifest) -> Iterator[Problem]:
-    for entry in manifest.files:
-        yield from _faults(entry.name, partial(open_mapped, folder, entry, verify_digest=True))
 
 
 def _faults(file: str, read: Callable[[], object]) -> Iterator[Problem]:
@@ -274,11 +269,9 @@ def _check_vectors(index: Index, notes: list[str]) -> Iterator[Problem]:
         notes.append(f"{VECTORS_FILE}: {why}")
         return
     try:
-        open_vectors(index)
+        yield from _faults(VECTORS_FILE, partial(open_vectors, index))
     except MissingExtraError as error:
         notes.append(f"{VECTORS_FILE}: its content was not looked at: {error}")
-    except IndexDirectoryError as error:
-        yield Problem(VECTORS_FILE, str(error).removeprefix(f"{VECTORS_FILE}: "))
 
 
 def _unordered_namesakes(index: Index, titled: IntArray, rank: IntArray) -> str | None:

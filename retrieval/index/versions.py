@@ -83,8 +83,9 @@ def read_version(path: Path, read: Callable[[Path], _T], sound: Callable[[_T], b
         before = _pointer_identity(path)
         try:
             result = read(version_dir(path))
-        except IndexDirectoryError:
+        except IndexDirectoryError as error:
             if _pointer_identity(path) == before:
+                error.args = (f"{error}{way_back(path)}",)
                 raise
         else:
             if sound is None or sound(result) or _pointer_identity(path) == before:
@@ -103,6 +104,13 @@ def list_versions(index: Path) -> list[str]:
             with suppress(FileNotFoundError):  # a publication has just removed it
                 found.append((-entry.stat().st_mtime_ns, entry.name))
     return [name for _, name in sorted(found)]
+
+
+def way_back(index: Path) -> str:
+    """Return how to go back to another version than the live one, as the end of an error; "" without any."""
+    live = live_or_none(index)
+    others = [version for version in list_versions(index) if version != live] if live else []
+    return f"; another version is there: genret rollback {index} --to {others[0]}" if others else ""
 
 
 def _pointer_identity(path: Path) -> tuple[int, int] | None:

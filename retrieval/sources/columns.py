@@ -7,7 +7,7 @@ float, bool, else string.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntFlag, StrEnum
 from types import MappingProxyType
@@ -15,7 +15,7 @@ from types import MappingProxyType
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from genret.retrieval.errors import InputError, SourceError
+from genret.retrieval.errors import InputError, SourceError, did_you_mean
 from genret.retrieval.index.layout import ALIASES, ENTITY_ID, METADATA_TYPES, RESERVED_COLUMNS, TITLE
 from genret.retrieval.normalize import find_control, find_surrogate, normalize
 
@@ -42,7 +42,8 @@ class ColumnMapping:
     types: Mapping[str, ColumnType] = field(default_factory=lambda: MappingProxyType({}))
     # Column of weights, which say how often people mean each entity, and are metadata too; or None
     weight: str | None = None
-    weight_may_miss: bool = False  # whether all files may lack that column
+    # Columns that files may lack; those of titles, ids and aliases may have their default names there
+    may_miss: tuple[str, ...] = ()
     delimiter: str | None = None  # character between the cells of a CSV file; None: found out for each
 
     @property
@@ -171,22 +172,23 @@ def plan_columns(
     """
     places = [_places(names, mapping, where) for where, names in headers]
     _require_ids_everywhere(headers, places)
-    _require(headers, mapping.entity_id, ENTITY_ID, any(place[1] is not None for place in places))
-    _require(headers, mapping.aliases, ALIASES, any(place[2] is not None for place in places))
+    may_miss = (ENTITY_ID, ALIASES, *mapping.may_miss)
+    for number, name in ((1, mapping.entity_id), (2, mapping.aliases)):
+        _require(headers, name, name in may_miss or any(place[number] is not None for place in places))
     per_file = [
         _metadata(names, set(place), mapping, where)
         for (where, names), place in zip(headers, places, strict=True)
     ]
     found = list(dict.fromkeys(name for kept in per_file for name in kept))
     for name in mapping.metadata or ():
-        _require(headers, name, None, name in found)
+        _require(headers, name, name in found or name in may_miss)
     for name in mapping.types:
-        _require(headers, name, None, same_case(found, name) is not None)
+        _require(headers, name, same_case(found, name) is not None)
     order = tuple(found if mapping.kept is None else (name for name in mapping.kept if name in found))
     declared = {same_case(found, name) or name: ColumnType(t) for name, t in mapping.types.items()}
     weight = None if mapping.weight is None else find_column(order, mapping.weight, headers[0][0])
-    if mapping.weight is not None and not mapping.weight_may_miss:
-        _require(headers, mapping.weight, None, weight is not None)
+    if mapping.weight is not None:
+        _require(headers, mapping.weight, weight is not None or mapping.weight in may_miss)
     if weight is not None and declared.get(order[weight]) in (ColumnType.STRING, ColumnType.BOOL):
         wrong = declared[order[weight]]
         raise InputError("types", f"{order[weight]}: weights are int or float, the declared type is {wrong}")
@@ -202,13 +204,15 @@ _Places = tuple[int, int | None, int | None]  # of title, id and aliases
 
 
 def _places(names: Sequence[str], mapping: ColumnMapping, where: str) -> _Places:
-    title = find_column(names, mapping.title, where)
+    def place(wanted: str, usual: str) -> int | None:
+        found = find_column(names, wanted, where)
+        return find_column(names, usual, where) if found is None and wanted in mapping.may_miss else found
+
+    title = place(mapping.title, TITLE)
     if title is None:
-        raise SourceError(
-            f"{where}: no column is called {mapping.title!r}; the columns are "
-            f"{', '.join(map(repr, names)) or 'none'} (build: --title-column names another)"
-        )
-    return title, find_column(names, mapping.entity_id, where), find_column(names, mapping.aliases, where)
+        told = _no_column(where, mapping.title, names)
+        raise SourceError(f"{told} (build: --title-column names another)")
+    return title, place(mapping.entity_id, ENTITY_ID), place(mapping.aliases, ALIASES)
 
 
 def _metadata(
@@ -251,16 +255,27 @@ def _require_ids_everywhere(headers: Sequence[tuple[str, Sequence[str]]], places
         )
 
 
-def _require(
-    headers: Sequence[tuple[str, Sequence[str]]], name: str, default: str | None, is_found: bool
-) -> None:
-    if is_found or name == default:
+def _require(headers: Sequence[tuple[str, Sequence[str]]], name: str, is_found: bool) -> None:
+    if is_found:
         return
     everywhere = list(dict.fromkeys(column for _, names in headers for column in names))
     files = headers[0][0] if len(headers) == 1 else f"{len(headers)} files"
-    raise SourceError(
-        f"{files}: no column is called {name!r}; the columns are {', '.join(map(repr, everywhere))}"
+    raise SourceError(_no_column(files, name, everywhere))
+
+
+def _no_column(where: str, wanted: str, names: Sequence[str]) -> str:
+    listed = ", ".join(map(repr, names)) or "none"
+    return (
+        f"{where}: no column is called {wanted!r}{did_you_mean(wanted, names, ';')} the columns are {listed}"
     )
+
+
+def no_such_column(wanted: str, types: Mapping[str, str], what: str, kinds: Collection[str]) -> str:
+    """Return why a metadata column of `types` holds none of `what`, and which columns do."""
+    fitting = [name for name, kind in types.items() if kind in kinds]
+    is_there, hint = wanted in types, did_you_mean(wanted, fitting, ";")
+    why = f"the column is {types[wanted]};" if is_there else f"there is no such column{hint}"
+    return f"{wanted!r}: {why} the metadata columns of {what} are {', '.join(map(repr, fitting)) or 'none'}"
 
 
 def same_case(found: Sequence[str], name: str) -> str | None:

@@ -83,10 +83,7 @@ class Reject:
     text: str  # the row or the title, shortened
     file: int = 0  # number of the file, from 0
 
-    def __str__(self) -> str:
-        return self.told("line")
-
-    def told(self, unit: str) -> str:
+    def told(self, unit: str = "line") -> str:
         """Return it in words; its place is counted in `unit`."""
         detail = f" ({self.detail})" if self.detail else ""
         return f"{unit} {self.line}: {self.reason}{detail}: {self.text}"
@@ -244,16 +241,14 @@ class RowChunk:
         return range(self.first_line + begin, self.first_line + end)
 
 
+_KINDS = {bool: "a bool", int: "a number", float: "a number", str: "a string", dict: "an object"}
+
+
 def json_kind(value: object) -> str:
     """Return the kind of a JSON value, or the type of another one, for messages."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "a bool"
-    for kind, name in ((int, "a number"), (float, "a number"), (str, "a string"), (dict, "an object")):
-        if isinstance(value, kind):
-            return name
-    return "a list" if isinstance(value, list) else f"a {type(value).__name__}"
+    found = (name for kind, name in _KINDS.items() if isinstance(value, kind))
+    other = "a list" if isinstance(value, list) else f"a {type(value).__name__}"
+    return "null" if value is None else next(found, other)
 
 
 class Record(NamedTuple):

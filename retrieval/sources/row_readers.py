@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from genret.retrieval.errors import SourceError
+from genret.retrieval.errors import SourceError, did_you_mean
 from genret.retrieval.index.layout import TITLE
 from genret.retrieval.normalize import find_control, find_surrogate, is_normalized_block, normalize
 from genret.retrieval.sources.columns import LEAVE_OUT, check_header
@@ -112,10 +112,11 @@ def _delimited(
         if form.is_likely:
             return CsvReader(stream, form)
         if len(cells) > 1:
-            named = " or ".join(map(repr, header_names))
+            named = " or ".join(map(repr, dict.fromkeys(header_names)))
+            hint = did_you_mean(header_names[0], cells, ";")
             raise SourceError(
-                f"{stream.name}: line 1 has tabs, but none of its fields is {named}; expected a header, the "
-                "names of the columns, above the rows"
+                f"{stream.name}: line 1 has tabs, but none of its fields is {named}{hint} expected a header, "
+                "the names of the columns, above the rows"
             )
         return DelimitedReader(stream, (TITLE,), header_lines=0)
     return DelimitedReader(stream, check_header(cells, f"{stream.name}, line 1"), header_lines=1)

@@ -9,6 +9,7 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from genret.retrieval.errors import InputError, SourceError
+from genret.retrieval.index.layout import TITLE
 from genret.retrieval.index.manifest import FileEntry
 from genret.retrieval.normalize import find_surrogate
 from genret.retrieval.sources.alias_file import AliasFile
@@ -46,9 +47,11 @@ class TitleSource:
     Attributes:
         names: Names of the files in messages; the file of aliases, if any, comes last.
         columns: Metadata columns.
+        layouts: Positions of the fields in each file.
         has_ids: Whether records have ids of their own.
         num_bytes: Size of all files together; None if one is standard input.
         in_memory: Whether the rows are in memory.
+        unit: What its rows are counted in, for messages.
         records_read: Rows consumed, bad ones included, headers not.
 
     Raises:
@@ -67,6 +70,7 @@ class TitleSource:
     ) -> None:
         self._paths = paths = _listed(paths)
         self.in_memory = any(isinstance(path, MemoryRows) for path in paths)
+        self.unit = "row" if self.in_memory else "line"
         self._mapping = mapping = mapping or ColumnMapping()
         self._format = source_format
         self._alias_file = aliases
@@ -83,8 +87,8 @@ class TitleSource:
             readers = [self._first_look(path) for path in paths]
             names = [display_name(path) for path in paths]
             headers = [(name, reader.names) for name, reader in zip(names, readers, strict=True)]
-            self.columns, self._layouts = plan_columns(headers, mapping)
-            for reader, layout in zip(readers, self._layouts, strict=True):
+            self.columns, self.layouts = plan_columns(headers, mapping)
+            for reader, layout in zip(readers, self.layouts, strict=True):
                 self._restrict(reader, layout)
         except BaseException:
             self.close()
@@ -92,7 +96,7 @@ class TitleSource:
         self.names = tuple(names if aliases is None else [*names, aliases.name])
         self._places = None if sample is None else self._stretches(sample)
         self._stretch_rows = 0 if sample is None else -(-sample.rows // _STRETCHES)
-        self.has_ids = self._layouts[0].entity_id is not None
+        self.has_ids = self.layouts[0].entity_id is not None
         sizes = [state.bytes for state in self._states if state is not None]
         self.num_bytes = sum(sizes) if len(sizes) == len(paths) else None
         self.records_read = 0
@@ -105,11 +109,6 @@ class TitleSource:
         first = display_name(self._paths[0])
         more = len(self._paths) - 1
         return first if not more else f"{first} and {more} more file{'s' if more > 1 else ''}"
-
-    @property
-    def unit(self) -> str:
-        """What its rows are counted in, for messages."""
-        return "row" if self.in_memory else "line"
 
     @property
     def bytes_read(self) -> int:
@@ -232,14 +231,14 @@ class TitleSource:
     def _open(self, path: str | Path | MemoryRows) -> RowReader:
         if isinstance(path, MemoryRows):
             return path.open(self._format)
-        return open_rows(path, self._format, (self._mapping.title,), self._mapping.delimiter)
+        return open_rows(path, self._format, (self._mapping.title, TITLE), self._mapping.delimiter)
 
     def _restrict(self, reader: RowReader, layout: Layout) -> None:
         lists = () if layout.aliases is None else (layout.aliases,)
         reader.restrict(layout.used, ignore_others=self._mapping.kept is not None, lists=lists)
 
     def _chunks(self, file: int) -> Iterator[tuple[RecordMaker, RowChunk]]:
-        path, layout = self._paths[file], self._layouts[file]
+        path, layout = self._paths[file], self.layouts[file]
         if self._places is not None and not self._places[file]:
             return
         kept = self._kept.get(str(path))

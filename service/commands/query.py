@@ -298,5 +298,7 @@ class AnswerPrinter:
         else:
             for line in render.as_lines(query, reply):
                 click.echo(line)
+            if missing := ", ".join(reply.result.missing_evidence):
+                click.echo(f"{query!r}: without the index's {missing}, which cannot be used", err=True)
         if reply.result.explanation is not None:  # beside lines it goes to stderr: they stay as they are
             render.show(render.as_tree(reply.result.explanation), on_stderr=not self._on_terminal)

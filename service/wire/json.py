@@ -18,7 +18,7 @@ from google.protobuf import json_format
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-from genret.retrieval.errors import InputError, nearest
+from genret.retrieval.errors import InputError, did_you_mean
 from genret.service.errors import MalformedMessageError
 
 M = TypeVar("M", bound=Message)
@@ -135,8 +135,7 @@ def _check_object(value: dict[str, Any], kind: Descriptor, path: str) -> None:
         field = fields.get(name)
         if field is None:
             known = ", ".join(f.name for f in kind.fields) or "none"
-            near = nearest(name, fields)
-            hint = f", did you mean {near}?" if near else ";"
+            hint = did_you_mean(name, fields, ";")
             raise InputError(path + printable(name), f"is no field of {kind.name}{hint} fields: {known}")
         where = path + field.name
         if field.name in seen:

@@ -363,7 +363,7 @@ async def test_no_time_left_is_not_the_default_of_a_minute(kind: str) -> None:
             ({"timeout_s": bad}, "timeout_s: must be a finite number")
             for bad in (math.nan, math.inf, "5", True)
         ),
-        ({"timeout": 5}, "timeout: there is no such option; did you mean timeout_s"),
+        ({"timeout": 5}, "timeout: there is no such option, did you mean 'timeout_s'"),
         ({"filter": "kind = 'film'"}, "filter: there is no such option"),
     ],
 )

@@ -259,14 +259,14 @@ def test_the_unknown_token_may_be_the_end_token() -> None:
     records = [Record(0, line, None, title, (), ()) for line, title in ((1, "a"), (2, "a b"))]
     kept, rows, _ = encoder.encode(records, rejects)
     assert (len(kept), rows) == (1, [[0, 1]])
-    assert [str(row) for row in rejects.rows] == ["line 2: unknown token (cannot spell 'b'): 'a b'"]
+    assert [row.told() for row in rejects.rows] == ["line 2: unknown token (cannot spell 'b'): 'a b'"]
 
 
 def test_a_rendering_that_cannot_be_spelt_is_shown_whole() -> None:
     encoder = RowEncoder(wordpiece(), Rendering(suffix=" >"), 8)
     rejects = Rejects("titles", 9)
     encoder.encode([Record(0, 7, None, "ab", (), ())], rejects)
-    assert [str(row) for row in rejects.rows] == ["line 7: unknown token (cannot spell 'ab >'): 'ab'"]
+    assert [row.told() for row in rejects.rows] == ["line 7: unknown token (cannot spell 'ab >'): 'ab'"]
 
 
 def test_a_tokenizer_without_an_unknown_token_has_none() -> None:

@@ -23,7 +23,7 @@ from genret.retrieval.index.versions import live_version
 from genret.retrieval.sources.columns import ColumnMapping, ColumnType
 from genret.retrieval.vectors.embedder import VectorMethod
 from tests.commands import json_of, refusal, succeed
-from tests.index_fixtures import build, character_tokenizer, version_files, write_titles
+from tests.index_fixtures import build, character_tokenizer, save_tokenizer, version_files, write_titles
 from tests.vector_fixtures import as_format
 
 TOKENIZER = character_tokenizer("abcdefgh ")
@@ -131,7 +131,9 @@ def test_an_update_reads_weights_as_the_index_has_them(tmp_path: Path, summary: 
 
 def test_rows_without_the_column_of_weights_weigh_1(tmp_path: Path, summary: BuildSummary) -> None:
     more = write_titles(tmp_path / "more.tsv", ["entity_id\ttitle\tkind", "1\ta\tx", "4\td\tx"])
-    update(summary.index, more)
+    tokenizer = save_tokenizer(TOKENIZER, tmp_path / "tokenizer")
+    said = succeed(update_command, summary.index, "--add", more, "--tokenizer", tokenizer)
+    assert f"{more}: no column 'population', so each entity there has the weight 1" in said.stderr
     assert weights(summary.index) == {"1": 1, "2": 1, "3": 0, "4": 1}
     both = write_titles(tmp_path / "both.tsv", [HEADER, "5\te\tx\t9\t3"])
     update(summary.index, both, mapping=ColumnMapping(metadata=()))  # weights are read all the same
@@ -181,6 +183,7 @@ def test_an_index_of_an_older_format_gets_weights(tmp_path: Path, version: int) 
             "'size': there is no such column; the metadata columns of numbers are 'population', 'delta'",
         ),
         ("title", "'title': there is no such column"),
+        ("populaton", "'populaton': there is no such column, did you mean 'population'"),
         ("delta", "column 'delta': the entity '1' has the value -1; a weight is a finite number, at least 0"),
     ],
 )

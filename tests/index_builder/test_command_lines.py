@@ -22,7 +22,7 @@ from genret.index_builder.build_options import (
     VectorBuildOptions,
     VectorChange,
 )
-from genret.index_builder.cli import build_command
+from genret.index_builder.cli import build_command, update_command
 from genret.index_builder.flags import (
     build_evidence_flags,
     byte_size,
@@ -55,7 +55,7 @@ def checkpoint(tmp_path: Path) -> Path:
 def test_the_file_alone_is_enough(tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build_cli, "default_model", lambda: checkpoint)
     result = succeed(build_command, write_titles(tmp_path / "some_titles.tsv", ["abc", "b"]))
-    assert "2 entities, 2 rows of up to 4 tokens" in result.stdout
+    assert "2 entities, 2 rows (titles and aliases) of up to 4 tokens" in result.stdout
     assert "reading and tokenising" in result.stderr  # no terminal here: log lines
     with Index.open(tmp_path / "some_titles.index") as index:
         assert index.tokenizer_fingerprint == CHARACTERS.fingerprint
@@ -233,6 +233,14 @@ def test_columns_formats_and_several_files(tmp_path: Path, checkpoint: Path) -> 
         assert found["q3"].metadata == {"year": None}
         names = [file.name for file in index.manifest.history[-1].sources]
         assert names == ["one.tsv", "two.jsonl.gz"]
+    more = write_titles(tmp_path / "more.tsv", ["qid\tname\talso\tnote", "q1\tc\ta;b\tx"])
+    usual = write_titles(tmp_path / "usual.tsv", ["entity_id\ttitle", "q4\tb"])
+    succeed(update_command, tmp_path / "one.index", "--add", more, "--add", usual, "--tokenizer", checkpoint)
+    with Index.open(tmp_path / "one.index") as index:
+        found = {e.entity_id: e for e in map(index.entity, range(4))}
+    assert (found["q1"].title, found["q1"].aliases, found["q4"].title) == ("c", ("a", "b"), "b")
+    wrong = ["--add", more, "--title-column", "nam", "--tokenizer", checkpoint]
+    assert "did you mean 'name'?" in refusal(update_command, tmp_path / "one.index", *wrong, code=1)
 
 
 @pytest.mark.parametrize("with_ids", [True, False])
@@ -524,6 +532,9 @@ def test_rollback_leaves_a_damaged_live_version(index: Path, lost: str) -> None:
     first = live_version(index)
     succeed(cli, "update", index, "--remove-id", "Q1")
     (index / "versions" / live_version(index) / lost).write_bytes(b"{}")
+    way_back = f"; another version is there: genret rollback {index} --to {first}"
+    for command in (["verify", index], ["inspect", index], ["update", index, "--remove-id", "Q2"]):
+        assert refusal(cli, *command, code=1).endswith(way_back)
     succeed(cli, "rollback", index)
     assert live_version(index) == first
 

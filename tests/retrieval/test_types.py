@@ -61,16 +61,16 @@ def test_every_option_is_in_the_docstring_and_in_the_signature() -> None:
 @pytest.mark.parametrize(
     ("option", "hint"),
     [
-        ("bem_size", "did you mean beam_size?"),
-        ("Beam_Size", "did you mean beam_size?"),
-        ("lenght_penalty", "did you mean length_penalty?"),
-        ("top_k", "did you mean k?"),
-        ("xyzzy", "there are: query, k, method, beam_size, "),
-        ("restriction", "there are: query, "),
+        ("bem_size", ", did you mean 'beam_size'?"),
+        ("Beam_Size", ", did you mean 'beam_size'?"),
+        ("lenght_penalty", ", did you mean 'length_penalty'?"),
+        ("top_k", ", did you mean 'k'?"),
+        ("xyzzy", "; there are: query, k, method, beam_size, "),
+        ("restriction", "; there are: query, "),
     ],
 )
 def test_an_unknown_option_is_answered_with_the_nearest_one(option: str, hint: str) -> None:
-    with pytest.raises(InputError, match=f"^{option}: there is no such option; {re.escape(hint)}"):
+    with pytest.raises(InputError, match=f"^{option}: there is no such option{re.escape(hint)}"):
         with_options(3, "beam", None, {option: 3})  # type: ignore[misc]
 
 

@@ -32,7 +32,7 @@ def test_help_lists_every_command() -> None:
 
 
 def test_an_unknown_command_is_a_usage_error() -> None:
-    assert "No such command 'serv'. Did you mean 'serve'?" in refusal(cli, "serv")
+    assert "No such command 'serv', did you mean 'serve'?" in refusal(cli, "serv")
     assert refusal(cli, "xyz").endswith("No such command 'xyz'.")
 
 

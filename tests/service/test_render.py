@@ -17,6 +17,7 @@ from genret.retrieval.score_types import ScoreResult, TitleScore
 from genret.retrieval.types import Candidate, KvShare, RetrievalResult, Timings
 from genret.service.client.reply import IndexRef, Reply, ScoreReply
 from genret.service.commands import score as score_command
+from genret.service.commands.query import AnswerPrinter, Question
 from genret.service.commands.render import abstention, as_json, as_lines, as_table, as_tree, show
 from genret.service.errors import CallError
 
@@ -135,6 +136,11 @@ def test_an_answer_that_was_withheld_says_why(mass: float, min_mass: float | Non
     document = json.loads(as_json("q", withheld))
     assert (document["finish_reason"], document["abstained"]) == ("NO_MATCH", True)
     assert abstention(reply(()), min_mass) == ""
+
+
+def test_lines_go_with_a_remark_on_evidence_that_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    AnswerPrinter(Question(("q",), False, {"min_mass": None})).show("q", reply(missing_evidence=("texts",)))
+    assert capsys.readouterr().err == "'q': without the index's texts, which cannot be used\n"
 
 
 @pytest.mark.parametrize("known", [0.0, 0.26])

@@ -77,7 +77,7 @@ class MethodMaker:
             case "evidence":
                 ask = by_evidence(self.retriever, spec.size, self.k)
             case "bm25":
-                ask = self._by_words
+                return ModelFreeMethod(spec.name, lambda q: self.lexical.propose(q, self.k), self.batch_size)
             case "run":
                 return RunFileMethod(spec.name, spec.file or "", self.k, self.titles)
             case "unconstrained" | "trie" | "greedy":
@@ -85,10 +85,6 @@ class MethodMaker:
             case _:
                 return RetrieverMethod(spec, self)
         return ModelFreeMethod(spec.name, ask, self.batch_size)
-
-    def _by_words(self, texts: Sequence[str]) -> Sequence[MethodAnswer]:
-        """Ask BM25, whose index is made as the first method with it warms up."""
-        return self.lexical.propose(texts, self.k)
 
     @cached_property
     def lexical(self) -> LexicalIndex:

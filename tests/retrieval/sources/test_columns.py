@@ -70,7 +70,10 @@ def test_columns_are_found_by_their_names(
 @pytest.mark.parametrize(
     ("mapping", "message"),
     [
-        (ColumnMapping(title="name"), "none of its fields is 'name'"),
+        (
+            ColumnMapping(title="tytle"),
+            "no column is called 'tytle', did you mean 'title'\\? the",
+        ),
         (
             ColumnMapping(entity_id="qid"),
             "no column is called 'qid'; the columns are 'title', 'KIND', 'year'",
@@ -116,7 +119,7 @@ def test_a_cell_that_does_not_fit_a_declared_type_is_a_bad_row(tmp_path: Path) -
         assert source.columns.declared == (ColumnType.INT, ColumnType.BOOL)
         records, rejects = read_all(source)
     assert [record.metadata for record in records] == [("7", "true"), (None, "false")]
-    assert [str(row) for row in rejects.rows] == [
+    assert [row.told() for row in rejects.rows] == [
         "line 3: bad value (Year: expected an int of 64 bits, got '19x'): 'b\\t19x\\t'"
     ]
 
@@ -421,7 +424,7 @@ def test_a_column_that_no_file_has_is_an_error_unless_it_may_miss(tmp_path: Path
     for metadata in (None, (), ("population",)):
         with pytest.raises(SourceError, match=message):
             TitleSource(file, ColumnMapping(metadata=metadata, weight="size"))
-        may_miss = ColumnMapping(metadata=metadata, weight="size", weight_may_miss=True)
+        may_miss = ColumnMapping(metadata=metadata, weight="size", may_miss=("size",))
         with TitleSource(file, may_miss) as source:
             assert source.columns.weight is None
             assert "size" not in source.columns.names

@@ -160,7 +160,7 @@ def test_bad_rows_are_named_with_the_line_where_they_begin(
     records, rejects = read_file(file)
     assert [r.line for r in records] == [2, first + 1]
     assert [(r.line, r.reason, r.detail) for r in rejects.rows] == [(first, reason, detail)]
-    assert not [odd for odd in ("\n", "\\t") if odd in str(rejects.rows[0])]
+    assert not [odd for odd in ("\n", "\\t") if odd in rejects.rows[0].told()]
 
 
 def test_a_quote_that_is_never_closed_is_an_error_with_its_line(
