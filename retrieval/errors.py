@@ -17,7 +17,7 @@ GenretError                      a message for the user; never a traceback
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from importlib.util import find_spec
 
 _MOST_CHARS = 100  # of a name: what is longer is like none
@@ -110,3 +110,14 @@ def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     close = [one for one in folded if name.endswith(f"_{one}")]
     close = close or difflib.get_close_matches(name, folded, n=1, cutoff=cutoff)
     return folded[close[0]] if close else ""
+
+
+# Names that others give to options of ours.
+_OTHER_NAMES = {"evidence": "method", "schema": "schema_json", "width": "beam_size"}
+
+
+def instead_of(name: str, known: Collection[str]) -> str:
+    """Return the end of an error about an unknown name: the known one most like it, and all of them."""
+    other = _OTHER_NAMES.get(name, "")
+    near = other if other in known else nearest(name, known)
+    return f"; {f'did you mean {near}? ' if near else ''}there are: {', '.join(known) or 'none'}"

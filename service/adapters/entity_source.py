@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 from weakref import WeakKeyDictionary
 
-from genret.retrieval.errors import GenretError, InputError, nearest
+from genret.retrieval.arguments import check_known
+from genret.retrieval.errors import GenretError, InputError
 from genret.retrieval.types import (
     Candidate,
     Mention,
@@ -213,9 +214,8 @@ def asked(
     A `restriction` is a predicate that must pass beside the option `filter`. InputError names an option that
     cannot be used, `k` as the adapter calls it.
     """
-    check_names(
-        options, RequestOptions.__annotations__.keys() | {"k", "method", "prompt"}, "option of a request"
-    )
+    known = sorted(RequestOptions.__annotations__.keys() | {"k", "method", "prompt"})
+    check_known(options, known, "is no option of a request")
     rest: Any = dict(options)
     own = rest.get("filter")
     if restriction is not None:
@@ -225,16 +225,6 @@ def asked(
         return replace(with_options(k, method, prompt, rest), query=query)
     except InputError as error:
         raise InputError(k_name if error.field == "k" else error.field, error.message) from None
-
-
-def check_names(given: Iterable[str], known: Iterable[str], kind: str) -> None:
-    """Raise InputError for a name that is not known, with the nearest one, or with all there are."""
-    known = sorted(known)
-    for name in given:
-        if name not in known:
-            near = nearest(name, known)
-            hint = f", did you mean {near}?" if near else f"; there are {', '.join(known)}"
-            raise InputError(name, f"is no {kind}{hint}")
 
 
 def text_of(candidate: Candidate, text_column: str) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from genret.retrieval.arguments import check_known
 from genret.retrieval.errors import InputError, MissingExtraError
 from genret.retrieval.types import RequestOptions, RetrievalResult, RetrieveRequest
 from genret.service.adapters.entity_source import (
     DEFAULT_TEXT_COLUMN,
     EntitySource,
     asked,
-    check_names,
     metadata_of,
     text_of,
 )
@@ -49,7 +49,7 @@ class LangChainRetriever(BaseRetriever):
         # pydantic would ignore what it does not know, and find what a filter should have kept out.
         for name in given.keys() & RequestOptions.__annotations__.keys() if isinstance(given, dict) else ():
             raise InputError(name, f"is no field of a retriever; it goes into options={{{name!r}: ...}}")
-        check_names(given, cls.model_fields, "field of a retriever")
+        check_known(given, cls.model_fields, "is no field of a retriever")
         return given
 
     def model_post_init(self, context: Any, /) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from genret.retrieval.arguments import check_known
 from genret.retrieval.errors import MissingExtraError
 from genret.retrieval.types import MethodOptions, RetrievalResult, RetrieveRequest
 from genret.service.adapters.entity_source import (
@@ -15,7 +16,6 @@ from genret.service.adapters.entity_source import (
     OWN_METADATA,
     EntitySource,
     asked,
-    check_names,
     metadata_of,
     text_of,
 )
@@ -64,7 +64,7 @@ class LlamaIndexRetriever(BaseRetriever):
         text_column: str = DEFAULT_TEXT_COLUMN,
         **base: Any,
     ) -> None:
-        check_names(base, _ARGUMENTS, "argument of the retriever")
+        check_known(base, _ARGUMENTS, "is no argument of the retriever")
         super().__init__(**base)
         self.source = EntitySource(index, model, address, connection)
         given = {"k": similarity_top_k, "method": method, **(options or {})}
