@@ -118,6 +118,5 @@ _OTHER_NAMES = {"evidence": "method", "schema": "schema_json", "width": "beam_si
 
 def instead_of(name: str, known: Collection[str]) -> str:
     """Return the end of an error about an unknown name: the known one most like it, and all of them."""
-    other = _OTHER_NAMES.get(name, "")
-    near = other if other in known else nearest(name, known)
+    near = other if (other := _OTHER_NAMES.get(name)) in known else nearest(name, known)
     return f"; {f'did you mean {near}? ' if near else ''}there are: {', '.join(known) or 'none'}"

@@ -244,7 +244,8 @@ class AnswerOptions(TypedDict, total=False):
 def schema_text(schema: object) -> str:
     """Return a schema as JSON text, text unchanged; InputError if it is no text, JSON object or boolean."""
     if isinstance(schema, str):
-        check_filled("schema", schema)
+        if schema.strip():  # what is blank is refused as no JSON, where it is compiled
+            check_filled("schema", schema)
         return schema
     if not isinstance(schema, Mapping | bool):
         raise InputError("schema", f"must be JSON text, a mapping or a boolean, got {type(schema).__name__}")
