@@ -23,7 +23,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from genret.retrieval.errors import InputError, SourceError, did_you_mean
+from genret.retrieval.errors import InputError, SourceError, instead_of, nearest
 from genret.retrieval.filters.predicate import FIELD, Predicate, canonical
 
 Item = TypeVar("Item")
@@ -109,7 +109,14 @@ def check_words(options: object, **known: Sequence[str]) -> None:
     """Raise InputError for a field whose value is none of the known words."""
     for name, words in known.items():
         if getattr(options, name) not in words:
-            raise InputError(name, f"must be one of {list(words)}, got {getattr(options, name)!r}")
+            raise not_among(name, getattr(options, name), words)
+
+
+def not_among(field_name: str, value: object, known: Iterable[str], must: str = "must") -> InputError:
+    """Return the error for a value that is none of the known words, with the one most like it."""
+    near = nearest(value, known) if isinstance(value, str) else ""
+    hint = f", did you mean {near!r}?" if near else ""
+    return InputError(field_name, f"{must} be one of {', '.join(known)}; got {value!r:.100}{hint}")
 
 
 def number(field_name: str, value: object, low: float, high: float) -> float:
@@ -168,8 +175,7 @@ class RequestOption:
             return None
         if self.choices:
             if value not in self.choices:
-                hint = did_you_mean(value, self.choices) if isinstance(value, str) else ""
-                raise InputError(self.name, f"must be one of {', '.join(self.choices)}; got {value!r}{hint}")
+                raise not_among(self.name, value, self.choices)
         elif self.type is int:
             low, high = map(int, self.range)
             if decoder == "disc" and self.disc_high is not None:
@@ -244,17 +250,19 @@ def checked_options(request: Any, decoder: str | None = None) -> dict[str, Any]:
     return {one.name: one.checked(value, decoder) for one, value in given if value is not one.default}
 
 
-def check_known(given: Iterable[str], known: Any, kind: str = "option") -> None:
-    """Raise InputError for a name that a dataclass of requests or a list lacks, with the one most like it."""
+def check_known(given: Iterable[str], known: Any, told: str = "there is no such option") -> None:
+    """Raise InputError for a name that a dataclass of requests or a list lacks, with those there are."""
     known = [one.name for one in fields(known) if one.init] if isinstance(known, type) else list(known)
     for name in given:
         if name not in known:
-            hint = did_you_mean(name, known, f"; there are: {', '.join(known)}")
-            raise InputError(name, f"there is no such {kind}{hint}")
+            raise InputError(name, told + instead_of(name, known))
 
 
-def checks_keywords(function: _F) -> _F:
-    """Let a function refuse a keyword that it does not have as `check_known` does."""
+def check_keywords(function: _F) -> _F:
+    """Let a function, or a class when it is made, refuse a keyword that it lacks as `check_known` does."""
+    if isinstance(function, type):
+        function.__init__ = check_keywords(function.__init__)  # type: ignore[misc]
+        return function
     known = [name for name in inspect.signature(function).parameters if name not in ("cls", "self")]
 
     @wraps(function)

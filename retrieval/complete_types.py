@@ -12,6 +12,7 @@ from genret.retrieval.arguments import (
     FILTER,
     PROMPT,
     Restriction,
+    check_keywords,
     check_text,
     checked_options,
     declared,
@@ -45,6 +46,7 @@ class ModelCompleteOptions(CompleteOptions, total=False):
     prompt: str | None
 
 
+@check_keywords
 @dataclass(frozen=True, slots=True)
 class CompleteRequest:
     """A prefix typed so far, and the entities wanted for it.

@@ -17,7 +17,7 @@ GenretError                      a message for the user; never a traceback
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from importlib.util import find_spec
 
 PIP = "pip" if find_spec("pip") else "uv pip"  # what installs here: environments of uv have no pip
@@ -117,3 +117,13 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
     """Return ", did you mean 'NAME'?" for the known name that is nearest; `otherwise` where none is."""
     near = nearest(name, known)
     return f", did you mean {near!r}?" if near else otherwise
+
+
+# Names that others give to options of ours.
+_OTHER_NAMES = {"evidence": "method", "schema": "schema_json", "width": "beam_size"}
+
+
+def instead_of(name: str, known: Collection[str]) -> str:
+    """Return the end of an error about an unknown name: the known one most like it, and all of them."""
+    near = other if (other := _OTHER_NAMES.get(name)) in known else nearest(name, known)
+    return f"; {f'did you mean {near}? ' if near else ''}there are: {', '.join(known) or 'none'}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from genret.decoding.errors import DecodingError
 from genret.decoding.params import MAX_BEAM_SIZE, MAX_K, MAX_LENGTH_PENALTY, MAX_TOKENS, BeamParams
-from genret.retrieval.arguments import check_text, checks_keywords, integer, number
+from genret.retrieval.arguments import check_keywords, check_text, integer, number
 from genret.retrieval.errors import InputError, ModelError
 from genret.retrieval.loaded_model import DEFAULT_BATCH_SIZE, MIN_PREFIX_TOKENS, Limits, load_model
 from genret.retrieval.text import Rendering, TextTokenizer
@@ -44,7 +44,7 @@ class GeneratedText:
     row: int = -1
 
 
-@checks_keywords
+@check_keywords
 def generate(
     model: str | Path | PreTrainedModel | LanguageModel,
     prompts: str | Iterable[str] | Iterable[Sequence[int]],

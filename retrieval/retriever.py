@@ -18,8 +18,8 @@ from genret.decoding.language_model import LanguageModel
 from genret.decoding.trie.title_trie import TitleTrie
 from genret.retrieval.arguments import (
     check_count,
+    check_keywords,
     check_known,
-    checks_keywords,
     documents_options,
     named,
     sequence,
@@ -191,7 +191,7 @@ class Retriever:
             answerer.add_index(self.name, index, self.filters, self._likeliest)
 
     @classmethod
-    @checks_keywords
+    @check_keywords
     def open(
         cls,
         index: str | Path,
@@ -405,7 +405,7 @@ class Retriever:
             return request
         return replace(request, shortlist_query=mention.mention)
 
-    @checks_keywords
+    @check_keywords
     def score(
         self, query: str | Mention, titles: str | Iterable[str], *, prompt: str | None = None
     ) -> ScoreResult:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from genret.decoding.errors import DecodingError
-from genret.retrieval.arguments import checks_keywords, integer
+from genret.retrieval.arguments import check_keywords, integer
 from genret.retrieval.compatibility import check_default_prompt
 from genret.retrieval.errors import InputError, ModelError
 from genret.retrieval.index.reader import Index
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from genret.decoding.trie.title_trie import TitleTrie
 
 
-@checks_keywords
+@check_keywords
 def title_trie(
     index: Index | str | Path,
     tokenizer: TextTokenizer | str | Path,

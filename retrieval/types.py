@@ -30,6 +30,7 @@ from genret.retrieval.arguments import (
     PROMPT,
     Restriction,
     check_filled,
+    check_keywords,
     check_known,
     check_text,
     checked_options,
@@ -61,6 +62,7 @@ MAX_VECTOR_WEIGHT = 1000
 DEFAULT_TITLE_WEIGHT = 10.0
 
 
+@check_keywords
 @dataclass(frozen=True, slots=True)
 class RetrieveRequest:
     """One query and how to answer it.
@@ -280,6 +282,7 @@ class RetrieveRequest:
         return self.query if self.shortlist_query is None else self.shortlist_query
 
 
+@check_keywords
 @dataclass(frozen=True, slots=True)
 class Mention:
     """A span of text to be linked, with the text around it; InputError names a part that is no text."""
@@ -478,6 +481,7 @@ class MethodOptions:
         return own | {"method": type(self).__name__.lower()}
 
 
+@check_keywords
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beam(MethodOptions):
     """Asks for the most probable titles."""
@@ -489,6 +493,7 @@ class Beam(MethodOptions):
     aggregate: str | None = None
 
 
+@check_keywords
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disc(MethodOptions):
     """Asks for samples and their shares."""
@@ -503,6 +508,7 @@ class Disc(MethodOptions):
     adaptive: bool = False
 
 
+@check_keywords
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortlist(MethodOptions):
     """Asks for what the evidence proposes, scored exactly."""
@@ -512,6 +518,7 @@ class Shortlist(MethodOptions):
     shortlist_query: str | None = None
 
 
+@check_keywords
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Auto(Shortlist):
     """Asks for what a decoder finds and the evidence proposes; `decoder` None: beam search."""

@@ -85,7 +85,6 @@ class CallError(ServiceError):
         message above the limit of either side. Empty if unknown.
     field_violations: Refused fields of the request, each with what is wrong with it.
     request_id: Name of the call in the server's log.
-    address: Address at which no server answers; empty for other failures.
     """
 
     def __init__(
@@ -97,7 +96,6 @@ class CallError(ServiceError):
         reason: str = "",
         field_violations: tuple[tuple[str, str], ...] = (),
         request_id: str = "",
-        address: str = "",
     ) -> None:
         super().__init__(message)
         self.code = code
@@ -105,7 +103,6 @@ class CallError(ServiceError):
         self.reason = reason
         self.field_violations = field_violations
         self.request_id = request_id
-        self.address = address
 
     @property
     def is_overload(self) -> bool:

@@ -15,7 +15,14 @@ from genret.decoding.grammar.compile_options import (
     Whitespace,
 )
 from genret.decoding.params import MAX_BEAM_SIZE, MAX_DRAWS, MAX_K
-from genret.retrieval.arguments import PROMPT, check_filled, check_text, checked_options, declared, option
+from genret.retrieval.arguments import (
+    PROMPT,
+    check_filled,
+    check_keywords,
+    checked_options,
+    declared,
+    option,
+)
 from genret.retrieval.errors import InputError
 from genret.retrieval.tables import Shown, Tabular, wire_name
 from genret.retrieval.types import Entity, KvShare, Timings
@@ -25,6 +32,7 @@ DEFAULT_MAX_TOKENS, MAX_ANSWER_TOKENS = 512, 65_536
 Schema = str | Mapping[str, Any] | bool
 
 
+@check_keywords
 @dataclass(frozen=True, slots=True)
 class AnswerRequest:
     """A query and the JSON Schema of its answer.
@@ -112,7 +120,7 @@ class AnswerRequest:
             got = "neither" if self.schema is None else "both"
             raise InputError("schema", f"needs either a schema or the name of one, got {got}")
         if self.schema_name is not None:
-            check_text("schema_name", self.schema_name)
+            check_filled("schema_name", self.schema_name)
             return {}
         return {"schema": schema_text(self.schema)}
 
@@ -236,7 +244,8 @@ class AnswerOptions(TypedDict, total=False):
 def schema_text(schema: object) -> str:
     """Return a schema as JSON text, text unchanged; InputError if it is no text, JSON object or boolean."""
     if isinstance(schema, str):
-        check_text("schema", schema)
+        if schema.strip():  # what is blank is refused as no JSON, where it is compiled
+            check_filled("schema", schema)
         return schema
     if not isinstance(schema, Mapping | bool):
         raise InputError("schema", f"must be JSON text, a mapping or a boolean, got {type(schema).__name__}")
@@ -244,7 +253,7 @@ def schema_text(schema: object) -> str:
         text = json.dumps(schema, ensure_ascii=False, allow_nan=False, default=_plain)
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError("schema", f"is no JSON: {error}") from None
-    check_text("schema", text)
+    check_filled("schema", text)
     return text
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from genret.decoding.trie.trie_arrays import TrieArrays, check_trie
-from genret.retrieval.arguments import check_known, check_path, check_text, checks_keywords, documents_options
+from genret.retrieval.arguments import check_keywords, check_known, check_path, check_text, documents_options
 from genret.retrieval.complete_types import CompleteOptions, CompleteRequest, CompleteResult
 from genret.retrieval.errors import (
     EvidenceMissingError,
@@ -132,7 +132,7 @@ class Index(Shown):
         self._title_order = title_order
 
     @classmethod
-    @checks_keywords
+    @check_keywords
     def open(cls, path: str | Path, verify_digests: bool = True) -> Self:
         """Open the live version of an index directory, or a version directory.
 

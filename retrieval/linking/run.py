@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from genret.retrieval.arguments import check_least
+from genret.retrieval.arguments import check_least, not_among
 from genret.retrieval.durable import appearing
 from genret.retrieval.errors import InputError, SourceError
 from genret.retrieval.index.small_files import digest_file
@@ -239,7 +239,7 @@ class RunnerOptions:
 
     def __post_init__(self) -> None:
         if self.name not in RUNNERS:
-            raise InputError("runner", f"must be one of {list(RUNNERS)}, got {self.name!r}")
+            raise not_among("runner", self.name, RUNNERS)
         if self.num_workers is not None and self.num_workers < 1:
             raise InputError("workers", f"must be at least 1, got {self.num_workers}")
         if self.address is not None and self.name != "ray":

@@ -35,6 +35,7 @@ from genret.retrieval.linking.output.folder import (
 from genret.retrieval.linking.run_progress import LinkCounts
 
 _NAMED_FOREIGN = 3
+_UNSET = "not given"
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +263,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         ("output_format", "the format of the output"),
     ):
         if before.get(name) != now.get(name):
-            found.append(f"{noun} was {before.get(name)}, is now {now.get(name)}")
+            found.append(f"{noun} was {before.get(name, _UNSET)}, is now {now.get(name, _UNSET)}")
     return found or ["the documents are cut into other shards"]
 
 
@@ -295,8 +296,12 @@ def _changed(group: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> l
         if isinstance(was, Mapping) and isinstance(becomes, Mapping):
             found += _changed(name, was, becomes)
         else:
-            found.append(f"{name} was {json.dumps(was)}, is now {json.dumps(becomes)}")
+            found.append(f"{name} was {_given(was)}, is now {_given(becomes)}")
     return found
+
+
+def _given(value: Any) -> str:
+    return _UNSET if value is None else json.dumps(value)
 
 
 def _mapping(identity: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -215,7 +215,7 @@ def asked(
     cannot be used, `k` as the adapter calls it.
     """
     known = sorted(RequestOptions.__annotations__.keys() | {"k", "method", "prompt"})
-    check_known(options, known, "option of a request")
+    check_known(options, known, "is no option of a request")
     rest: Any = dict(options)
     own = rest.get("filter")
     if restriction is not None:

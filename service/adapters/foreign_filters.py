@@ -10,7 +10,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from genret.retrieval.errors import InputError, did_you_mean
+from genret.retrieval.arguments import not_among
+from genret.retrieval.errors import InputError
 from genret.retrieval.filters.predicate import (
     And,
     Column,
@@ -105,9 +106,7 @@ def _test(field: object, operator: object, value: Any, place: str, negated: bool
     elif isinstance(operator, str) and operator in _COMPARISONS:
         found = Comparison(column, _COMPARISONS[operator], _literal(value, place))
     else:
-        known = [*_COMPARISONS, "in", *_OPPOSITES]
-        hint = did_you_mean(operator, known) if isinstance(operator, str) else ""
-        raise InputError(place, f"operator must be one of {', '.join(known)}; got {operator!r}{hint}")
+        raise not_among(place, operator, [*_COMPARISONS, "in", *_OPPOSITES], "operator must")
     return Or((Not(found), IsNull(column))) if negated else found
 
 

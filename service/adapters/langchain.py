@@ -49,7 +49,7 @@ class LangChainRetriever(BaseRetriever):
         # pydantic would ignore what it does not know, and find what a filter should have kept out.
         for name in given.keys() & RequestOptions.__annotations__.keys() if isinstance(given, dict) else ():
             raise InputError(name, f"is no field of a retriever; it goes into options={{{name!r}: ...}}")
-        check_known(given, cls.model_fields, "field of a retriever")
+        check_known(given, cls.model_fields, "is no field of a retriever")
         return given
 
     def model_post_init(self, context: Any, /) -> None:

@@ -64,7 +64,7 @@ class LlamaIndexRetriever(BaseRetriever):
         text_column: str = DEFAULT_TEXT_COLUMN,
         **base: Any,
     ) -> None:
-        check_known(base, _ARGUMENTS, "argument of the retriever")
+        check_known(base, _ARGUMENTS, "is no argument of the retriever")
         super().__init__(**base)
         self.source = EntitySource(index, model, address, connection)
         given = {"k": similarity_top_k, "method": method, **(options or {})}

@@ -20,7 +20,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from genret.retrieval.answers.answer_types import AnswerRequest
-from genret.retrieval.arguments import check_known
+from genret.retrieval.arguments import check_count, check_known
 from genret.retrieval.complete_types import CompleteRequest, ModelCompleteOptions
 from genret.retrieval.errors import InputError
 from genret.retrieval.types import Mention, MethodOptions, RequestOptions, RetrieveRequest, with_options
@@ -159,6 +159,7 @@ class Client:
         self.address = address
         self.options = replace(options or ClientOptions(), **changes)
         self.options.check(address)
+        self._is_closed = False
         self._channel = _open_channel(self._transport, address, self.options)
         retrieval: Any = pb_grpc.RetrievalServiceStub  # generated, so untyped
         indexes: Any = index_grpc.IndexServiceStub
@@ -167,7 +168,9 @@ class Client:
         self._health = health_pb2_grpc.HealthStub(self._channel)
 
     def metadata(self, request_id: str) -> tuple[tuple[str, str], ...]:
-        """Return the metadata of a call."""
+        """Return the metadata of a call; CallError once the client is closed."""
+        if self._is_closed:
+            raise CallError("CANCELLED", f"this client of {self.address} is closed; open another one")
         token = self.options.token
         authorization = () if token is None else (("authorization", f"Bearer {token}"),)
         named = self.options.priority
@@ -329,8 +332,7 @@ class Stream:
     """
 
     def __init__(self, client: Client, index: str, max_in_flight: int, options: CallOptions) -> None:
-        if max_in_flight < 1:
-            raise InputError("max_in_flight", f"must be at least 1, got {max_in_flight}")
+        check_count("max_in_flight", max_in_flight, 1)
         self._client = client
         self._index = index
         self._timeout_s, self._request_id = _checked(options)
@@ -349,9 +351,7 @@ class Stream:
         return failed_call(error, self._client.address, self._timeout_s, self._request_id)
 
     def ask(self, request: RetrieveRequest) -> Any:
-        """Register a query and return its message; raises TypeError or ValueError if it cannot be sent."""
-        if not isinstance(request, RetrieveRequest):
-            raise TypeError(f"a stream takes RetrieveRequest, got {type(request).__name__}")
+        """Register a query and return its message; raises InputError or ValueError if it cannot be sent."""
         name = str(self._count)
         message = pb.RetrieveStreamRequest(id=name, request=request_to_proto(request, self._index))
         self._count += 1
@@ -391,7 +391,8 @@ def _checked(options: CallOptions) -> tuple[float | None, str]:
             passed one; the id is malformed.
         CallError: the deadline has passed; gRPC might still get an answer.
     """
-    check_known(options, CallOptions.__annotations__)
+    told = "is no option of a call, and those of a query stand in its request"
+    check_known(options, CallOptions.__annotations__, told)
     timeout_s, request_id = options.get("timeout_s"), request_id_of(options.get("request_id", ""))
     if timeout_s is None:
         return None, request_id
@@ -420,6 +421,18 @@ def status_name(message: Any) -> str:
 SEND_FAILED = "Internal error from Core"
 # Beginnings of gRPC's texts about a message above a limit, on the way in and on the way out.
 _TOO_LARGE = ("message larger than max", "message exceeds")
+_NAMES = "tls_ca (--tls-ca) names the authorities to trust, tls_server_name what the server is called there"
+_HTTP = "a port of HTTP was named, and the port of gRPC is wanted"
+# What to do where no server answers, by words of gRPC's, of which the first count.
+_ADVICE = {
+    "wrong_version_number": "it is asked without tls (--tls) and certificates",
+    "certificate": _NAMES,
+    "hostname verification": _NAMES,
+    "socket closed": "a server that encrypts is asked with tls (--tls)",
+    "http1.x": _HTTP,
+    "http/2": _HTTP,
+    "": "start one with: genret serve INDEX; take its port of gRPC, not HTTP, and tls (--tls) if it encrypts",
+}
 
 
 def failed_call(error: Any, address: str, timeout_s: float | None, request_id: str) -> CallError:
@@ -432,7 +445,7 @@ def failed_call(error: Any, address: str, timeout_s: float | None, request_id: s
         if status is not None:
             return error_from_status(status, request_id)
     code, details = error.code().name, str(error.details() or error.code().name)
-    reason = silent = ""
+    reason = ""
     if code == "INTERNAL" and details.startswith(SEND_FAILED):
         # Another try gets the reason.
         code, message = "UNAVAILABLE", f"{address} ended the stream while queries were being sent"
@@ -440,9 +453,9 @@ def failed_call(error: Any, address: str, timeout_s: float | None, request_id: s
         code, message = "UNAVAILABLE", f"{address} ended the call"
     elif code == "UNAVAILABLE":
         # grpc puts the reason last, after the addresses it tried, in a list with brackets.
-        silent = address
         is_plain, said = "WRONG_VERSION_NUMBER" in details, details.rsplit(": ", 1)[-1].rstrip("].")
-        message = f"no server answers at {address}: {'it does not encrypt' if is_plain else said}"
+        advice = next(text for words, text in _ADVICE.items() if words in details.lower())
+        message = f"no server answers at {address}: {'it does not encrypt' if is_plain else said}; {advice}"
     elif code == "DEADLINE_EXCEEDED" and timeout_s is not None:
         message = f"no answer from {address} within {timeout_s:g} s"
     else:
@@ -450,7 +463,7 @@ def failed_call(error: Any, address: str, timeout_s: float | None, request_id: s
         # Without ErrorInfo gRPC's own limit was passed.
         if code == "RESOURCE_EXHAUSTED" and any(words in details.lower() for words in _TOO_LARGE):
             reason = MESSAGE_TOO_LARGE
-    return CallError(code, message, reason=reason, request_id=request_id, address=silent)
+    return CallError(code, message, reason=reason, request_id=request_id)
 
 
 _SERVICE_CONFIG = {

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypedDict
 
+from genret.retrieval.arguments import check_keywords, check_words, integer
 from genret.retrieval.errors import InputError
 from genret.service.call import PRIORITY_KEY, REQUEST_ID_KEY, Priority
 from genret.service.configuration.server_config import check_address, is_loopback
@@ -20,6 +21,7 @@ _METADATA_NAME = re.compile(r"[a-z0-9._-]+")
 _OWN_METADATA = ("authorization", REQUEST_ID_KEY, PRIORITY_KEY)
 
 
+@check_keywords
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
     """Options of a client's connection.
@@ -61,25 +63,19 @@ class ClientOptions:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.timeout_s) and self.timeout_s > 0):
             raise InputError("timeout_s", f"must be a positive number of seconds, got {self.timeout_s!r}")
-        if self.tls_certificate is not None and self.tls_key is None:
-            raise InputError("tls_key", "must be given with the certificate")
-        if self.tls_key is not None and self.tls_certificate is None:
-            raise InputError("tls_certificate", "must be given with its key")
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            missing = "tls_key" if self.tls_key is None else "tls_certificate"
+            raise InputError(missing, "must be given: a certificate and its key go together")
         if self.tls_server_name == "":
             raise InputError("tls_server_name", "must not be empty")
-        if self.token is not None and not _is_token(self.token):
+        token = self.token
+        if token is not None and not (token and token.isascii() and token.isprintable() and " " not in token):
             raise InputError("token", "must be printable ASCII without blanks, and not empty")
-        if self.priority not in {priority.value for priority in Priority}:
-            raise InputError("priority", f"must be interactive or bulk, got {self.priority!r}")
+        check_words(self, priority=[priority.value for priority in Priority])
         keepalive = self.keepalive_s
         if keepalive is not None and not (math.isfinite(keepalive) and keepalive >= MIN_KEEPALIVE_S):
-            raise InputError(
-                "keepalive_s", f"must be at least {MIN_KEEPALIVE_S:g} seconds, got {keepalive!r}"
-            )
-        if not 1024 <= self.max_reply_bytes <= 2**31 - 1:
-            raise InputError(
-                "max_reply_bytes", f"must be in [1024, 2147483647], got {self.max_reply_bytes!r}"
-            )
+            raise InputError("keepalive_s", f"must be at least {MIN_KEEPALIVE_S:g} s, got {keepalive!r}")
+        integer("max_reply_bytes", self.max_reply_bytes, 1024, 2**31 - 1)
         for name, value in self.metadata:
             _check_metadata(name, value)
 
@@ -99,10 +95,6 @@ class ClientOptions:
                 f"{host!r} is another machine and the connection is not encrypted: anybody on the way could "
                 "read the token; use TLS, or allow it with insecure",
             )
-
-
-def _is_token(text: str) -> bool:
-    return bool(text) and text.isascii() and text.isprintable() and " " not in text
 
 
 def _check_metadata(name: str, value: str) -> None:

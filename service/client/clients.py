@@ -58,6 +58,7 @@ class RetrievalClient(Client, ask=_ask):
 
     def close(self) -> None:
         """Close the connection; calls that run are cancelled. Idempotent."""
+        self._is_closed = True
         self._channel.close()
 
     def retrieve_stream(
@@ -182,6 +183,7 @@ class AsyncRetrievalClient(Client, ask=_ask_async):
 
     async def close(self) -> None:
         """Close the connection; calls that run are cancelled. Idempotent."""
+        self._is_closed = True
         await self._channel.close()
 
     def retrieve_stream(

@@ -14,13 +14,7 @@ from genret.retrieval.answers.answer_types import AnswerRequest
 from genret.retrieval.command_options import GroupedCommand, described_option, grouped, request_flags
 from genret.retrieval.errors import InputError
 from genret.service.commands import usage_error
-from genret.service.commands.connection import (
-    Connection,
-    call_error,
-    connection_options,
-    index_option,
-    json_option,
-)
+from genret.service.commands.connection import Connection, connection_options, index_option, json_option, told
 from genret.service.commands.query import batches
 from genret.service.commands.render import FOLDED, below, shared, show, table
 from genret.service.configuration.server_config import read_schema
@@ -150,20 +144,16 @@ def _ask(
 
 def _print(query: str, reply: AnswerReply | CallError, as_json_lines: bool, *, alone: bool) -> bool:
     """Print an answer or an error, and return whether it was an answer. A lone error ends the command."""
-    is_error = isinstance(reply, CallError)
-    if isinstance(reply, CallError):
-        if alone and not as_json_lines:
-            raise call_error(reply)
-        click.echo(f"Error: {query!r}: {call_error(reply).message}", err=True)
     if as_json_lines:
         click.echo(json.dumps({"query": query, **_document(reply)}, ensure_ascii=False))
-    elif isinstance(reply, CallError):
+    if isinstance(reply, CallError):
+        if alone and not as_json_lines:
+            raise click.ClickException(told(reply))
+        click.echo(f"Error: {query!r}: {told(reply)}", err=True)
         return False
-    elif sys.stdout.isatty():
-        show(as_panel(reply))
-    else:
-        click.echo(_as_line(reply))
-    return not is_error
+    if not as_json_lines:
+        show(as_panel(reply)) if sys.stdout.isatty() else click.echo(_as_line(reply))
+    return True
 
 
 def _as_line(reply: AnswerReply) -> str:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
-import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,7 +55,7 @@ class Connection:
             try:
                 yield client
             except CallError as error:
-                raise call_error(error) from error
+                raise click.ClickException(told(error)) from error
 
 
 def connection_options(timeout_s: float, waits_for: str = "an answer") -> Callable[[_F], _F]:
@@ -184,36 +183,9 @@ def _option_error(error: InputError) -> click.UsageError:
     return usage_error(InputError(_OPTION_NAMES.get(error.field, error.field), error.message))
 
 
-def hint(error: CallError) -> str:
-    """Return advice on an error; nothing where there is none."""
+def told(error: CallError) -> str:
+    """Return the text of an error, with advice where there is any."""
     if error.retry_after_s is not None:
-        return f"; try again in {error.retry_after_s:.2g} s"
-    if error.code == "UNAUTHENTICATED":
-        return f"; name a token with --token-file, or in {TOKEN_VARIABLE}"
-    if error.code != "UNAVAILABLE":
-        return ""
-    said = str(error).lower()
-    if said.endswith("does not encrypt"):
-        return "; it is asked without --tls and certificates"
-    if "certificate" in said or "hostname verification" in said:
-        return "; --tls-ca names the authorities to trust, --tls-server-name what the server is called there"
-    if said.endswith("socket closed"):
-        return "; a server that encrypts is asked with --tls"
-    if "http1.x" in said or said.endswith("http/2"):
-        return "; a port of HTTP was named, and the port of gRPC is wanted"
-    if "connection refused" in said and _listens(error.address):
-        return "; something listens there: give --tls if it encrypts, and the address of gRPC, not of HTTP"
-    return "; start one with: genret serve INDEX, and take its address of gRPC, not that of HTTP"
-
-
-def _listens(address: str) -> bool:
-    """Return whether one of the machines that an address names takes connections; grpc told of the last."""
-    host, _, port = address.rpartition(":")
-    with suppress(OSError, ValueError), socket.create_connection((host.strip("[]"), int(port)), timeout=1):
-        return True
-    return False
-
-
-def call_error(error: CallError) -> click.ClickException:
-    """Return click's error for a call that failed."""
-    return click.ClickException(f"{error}{hint(error)}")
+        return f"{error}; try again in {error.retry_after_s:.2g} s"
+    is_asked = error.code == "UNAUTHENTICATED"
+    return f"{error}; name a token with --token-file, or in {TOKEN_VARIABLE}" if is_asked else str(error)

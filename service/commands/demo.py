@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
+from queue import Empty, Queue
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -44,6 +45,7 @@ SCHEMA: dict[str, Any] = {
     },
     "required": ["title", "source"],
 }
+_READY_TIMEOUT_S = 180
 
 
 @click.command("demo")
@@ -104,15 +106,20 @@ def _server(index: Path) -> Iterator[str]:
         stderr=subprocess.PIPE,
         text=True,
     )
-    told, started = _relayed(process), time.monotonic()
-    listener = threading.Thread(target=lambda: [*told], daemon=True)  # else a full pipe blocks the server
+    told: Queue[str] = Queue()
+    listener = threading.Thread(target=_relay, args=(process, told), daemon=True)
+    listener.start()
+    started = time.monotonic()
     try:
-        ready = next((line for line in told if " ready on " in line), None)
-        if ready is None:
-            raise GenretError("the server did not become ready; its own words are above")
-        listener.start()
-        click.echo(f"(ready after {time.monotonic() - started:.1f} s)")
-        yield ready.split(" ready on ", 1)[1].split()[0].rstrip(":;,")
+        try:
+            address = told.get(timeout=_READY_TIMEOUT_S)
+        except Empty:
+            address = ""
+        waited = f"{time.monotonic() - started:.1f} s"
+        if not address:
+            raise GenretError(f"the server was not ready after {waited}; its own words are above")
+        click.echo(f"(ready after {waited})")
+        yield address
     finally:
         process.terminate()
         try:
@@ -120,15 +127,17 @@ def _server(index: Path) -> Iterator[str]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        if listener.is_alive():
-            listener.join(timeout=5)
+        listener.join(timeout=5)
 
 
-def _relayed(process: subprocess.Popen[str]) -> Iterator[str]:
-    """Yield the lines of a process's standard error, each once it is on our own."""
-    for line in process.stderr or ():
-        click.echo(line, nl=False, err=True)
-        yield line
+def _relay(process: subprocess.Popen[str], told: Queue[str]) -> None:
+    """Copy a server's standard error to our own; tell its address once ready, and "" in the end."""
+    with process.stderr as lines:  # type: ignore[union-attr]  # a pipe
+        for line in lines:
+            click.echo(line, nl=False, err=True)
+            if " ready on " in line:
+                told.put(line.split(" ready on ", 1)[1].split()[0].rstrip(":;,"))
+    told.put("")
 
 
 def _show(client: RetrievalClient, queries: tuple[str, ...], k: int) -> None:

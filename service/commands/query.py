@@ -25,7 +25,7 @@ from genret.retrieval.interruption import surely_interrupted
 from genret.retrieval.types import DEFAULT_NUM_SAMPLES, RetrieveRequest
 from genret.service.client.reply import IndexRef, Reply
 from genret.service.commands import render, usage_error
-from genret.service.commands.connection import Connection, connection_options, hint, index_option
+from genret.service.commands.connection import Connection, connection_options, index_option, told
 from genret.service.errors import CallError
 
 if TYPE_CHECKING:
@@ -285,7 +285,7 @@ class AnswerPrinter:
         """Print the answer to one query, or its error."""
         if isinstance(reply, CallError):
             self.num_failed += 1
-            click.echo(f"Error: {query!r}: {reply}{hint(reply)}", err=True)
+            click.echo(f"Error: {query!r}: {told(reply)}", err=True)
         if self._as_json_lines:
             click.echo(render.as_json(query, reply))
         if self._as_json_lines or isinstance(reply, CallError):

@@ -173,7 +173,7 @@ def _read(kind: _Kind, body: dict[str, Any]) -> MethodCall:
             raise InputError("n", f"must be 1 with a temperature above 0, got {body['n']}")
         own["k"] = body.get("n", 1)
         if temperature:
-            own |= {"method": "RETRIEVAL_METHOD_DISC", "num_samples": 1}
+            own |= {"method": "disc", "num_samples": 1}
         elif last and not {"method", "shortlist_query"} & set(extra):
             own["shortlist_query"] = last
         message, method = pb.RetrieveRequest(), "Retrieve"
@@ -188,7 +188,7 @@ def _read(kind: _Kind, body: dict[str, Any]) -> MethodCall:
         if limits:
             own["max_tokens"] = min(limits.values())  # they are equal
         if temperature:
-            own["method"] = "ANSWER_METHOD_SAMPLE"
+            own["method"] = "sample"
         message, method = pb.AnswerRequest(), "Answer"
     for name in extra:
         if name in own:
@@ -196,9 +196,12 @@ def _read(kind: _Kind, body: dict[str, Any]) -> MethodCall:
     streams = body.get("stream", False)
     with_usage = body.get("stream_options", {}).get("include_usage", False)
     write = partial(_streamed, kind, with_usage) if streams else partial(_whole, kind)
-    return MethodCall(
-        message_from_dict(extra | own, message), method, write, EVENTS_TYPE if streams else JSON_TYPE
-    )
+    try:
+        message_from_dict(extra | own, message)
+    except InputError as error:
+        is_extra = error.field.partition(".")[0] in extra
+        raise InputError(f"genret.{error.field}", error.message) if is_extra else error from None
+    return MethodCall(message, method, write, EVENTS_TYPE if streams else JSON_TYPE)
 
 
 def _schema(form: dict[str, Any]) -> dict[str, str]:
@@ -281,7 +284,6 @@ _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit
 _CODES = {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceeded"}
 _WIRE = {
     "index": "model",
-    "k": "n",
     "schema_json": "response_format.json_schema.schema",
     "schema_name": "response_format.json_schema.name",
 }

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from google.protobuf.message import Message
 from jsonschema import Draft202012Validator
 
-from genret.retrieval.errors import InputError
+from genret.retrieval.errors import InputError, instead_of
 from genret.service.gateway.http_calls import JSON_TYPE
 from genret.service.wire.json import message_to_json, object_from_json, printable
 
@@ -98,7 +98,7 @@ def _refused(error: Any) -> InputError:
     if error.validator == "additionalProperties":
         known = error.schema["properties"]
         unknown = next(name for name in error.instance if name not in known)
-        return InputError(_named([*path, f".{unknown}"]), f"is no field here; fields: {', '.join(known)}")
+        return InputError(_named([*path, f".{unknown}"]), f"is no field here{instead_of(unknown, known)}")
     got = printable(json.dumps(error.instance, ensure_ascii=False))
     about = error.schema.get("description", f"{error.validator} is {json.dumps(error.validator_value)}")
     shown = got if len(got) <= _SHOWN_CHARS else f"{got[:_SHOWN_CHARS]}…"

@@ -104,7 +104,7 @@ async def _refused(request: Request, error: Exception) -> Response:
     foreign = {one.path: f"{one.verb} {one.path}" for one in FORM_ENDPOINTS}
     is_foreign = path in foreign
     if error.status_code == 405:
-        text = f"{request.method[:20]} is not what {path} takes"
+        text = f"{path} takes {(error.headers or {})['Allow']}, got {request.method[:20]}"
         refusal = HttpError(405, StatusCode.UNIMPLEMENTED, text, error.headers)
     else:
         paths = [route.path for route in request.app.routes]

@@ -186,11 +186,13 @@ async def _discard(request: Request) -> None:
 
 def check_type(request: Request, expected: str) -> None:
     """Raise HttpError unless the body is declared to be of the expected type, UTF-8 and not compressed."""
-    kind, _, parameters = request.headers.get("content-type", "").partition(";")
+    given = request.headers.get("content-type", "none")
+    kind, _, parameters = given.partition(";")
     name, _, charset = parameters.strip().lower().partition("=")
     is_utf8 = not name or (name == "charset" and charset.strip('"') == "utf-8")
     if kind.strip().lower() != expected or not is_utf8:
-        raise HttpError(415, StatusCode.INVALID_ARGUMENT, f"the content-type must be {expected}, in UTF-8")
+        text = f"the content-type must be {expected}, in UTF-8, got {given[:100]}"
+        raise HttpError(415, StatusCode.INVALID_ARGUMENT, text)
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise HttpError(415, StatusCode.INVALID_ARGUMENT, "the body must not be compressed")
 

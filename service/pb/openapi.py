@@ -27,15 +27,17 @@ from genret.service.gateway.endpoints import ENDPOINTS, FORM_ENDPOINTS, NDJSON_T
 from genret.service.gateway.forms import EVENTS_TYPE, Form
 from genret.service.pb.regenerate import descriptor_set
 from genret.service.wire.json import INTEGER_RANGES, WIDE_INTEGERS
+from genret.service.wire.requests import words_of
 
 _TITLE = "genret"
 _DESCRIPTION = """Generative retrieval: a language model writes the answer, and only titles of the catalogue \
 can be written.
 
 The same methods as `genret.v1` over gRPC. Requests are read strictly: unknown and repeated fields are \
-refused; names may be in snake case or camel case; null is a field that is not set. In replies names are in \
-snake case, 64-bit integers are strings, and what is zero or empty is written, too, unless the difference \
-between zero and nothing matters: such fields are left out when they are not set."""
+refused; names may be in snake case or camel case; enums go by name or by their short word (`beam`); null \
+is a field that is not set. In replies names are in snake case, 64-bit integers are strings, and what is \
+zero or empty is written, too, unless the difference between zero and nothing matters: such fields are \
+left out when they are not set."""
 
 
 def _header(name: str, description: str, **schema: str) -> dict[str, Any]:
@@ -254,7 +256,7 @@ class Schemas:
             case FieldDescriptor.CPPTYPE_MESSAGE:
                 return self._message(field, reads)
             case FieldDescriptor.CPPTYPE_ENUM:
-                return self._enum(field.enum_type)
+                return self._enum(field.enum_type, reads)
             case FieldDescriptor.CPPTYPE_STRING:
                 return {"type": "string"}
             case FieldDescriptor.CPPTYPE_BOOL:
@@ -272,15 +274,19 @@ class Schemas:
             return self.add(message, reads, NO_LINK_OPTIONS, LINK_OPTIONS)
         return self.add(message, reads)
 
-    def _enum(self, enum: EnumDescriptor) -> Schema:
-        if enum.name not in self.components:
-            schema: Schema = {"type": "string", "enum": [value.name for value in enum.values]}
+    def _enum(self, enum: EnumDescriptor, reads: bool) -> Schema:
+        words = words_of(enum) if reads else {}
+        name = f"{enum.name}Word" if reads else enum.name
+        if name not in self.components:
+            schema: Schema = {"type": "string", "enum": [*words.values(), *enum.values_by_name]}
             lines = [
-                f"- `{v.name}`: {self._comments.get(f'{enum.full_name}.{v.name}', '')}" for v in enum.values
+                f"- {f'`{words[v.number]}` or ' if v.number in words else ''}`{v.name}`: "
+                f"{self._comments.get(f'{enum.full_name}.{v.name}', '')}"
+                for v in enum.values
             ]
             schema["description"] = "\n".join([self._comments.get(enum.full_name, ""), "", *lines])
-            self.components[enum.name] = schema
-        return {"$ref": f"#/components/schemas/{enum.name}"}
+            self.components[name] = schema
+        return {"$ref": f"#/components/schemas/{name}"}
 
 
 def _integer(cpp_type: int, reads: bool) -> Schema:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from genret.retrieval.arguments import check_least, integer
 from genret.retrieval.errors import InputError, MissingExtraError
 from genret.service.configuration.server_config import ServerConfig
 from genret.service.configuration.settings import Key
@@ -47,15 +48,13 @@ class ServePlan:
     def __post_init__(self) -> None:
         if _NAME.fullmatch(self.name) is None:
             raise InputError("name", f"must be made of A-Z a-z 0-9 . _ -, got {self.name!r}")
-        if self.num_replicas < 1:
-            raise InputError("num_replicas", f"must be at least 1, got {self.num_replicas}")
+        check_least(self, num_replicas=1)
         for name, value in (("num_cpus", self.num_cpus), ("num_gpus", self.num_gpus)):
             if not (math.isfinite(value) and value >= 0):
                 raise InputError(name, f"must be at least 0, got {value:g}")
         if not 1 <= self.config.port <= 65_535:
             raise InputError("port", "Ray must be told a port, 0 picks none")
-        if not 1 <= self.http_port <= 65_535:
-            raise InputError("http_proxy_port", f"must be in [1, 65535], got {self.http_port}")
+        integer("http_proxy_port", self.http_port, 1, 65_535)
         _check_proxied(self.config)
 
     def deployment_options(self) -> dict[str, Any]:

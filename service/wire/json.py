@@ -1,10 +1,10 @@
 """Converts between messages and JSON by the proto3 mapping, read strictly.
 
 Reading takes the names of the `.proto` (`beam_size`) and their camel case (`beamSize`), 64-bit integers as
-numbers or strings, enums by name, and null for unset. It refuses unknown and repeated keys, NaN and
-infinities, numbers in quotes for other fields, and halves of surrogate pairs. Writing uses the names of the
-`.proto`, writes 64-bit integers as strings (JavaScript's numbers end at 2^53), and writes every field
-without presence, so that replies always have the same shape.
+numbers or strings, enums by name or by the library's word ("beam"), and null for unset. It refuses unknown
+and repeated keys, NaN and infinities, numbers in quotes for other fields, and halves of surrogate pairs.
+Writing uses the names of the `.proto`, writes 64-bit integers as strings (JavaScript's numbers end at 2^53),
+and writes every field without presence, so that replies always have the same shape.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from collections.abc import Iterable
 from typing import Any, NoReturn, TypeVar
 
 from google.protobuf import json_format
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-from genret.retrieval.errors import InputError, did_you_mean
+from genret.retrieval.arguments import not_among
+from genret.retrieval.errors import InputError, instead_of
 from genret.service.errors import MalformedMessageError
+from genret.service.wire.requests import numbers_of
 
 M = TypeVar("M", bound=Message)
 
@@ -134,9 +136,9 @@ def _check_object(value: dict[str, Any], kind: Descriptor, path: str) -> None:
     for name, item in value.items():
         field = fields.get(name)
         if field is None:
-            known = ", ".join(f.name for f in kind.fields) or "none"
-            hint = did_you_mean(name, fields, ";")
-            raise InputError(path + printable(name), f"is no field of {kind.name}{hint} fields: {known}")
+            known = [f.name for f in kind.fields]
+            told = f"is no field of {kind.name}{instead_of(name, known)}"
+            raise InputError(path + printable(name), told)
         where = path + field.name
         if field.name in seen:
             raise InputError(where, f"is given twice, as {field.name} and as {field.json_name}")
@@ -148,8 +150,18 @@ def _check_object(value: dict[str, Any], kind: Descriptor, path: str) -> None:
                 raise InputError(where, f"must be an array, got {_kind(item)}")
             for i, member in enumerate(item):
                 _check_value(member, field, f"{where}[{i}]")
+        elif field.enum_type is not None:
+            value[name] = _number_of(item, field.enum_type, where)
         else:
             _check_value(item, field, where)
+
+
+def _number_of(value: Any, enum: EnumDescriptor, path: str) -> int:
+    """Return the number of an enum's value for its name, or for the library's word."""
+    words = numbers_of(enum)
+    if not isinstance(value, str) or not (value in words or value in enum.values_by_name):
+        raise not_among(path, value, words)
+    return int(words[value] if value in words else enum.values_by_name[value].number)
 
 
 def _check_value(value: Any, field: FieldDescriptor, path: str) -> None:
@@ -163,11 +175,6 @@ def _check_value(value: Any, field: FieldDescriptor, path: str) -> None:
         case FieldDescriptor.CPPTYPE_BOOL:
             if not isinstance(value, bool):
                 raise InputError(path, f"must be true or false, got {_kind(value)}")
-        case FieldDescriptor.CPPTYPE_ENUM:
-            names = field.enum_type.values_by_name
-            if not isinstance(value, str) or value not in names:
-                got = _shown(value) if isinstance(value, str) else _kind(value)
-                raise InputError(path, f"must be one of {', '.join(names)}, got {got}")
         case FieldDescriptor.CPPTYPE_DOUBLE | FieldDescriptor.CPPTYPE_FLOAT:
             _check_number(value, path)
         case _:

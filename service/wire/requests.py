@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 def options_from_proto(message: Message, request: Any) -> dict[str, Any]:
-    """Return the options that a message sets; InputError names the field of an enum that does not suit."""
+    """Return the options that a message sets; a value of an enum that has no word stays a number."""
     found: dict[str, Any] = {}
     fields = _option_fields(cast(Any, type(message)), request)
     for field, value in message.ListFields():  # those that are set, or not 0, False or empty
@@ -36,7 +36,7 @@ def options_from_proto(message: Message, request: Any) -> dict[str, Any]:
             if option.type is tuple:
                 value = _ids(option.wire, getattr(value, inner) if inner else value)
             elif field.enum_type is not None:
-                value = _word(option, field, value)
+                value = words_of(field.enum_type).get(value, value)
             found[option.name] = value
     return found
 
@@ -73,17 +73,6 @@ def words_of(enum: EnumDescriptor) -> Mapping[int, str]:
 def numbers_of(enum: EnumDescriptor) -> Mapping[str, Any]:
     """Return the number of an enum for every word of the library."""
     return {word: number for number, word in words_of(enum).items()}
-
-
-def _word(option: RequestOption, field: FieldDescriptor, number: int) -> str:
-    words, names = words_of(field.enum_type), field.enum_type.values_by_number
-    if (word := words.get(number, "")) in option.choices:
-        return word
-    known = [
-        value.name for value in names.values() if words.get(value.number, option.choices[0]) in option.choices
-    ]
-    got = names[number].name if number in names else number
-    raise InputError(field.name, f"must be one of {', '.join(known)}, got {got}")
 
 
 @cache

@@ -152,7 +152,7 @@ async def test_a_stream_answers_each_query_once(kind: str) -> None:
                 assert reply.result.query == request.query
                 assert reply.result.candidates[0].title == f"title of {request.query}"
         assert await client.stream([]) == []
-        with pytest.raises(InputError, match="max_in_flight: must be at least 1, got 0"):
+        with pytest.raises(InputError, match="max_in_flight: must be an integer of at least 1, got 0"):
             await client.stream([], max_in_flight=0)
 
 
@@ -363,8 +363,11 @@ async def test_no_time_left_is_not_the_default_of_a_minute(kind: str) -> None:
             ({"timeout_s": bad}, "timeout_s: must be a finite number")
             for bad in (math.nan, math.inf, "5", True)
         ),
-        ({"timeout": 5}, "timeout: there is no such option, did you mean 'timeout_s'"),
-        ({"filter": "kind = 'film'"}, "filter: there is no such option"),
+        ({"timeout": 5}, "timeout: is no option of a call, and those .*; did you mean timeout_s"),
+        (
+            {"filter": "kind = 'film'"},
+            "those of a query stand in its request; there are: timeout_s, request_id",
+        ),
     ],
 )
 async def test_bad_options_of_calls_are_refused(kind: str, options: dict[str, Any], said: str) -> None:
@@ -374,13 +377,20 @@ async def test_bad_options_of_calls_are_refused(kind: str, options: dict[str, An
                 await ask(asked, **options)
 
 
+async def test_a_closed_client_says_so(kind: str) -> None:
+    async with either_client(kind, "127.0.0.1:1") as client:
+        pass
+    for asked in (client.health(), client.stream([RetrieveRequest("q")]), client.wait_until_ready(1)):
+        assert str(await error_of(asked)) == "this client of 127.0.0.1:1 is closed; open another one"
+
+
 @pytest.mark.parametrize("bad", ["a text", None, 5], ids=["str", "None", "int"])
 async def test_what_is_no_query_or_cannot_be_sent_is_told_behind_the_answers_before_it(
     kind: str, bad: Any
 ) -> None:
     async with running(FakeRetriever()) as s, either_client(kind, s.server.address) as client:
         seen: list[Any] = []
-        with pytest.raises(TypeError, match=f"a stream takes RetrieveRequest, got {type(bad).__name__}"):
+        with pytest.raises(InputError, match=f"must be a RetrieveRequest, got {type(bad).__name__}"):
             await client.stream([RetrieveRequest("a"), bad, RetrieveRequest("b")], seen)
         assert [request.query for request, _ in seen] == ["a"]
         with pytest.raises(TypeError, match="not iterable"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import signal
-import socket
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -19,8 +18,6 @@ from click.testing import Result
 from genret.retrieval.errors import IndexChecksumError
 from genret.service.client import RetrievalClient
 from genret.service.client.reply import EvidenceInfo, RankingInfo, VectorsInfo
-from genret.service.commands.connection import hint
-from genret.service.errors import CallError
 from genret.service.main import cli
 from genret.service.security.bearer_tokens import Scope, line_of, new_token
 from genret.service.status import told
@@ -250,8 +247,8 @@ def test_health_waits_until_a_server_is_ready() -> None:
         (("--wait", "0"), "--wait: must be a positive number of seconds, got 0"),
         (("--wait", "5", "--live"), "--wait: a server is waited for until it is ready; leave --live out"),
         (("--timeout", "nan"), "--timeout: must be a positive number of seconds, got nan"),
-        (("--tls-cert", "c.pem"), "--tls-key: must be given with the certificate"),
-        (("--tls-key", "c.pem"), "--tls-cert: must be given with its key"),
+        (("--tls-cert", "c.pem"), "--tls-key: must be given: a certificate and its key"),
+        (("--tls-key", "c.pem"), "--tls-cert: must be given: a certificate and its key"),
         (("--tls-ca", "missing.pem"), "--tls-ca: missing.pem: No such file or directory"),
         (("--token-file", "missing"), "--token-file: missing: No such file or directory"),
         (("--address", "genret.example:1", "--tls-server-name", ""), "--tls-server-name: must not be empty"),
@@ -316,12 +313,12 @@ def test_a_handshake_that_fails_is_one_line_that_says_what_to_do(tmp_path: Path)
     with threaded(FakeRetriever(), tls=ca.server_tls()) as api:
         address = ("--address", f"localhost:{api.server.port}")
         for reach, advice in (
-            ((*address, "--tls-ca", str(other.ca_file)), "--tls-ca names the authorities to trust"),
+            ((*address, "--tls-ca", str(other.ca_file)), "tls_ca (--tls-ca) names the authorities to trust"),
             (
                 (*address, "--tls-ca", str(ca.ca_file), "--tls-server-name", "elsewhere"),
-                "--tls-server-name what the server is called there",
+                "tls_server_name what the server is called there",
             ),
-            (address, "a server that encrypts is asked with --tls"),
+            (address, "a server that encrypts is asked with tls (--tls)"),
         ):
             done = subprocess.run([*GENRET, "health", *reach], capture_output=True, text=True, timeout=60)
             assert done.returncode == 1
@@ -330,12 +327,3 @@ def test_a_handshake_that_fails_is_one_line_that_says_what_to_do(tmp_path: Path)
             (line,) = [line for line in said if not line.startswith("WARNING: All log messages before absl")]
             assert line.startswith(f"Error: no server answers at localhost:{api.server.port}: ")
             assert advice in line
-
-
-def test_a_name_of_which_one_address_listens_is_told_so() -> None:
-    """gRPC tells of the address of a name that it tried last: often one where nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port = listening.getsockname()[1]
-        refused_call = CallError("UNAVAILABLE", "Connection refused (111)", address=f"localhost:{port}")
-        assert hint(refused_call).startswith("; something listens there: give --tls")
-    assert hint(refused_call).startswith("; start one with: genret serve INDEX")

@@ -8,13 +8,15 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from genret.retrieval.defaults import small_model_dir
-from genret.retrieval.errors import ModelError
+from genret.retrieval.errors import GenretError, ModelError
+from genret.service.commands import demo as demo_room
 from tests.service.fake_retriever import wait_until
 from tests.service.server_process import GENRET
 
@@ -67,3 +69,12 @@ def test_a_demo_that_is_terminated_takes_its_server_along(demo: subprocess.Popen
     demo.communicate(timeout=60)  # returns only when nobody holds the pipes any more
     assert demo.returncode == 130
     wait_until(lambda: not listens(port))
+
+
+def test_a_server_that_hangs_or_ends_before_it_is_ready_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    for code in ("import time; time.sleep(60)", ""):
+        monkeypatch.setattr(demo_room, "_command", lambda *_, code=code: [sys.executable, "-c", code])
+        monkeypatch.setattr(demo_room, "_READY_TIMEOUT_S", 0.5 if code else 60)
+        told = pytest.raises(GenretError, match=r"^the server was not ready after \d+\.\d s; its own words")
+        with told, demo_room._server(Path("an.index")):
+            raise AssertionError("it was never ready")

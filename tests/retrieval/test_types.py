@@ -19,6 +19,7 @@ from genret.decoding import params
 from genret.index_builder.build_options import BuildOptions
 from genret.retrieval.answers.answer_types import AnswerRequest
 from genret.retrieval.arguments import INT64, options_of
+from genret.retrieval.complete_types import CompleteRequest
 from genret.retrieval.errors import InputError, nearest
 from genret.retrieval.retriever import Retriever
 from genret.retrieval.types import (
@@ -59,19 +60,27 @@ def test_every_option_is_in_the_docstring_and_in_the_signature() -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "hint"),
+    ("kind", "option", "hint"),
     [
-        ("bem_size", ", did you mean 'beam_size'?"),
-        ("Beam_Size", ", did you mean 'beam_size'?"),
-        ("lenght_penalty", ", did you mean 'length_penalty'?"),
-        ("top_k", ", did you mean 'k'?"),
-        ("xyzzy", "; there are: query, k, method, beam_size, "),
-        ("restriction", "; there are: query, "),
+        (None, "bem_size", "did you mean beam_size?"),
+        (None, "Beam_Size", "did you mean beam_size?"),
+        (None, "lenght_penalty", "did you mean length_penalty?"),
+        (None, "xyzzy", "there are: query, k, method, beam_size, "),
+        (None, "restriction", "there are: query, "),
+        (RetrieveRequest, "top_k", "did you mean k? there are: query, k, "),
+        (RetrieveRequest, "evidence", "did you mean method? there are: query, "),
+        (Mention, "text", "there are: mention, left, right"),
+        (Beam, "width", "did you mean beam_size? there are: beam_size, exact, "),
+        (Disc, "samples", "did you mean num_samples?"),
+        (Auto, "shortlist", "did you mean shortlist_size?"),
+        (Shortlist, "size", "there are: shortlist_size, "),
+        (AnswerRequest, "tokens", "did you mean max_tokens?"),
+        (CompleteRequest, "top_k", "did you mean k?"),
     ],
 )
-def test_an_unknown_option_is_answered_with_the_nearest_one(option: str, hint: str) -> None:
-    with pytest.raises(InputError, match=f"^{option}: there is no such option{re.escape(hint)}"):
-        with_options(3, "beam", None, {option: 3})  # type: ignore[misc]
+def test_an_unknown_option_is_answered_with_the_nearest_one(kind: Any, option: str, hint: str) -> None:
+    with pytest.raises(InputError, match=f"^{option}: there is no such option; {re.escape(hint)}"):
+        kind(**{option: 3}) if kind else with_options(3, "beam", None, {option: 3})  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(("method", "near"), [("bem", "beam"), ("DISC", "disc"), ("short-list", "shortlist")])

@@ -236,7 +236,11 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"logprobs": True}, "logprobs", "cannot be true: Only false"),
     ({"tools": [{"type": "function"}]}, "tools", 'cannot be [{"type": "function"}]: Only none'),
     ({"store": True}, "store", "cannot be true: Only false"),
-    ({"reasoning_effort": "low"}, "reasoning_effort", "is no field here; fields: messages, model"),
+    (
+        {"reasoning_effort": "low"},
+        "reasoning_effort",
+        "is no field here; did you mean",
+    ),
     ({"temperature": 3}, "temperature", "cannot be 3: 0 or unset"),
     ({"temperature": 0.001, "response_format": FORMAT}, "temperature", "must be in [0.01, 100]"),
     ({"seed": 2**70, "temperature": 1}, "seed", "must be in [-9223372036854775808"),
@@ -271,6 +275,8 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
         "cannot be [{",
     ),
     ({"extra_body": {"genret": {"shortlist": 5}}}, "genret.shortlist", "is no field of RetrieveRequest"),
+    ({"response_format": FORMAT, "extra_body": {"genret": {"k": 5}}}, "genret.k", "is no field of AnswerReq"),
+    ({"extra_body": {"genret": {"method": "bem"}}}, "genret.method", "must be one of beam, disc, "),
     ({"extra_body": {"genret": {"query": "x"}}}, "genret.query", "is said by another field of the request"),
     ({"extra_body": {"genret": {"beam_size": 0}}}, "genret.beam_size", "must be in [1, 1000], got 0"),
 ]

@@ -56,20 +56,21 @@ def test_every_call_of_a_client_says_what_it_takes_and_returns(client: Any) -> N
     [
         ({"timeout_s": 0}, "timeout_s: must be a positive number of seconds, got 0"),
         ({"timeout_s": float("nan")}, "timeout_s: must be"),
-        ({"tls_certificate": Path("c")}, "tls_key: must be given with the certificate"),
-        ({"tls_key": Path("c")}, "tls_certificate: must be given with its key"),
+        ({"tls_certificate": Path("c")}, "tls_key: must be given: a certificate and its key"),
+        ({"tls_key": Path("c")}, "tls_certificate: must be given: a certificate"),
         ({"tls_server_name": ""}, "tls_server_name: must not be empty"),
         ({"token": ""}, "token: must be printable ASCII without blanks, and not empty"),
         ({"token": "two words"}, "token: must be"),
         ({"token": "line\n"}, "token: must be"),
         ({"token": "é"}, "token: must be"),
-        ({"keepalive_s": 1}, "keepalive_s: must be at least 10 seconds, got 1"),
+        ({"keepalive_s": 1}, "keepalive_s: must be at least 10 s, got 1"),
         ({"metadata": (("Upper", "x"),)}, "metadata: a name is made of a-z 0-9 . _ -, does not begin"),
         ({"metadata": (("grpc-timeout", "x"),)}, "metadata: a name is made of a-z"),
         ({"metadata": (("data-bin", "x"),)}, "metadata: a name is made of a-z"),
         ({"metadata": (("authorization", "x"),)}, "metadata: 'authorization' is sent by the client itself"),
         ({"metadata": (("application", "\u00e9"),)}, "metadata: the value of 'application' must be"),
         ({"metadata": (("application", " x"),)}, "metadata: the value of 'application' must be printable"),
+        ({"timeout": 1}, "timeout: there is no such option; did you mean timeout_s? there are: timeout_s, "),
         ({"max_reply_bytes": 1}, "max_reply_bytes: must be in [1024, 2147483647], got 1"),
     ],
 )
@@ -154,15 +155,17 @@ def failed(code: str, details: str) -> CallError:
 RESOLVING = "errors resolving nohost:1: [field:hostname lookup error:address lookup failed for nohost:1: "
 CONNECTING = "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: Failed to connect to"
 NOBODY = "no server answers at nohost:1"
+START = "start one with: genret serve INDEX; take its port of gRPC, not HTTP, and tls (--tls) if it encrypts"
+TLS = "it is asked without tls (--tls) and certificates"
 SENDING = 'Internal error from Core Failed "execute_batch": (SendMessageOperation,)'
 
 
 @pytest.mark.parametrize(
     ("code", "details", "message"),
     [
-        ("UNAVAILABLE", f"{RESOLVING}Domain name not found]", f"{NOBODY}: Domain name not found"),
-        ("UNAVAILABLE", f"{CONNECTING} remote host: Connection refused", f"{NOBODY}: Connection refused"),
-        ("UNAVAILABLE", f"{CONNECTING}: WRONG_VERSION_NUMBER: Invalid", f"{NOBODY}: it does not encrypt"),
+        ("UNAVAILABLE", f"{RESOLVING}Domain name not found]", f"{NOBODY}: Domain name not found; {START}"),
+        ("UNAVAILABLE", f"{CONNECTING} host: Connection refused", f"{NOBODY}: Connection refused; {START}"),
+        ("UNAVAILABLE", f"{CONNECTING}: WRONG_VERSION_NUMBER: X", f"{NOBODY}: it does not encrypt; {TLS}"),
         ("DEADLINE_EXCEEDED", "Deadline Exceeded", "no answer from nohost:1 within 60 s"),
         ("UNIMPLEMENTED", "Method not found!", "nohost:1: Method not found!"),
         ("RESOURCE_EXHAUSTED", "something is exhausted", "nohost:1: something is exhausted"),

@@ -126,7 +126,7 @@ def test_what_no_route_takes_is_refused_in_the_same_form(client: httpx.Client) -
         error = client.post(lost).json()["error"]
         assert error.pop("message").startswith(f"there is nothing at {lost}{told}")
         assert error == foreign
-    assert client.get("/v1/rerank").json()["message"] == "GET is not what /v1/rerank takes"
+    assert client.get("/v1/rerank").json()["message"] == "/v1/rerank takes POST, got GET"
     assert code_of(client.get("/..%2f..%2fetc/passwd")) == (404, "NOT_FOUND")
     wrong = client.get("/v1/retrieve")
     assert code_of(wrong) == (405, "UNIMPLEMENTED")

@@ -84,7 +84,7 @@ def test_failures_are_those_that_the_client_of_cohere_knows(address: str) -> Non
     with pytest.raises(cohere.BadRequestError) as refused:
         ask(max_tokens_per_doc=5)
     assert refused.value.body["message"] == (
-        "max_tokens_per_doc: is no field here; fields: model, query, documents, top_n, return_documents"
+        "max_tokens_per_doc: is no field here; there are: model, query, documents, top_n, return_documents"
     )
 
 

@@ -112,7 +112,7 @@ def test_a_corpus_is_linked(both: Both, tmp_path: Path) -> None:
     ours, theirs = (pq.read_table(folder).to_pylist() for folder in (out, tmp_path / "here"))
     assert [row["entity_id"] for row in ours] == [row["entity_id"] for row in theirs]
     assert [row["logprob"] for row in ours] == pytest.approx([row["logprob"] for row in theirs], abs=1e-3)
-    assert "--engine was vllm, is now None" in refusal(link_command, *arguments, "--out", out, code=1)
+    assert "--engine was vllm, is now not given" in refusal(link_command, *arguments, "--out", out, code=1)
 
 
 def test_a_server_that_ends_and_comes_back(both: Both) -> None:

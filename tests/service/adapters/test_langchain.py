@@ -125,7 +125,5 @@ def test_it_is_copied_and_checked_when_made(index: Path, checkpoint: Path) -> No
         LangChainRetriever(index="i", k=0)
     with pytest.raises(ValidationError, match=r"filter: is no field of a retriever; it goes into options="):
         LangChainRetriever(index="i", filter="kind = 'city'")
-    with pytest.raises(
-        ValidationError, match=r"adress: there is no such field of .*, did you mean 'address'\?"
-    ):
+    with pytest.raises(ValidationError, match=r"adress: is no field of a retriever; did you mean address\?"):
         LangChainRetriever(adress="localhost:50051")

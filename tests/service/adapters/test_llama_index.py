@@ -63,7 +63,7 @@ def test_what_cannot_be_used_is_refused_when_made(retriever: Retriever) -> None:
     ):
         LlamaIndexRetriever(retriever, filters=contains)
     with pytest.raises(
-        InputError, match=r"^similarity_topk: there is no such argument.*, did you mean 'similarity_top_k'\?"
+        InputError, match=r"^similarity_topk: is no argument.*; did you mean similarity_top_k\?"
     ):
         LlamaIndexRetriever(retriever, similarity_topk=2)
     with pytest.raises(InputError, match=r"^similarity_top_k: must be in \[1, 1000\], got 0"):

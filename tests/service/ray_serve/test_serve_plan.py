@@ -50,7 +50,7 @@ CONFIG = ServerConfig(indexes=(IndexSpec("titles", Path("/indexes/titles")),), i
     ("options", "settings", "message"),
     [
         ({"name": "two words"}, {}, "name: must be made of A-Z a-z 0-9 . _ -, got 'two words'"),
-        ({"num_replicas": 0}, {}, "num_replicas: must be at least 1, got 0"),
+        ({"num_replicas": 0}, {}, "num_replicas: must be an integer of at least 1, got 0"),
         ({"num_cpus": -1.0}, {}, "num_cpus: must be at least 0, got -1"),
         ({"num_gpus": float("nan")}, {}, "num_gpus: must be at least 0, got nan"),
         ({"http_port": 0}, {}, "http_proxy_port: must be in [1, 65535], got 0"),
@@ -138,7 +138,10 @@ def test_wrong_settings_are_all_named() -> None:
     ("arguments", "message"),
     [
         (["x=/x"], "--insecure: Serve's proxies listen on all addresses"),
-        (["x=/x", "--insecure", "--num-replicas", "0"], "--num-replicas: must be at least 1, got 0"),
+        (
+            ["x=/x", "--insecure", "--num-replicas", "0"],
+            "--num-replicas: must be an integer of at least 1, got 0",
+        ),
         ([], "name an index"),
         ([*INSECURE, "--address", NOBODY], f"--address: no Ray cluster can be used at '{NOBODY}'"),
         ([*INSECURE, "--detach"], "--detach: needs a cluster that runs already"),

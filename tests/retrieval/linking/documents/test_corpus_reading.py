@@ -403,8 +403,8 @@ def test_files_that_cannot_be_read(tmp_path: Path, name: str, content: bytes, ex
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"input_format": "csv"}, "must be one of ['auto', 'jsonl', 'parquet', 'text', 'lines']"),
-        ({"span_unit": "char"}, "must be one of ['codepoint', 'byte', 'utf16'], got 'char'"),
+        ({"input_format": "csv"}, "must be one of auto, jsonl, parquet, text, lines; got 'csv'"),
+        ({"span_unit": "char"}, "must be one of codepoint, byte, utf16; got 'char'"),
         ({"shard_documents": 0}, "must be an integer of at least 1, got 0"),
         ({"shard_chars": 1}, "must be an integer of at least 2, got 1"),
         ({"text_field": ""}, "must not be empty"),

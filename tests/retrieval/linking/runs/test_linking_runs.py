@@ -121,6 +121,7 @@ def test_what_is_not_whole_is_done_again_and_that_alone(
 
 OPTION_CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     "option": ({"options": LinkOptions(k=7)}, "k was 5, is now 7"),
+    "unset": ({"options": LinkOptions(min_mass=0.5, method="disc")}, "min_mass was not given, is now 0.5"),
     "shards": ({"shard_documents": 5}, "shard_documents was 4, is now 5"),
     "format": ({"output_format": "jsonl"}, "the format of the output was parquet, is now jsonl"),
 }
