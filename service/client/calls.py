@@ -428,9 +428,10 @@ _ADVICE = {
     "wrong_version_number": "it is asked without tls (--tls) and certificates",
     "certificate": _NAMES,
     "hostname verification": _NAMES,
-    "socket closed": "a server that encrypts is asked with tls (--tls)",
+    "socket closed": "it may encrypt (tls, --tls), or want this client's certificate (tls_certificate, --tls-cert)",
     "http1.x": _HTTP,
     "http/2": _HTTP,
+    "missing selected alpn": _HTTP,
     "": "start one with: genret serve INDEX; take its port of gRPC, not HTTP, and tls (--tls) if it encrypts",
 }
 
@@ -444,7 +445,7 @@ def failed_call(error: Any, address: str, timeout_s: float | None, request_id: s
         status = status_from_bytes(value) if key == DETAILS_KEY else None
         if status is not None:
             return error_from_status(status, request_id)
-    code, details = error.code().name, str(error.details() or error.code().name)
+    code, details = error.code().name, str(error.details() or error.code().name).removesuffix(": OK")
     reason = ""
     if code == "INTERNAL" and details.startswith(SEND_FAILED):
         # Another try gets the reason.

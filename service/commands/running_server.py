@@ -86,7 +86,7 @@ def reload_command(name: str, force: bool, as_json_lines: bool, connection: Conn
 @connection_options(timeout_s=5.0)
 def health_command(live: bool, wait: float | None, as_json_lines: bool, connection: Connection) -> None:
     """Say whether a server is ready: exit code 0 when it is, 1 when it is not or does not answer."""
-    from genret.service.client import LIVENESS, READINESS
+    from genret.service.client import LIVENESS, READINESS, CallError
 
     if wait is not None and live:
         raise click.UsageError("--wait: a server is waited for until it is ready; leave --live out")
@@ -94,7 +94,11 @@ def health_command(live: bool, wait: float | None, as_json_lines: bool, connecti
         raise click.UsageError(f"--wait: must be a positive number of seconds, got {wait}")
     with connection.open() as client:
         if wait is not None:
-            client.wait_until_ready(wait)
+            try:
+                client.wait_until_ready(wait)
+            except CallError:
+                client.health()  # fails with the reason where none answers
+                raise
         status = client.health(LIVENESS if live else READINESS)
     told = {"address": connection.address, "asked": "live" if live else "ready", "status": status}
     click.echo(json.dumps(told) if as_json_lines else status)
