@@ -193,8 +193,7 @@ def test_the_lock_is_what_the_server_and_its_extras_need_but_torch() -> None:
     wanted = [line for extra in extras for line in project["optional-dependencies"][extra]]
     required([*project["dependencies"], *wanted], set(), needed)
     unlocked = {line for line in (DEPLOY / "cuda-only.txt").read_text().splitlines() if line[0] != "#"}
-    # Where torch is a CUDA build.
-    of_cuda = unlocked | {name for name in needed if name.startswith("nvidia-")}
+    of_cuda = unlocked | {name for name in needed if name.startswith("nvidia-")}  # of a torch for CUDA
     assert needed - of_cuda == {*pins("deploy/requirements.lock"), "torch"}
     beside = set(needed)
     wanted = [line for extra in ("gguf", "lora") for line in project["optional-dependencies"][extra]]
