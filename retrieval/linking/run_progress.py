@@ -61,9 +61,8 @@ class Progress:
     done_shards: int  # finished shards, those of earlier sessions included
     resumed: LinkCounts  # counts of shards that earlier sessions finished
     recorded: LinkCounts  # counts of all finished shards
-    reported: LinkCounts = field(
-        default_factory=LinkCounts
-    )  # increments of this session, of unfinished shards too
+    # Increments of this session, of unfinished shards too.
+    reported: LinkCounts = field(default_factory=LinkCounts)
     is_split: bool = False  # whether long documents are linked in parts; the time left then goes by shards
     resumed_shards: int = 0  # shards that earlier sessions finished
     begun: float | None = None  # monotonic time of the first report; None: there was none

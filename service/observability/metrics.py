@@ -87,6 +87,8 @@ class CallMetrics(_Registry):
         )
         in_flight = "Calls that have not ended."
         self.in_flight = Gauge("genret_requests_in_flight", in_flight, ["method"], registry=self.registry)
+        restarts = "Times the engine's process ended and another one had to be started."
+        self.engine_restarts = self._counter("engine_restarts", restarts)
 
     def expect_calls(self, methods: Iterable[str]) -> None:
         """Begin counts that alerts watch with 0, by the names of methods.

@@ -90,7 +90,7 @@ def warn_if_exposed(field: str, path: Path) -> None:
         return  # the next check reports that it is gone
     if mode & (stat.S_IRWXO | stat.S_IWGRP):
         _LOG.warning(
-            "%s: other users may read or change %s (mode %04o); allow its owner only: chmod 600",
+            "%s: other users may read or change %s (mode %04o): chmod 600, or 640 with the server's group",
             field,
             path,
             mode,

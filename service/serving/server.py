@@ -115,6 +115,8 @@ class Server:
         await self.readiness.announce(State.READY)
 
     async def _engine_changed(self, answers: bool) -> None:
+        if not answers:
+            self.metrics.engine_restarts.inc()
         if self.readiness.state is not State.DRAINING:
             await self.readiness.announce(State.READY if answers else State.WARMING)
 

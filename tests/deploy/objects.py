@@ -48,6 +48,7 @@ def check_fit(objects: Objects, config: ServerConfig, *checkpoints: Path) -> Non
         *(spec.path for spec in config.indexes),
         config.tls.certificate,
         config.tls.key,
+        config.tls.client_ca,
         config.token_file,
     )
     for path in filter(None, (*named, *checkpoints)):

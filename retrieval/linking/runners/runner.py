@@ -72,9 +72,10 @@ def linked(
 ) -> ShardRecord:
     """Link a shard and return its record.
 
-    `send` gets what the counts have grown by, if anything, at the end and not sooner than `every` seconds
-    after the last time.
+    `send` gets zeros at the start, from which the run's rates count; then what the counts have grown by, if
+    anything, at the end and not sooner than `every` seconds after the last time.
     """
+    send(LinkCounts())
     sent: dict[str, int] = {}
     due = time.monotonic() + every
 

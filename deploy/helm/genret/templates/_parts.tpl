@@ -4,6 +4,15 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
 {{- define "genret.settings" -}}
+{{- $written := list (printf "indexes.%s" .Values.index.name) "server" "metrics" "log" "shutdown" }}
+{{- range $table, $value := dict "models.default" .Values.model.checkpoint "tls" .Values.tls.secret "auth" .Values.tokens.secret }}
+{{- if $value }}{{ $written = append $written $table }}{{ end }}
+{{- end }}
+{{- range $written }}
+{{- if regexMatch (printf "(?m)^\\[%s\\]" (regexQuoteMeta .)) (regexReplaceAll "[\"' \t]" $.Values.settings "") }}
+{{- fail (printf "settings: [%s] is a table that the chart writes; set its keys by values, or by variables in env" .) }}
+{{- end }}
+{{- end -}}
 [indexes.{{ .Values.index.name | quote }}]
 path = "/srv/genret/indexes/{{ .Values.index.path }}"
 {{ with .Values.model }}
@@ -22,6 +31,9 @@ insecure = true
 [tls]
 certificate = "/etc/genret-tls/tls.crt"
 key = "/etc/genret-tls/tls.key"
+{{- with .Values.tls.clientCa }}
+client_ca = "/etc/genret-tls/{{ . }}"
+{{- end }}
 {{ end }}
 {{- if .Values.tokens.secret }}
 [auth]
