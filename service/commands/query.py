@@ -182,6 +182,9 @@ def query_command(question: Question, index: str, stream: bool, connection: Conn
     scored), what they are ordered by, and with auto what each kind of evidence adds to that, between tabs; an
     explanation goes to standard error.
     """
+    first, *more = question.queries
+    if more and Path(first).is_dir():
+        click.echo(f"{first!r} is asked as a query; --index names an index of the server", err=True)
     printer = AnswerPrinter(question)
     most = most_items(question.options.get("allow_ids", ()), question.options.get("deny_ids", ()))
     with connection.open() as client:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from contextlib import redirect_stdout
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import islice
@@ -51,6 +50,8 @@ def warm_cache_command(as_json_lines: bool) -> None:
     size = sum(file.stat().st_size for file in kept)
     if as_json_lines:
         click.echo(json.dumps({"folder": str(folder), "loops": len(kept), "bytes": size}))
+    elif not has_loops:
+        click.echo("modules are compiled; loops would need the extra numba")
     else:
         click.echo(f"{len(kept)} compiled loops in {folder}, {size:,} bytes")
 
@@ -66,9 +67,8 @@ def _use_all_loops(folder: Path, kernels: str) -> None:
     with sample_catalogue().open(encoding="utf-8") as catalogue:
         titles.write_text("".join(islice(catalogue, 1 + _TITLES)), encoding="utf-8")
     model = str(small_model_dir())
-    with (folder / "told").open("w") as told, redirect_stdout(told):
-        arguments = [str(titles), "--out", str(index), "--tokenizer", model]
-        build_command.main(arguments, prog_name="genret build", standalone_mode=False)
+    arguments = [str(titles), "--out", str(index), "--tokenizer", model, "--quiet"]
+    build_command.main(arguments, prog_name="genret build", standalone_mode=False)
     Retriever.open(index, model, device="cpu").warm_up()
     for size in _VOCABULARIES:
         TitleTrie.from_rows([(1, 0)], size, kernels=kernels)

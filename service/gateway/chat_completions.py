@@ -51,7 +51,9 @@ _OPTIONS: dict[str, Schema] = {
     "temperature": typed("number", "0 or unset: the likeliest. Above 0: a sample.", minimum=0, maximum=2),
     "seed": typed("integer", "Of a sample: the same seed gives the same answer."),
     "top_p": _only(1, "Only 1: a sample is of the whole distribution."),
-    "max_tokens": typed("integer", "Most tokens of a document, which is closed in time.", minimum=1),
+    "max_tokens": typed(
+        "integer", "Most tokens of a document, which is closed in time; titles are whole.", minimum=1
+    ),
     "n": typed("integer", "Without a response_format: how many titles.", minimum=1, maximum=1000),
     "stop": typed("array", "Only none: an answer ends where it is complete.", maxItems=0),
     "presence_penalty": _only(0, "Only 0: the model's probabilities hold."),
@@ -167,8 +169,6 @@ def _read(kind: _Kind, body: dict[str, Any]) -> MethodCall:
     limits = {name: body[name] for name in ("max_completion_tokens", "max_tokens") if name in body}
     message: Message
     if form["type"] == "text":
-        for name in limits:
-            raise InputError(name, "has no effect on titles, which are whole: leave it out, or ask for JSON")
         if temperature and body.get("n", 1) > 1:
             raise InputError("n", f"must be 1 with a temperature above 0, got {body['n']}")
         own["k"] = body.get("n", 1)
@@ -315,10 +315,10 @@ def _refuse(request: Schema, query: str, told: dict[str, Any]) -> dict[str, Any]
 
 
 def path_refused(told: dict[str, Any]) -> dict[str, Any]:
-    """Return a path or verb that is not served in OpenAI's form, with Cohere's `message` beside it."""
+    """Return a path or verb that is not served in OpenAI's form, with Cohere's `message` and Jina's `detail`."""
     message = told["message"]
     error = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
-    return {"message": message, "error": error}
+    return {"message": message, "detail": message, "error": error}
 
 
 def _model(index: index_pb.Index) -> dict[str, Any]:

@@ -460,7 +460,7 @@ class RequestCheck:
         if self._hosts is None or scope["path"] in PROBES or self._hosts.allow(host):
             return None
         return 421, (
-            f"the request is for the host {host[:_SHOWN]!r}; without tokens and TLS this server answers to "
+            f"the request is for the host {host[:_SHOWN]!r}; a port without both tokens and TLS answers to "
             "addresses, to names without a dot, and to names of server.allowed_hosts "
             "(--allowed-hosts NAME; '*' allows any)"
         )

@@ -31,6 +31,7 @@ _REQUEST = fields(
     },
     top_n=typed("integer", "Most results, 1 or more. Without it all documents.", minimum=1),
     return_documents=typed("boolean", "Whether results hold their documents' texts. Without it they do not."),
+    max_tokens_per_doc=typed("integer", "No effect on the answer: no document is cut.", minimum=1),
 )
 _RESULT = shape(
     index=typed("integer", "Position in documents, from 0."),
@@ -114,10 +115,10 @@ def _field(name: str) -> str:
 
 
 def _refuse(told: dict[str, Any]) -> dict[str, Any]:
-    """Return a failure as everywhere in the API, with Cohere's `message` beside it."""
+    """Return a failure as everywhere in the API, with Cohere's `message` and Jina's `detail`."""
     field, text = blamed(told)
     message = f"{_field(field)}: {text}" if field else text
-    return {"message": message, "error": {**told, "message": message}}
+    return {"message": message, "detail": message, "error": {**told, "message": message}}
 
 
 RERANK, RERANK_2 = (

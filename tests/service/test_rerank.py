@@ -82,9 +82,10 @@ def test_failures_are_those_that_the_client_of_cohere_knows(address: str) -> Non
         ask(documents=["a", " "])
     assert blank.value.body["message"] == "documents[1]: must not be empty"
     with pytest.raises(cohere.BadRequestError) as refused:
-        ask(max_tokens_per_doc=5)
+        ask(max_tokens_per_doc=5, priority=3)
     assert refused.value.body["message"] == (
-        "max_tokens_per_doc: is no field here; there are: model, query, documents, top_n, return_documents"
+        "priority: is no field here; there are: model, query, documents, top_n, return_documents, "
+        "max_tokens_per_doc"
     )
 
 
