@@ -428,7 +428,7 @@ _ADVICE = {
     "wrong_version_number": "it is asked without tls (--tls) and certificates",
     "certificate": _NAMES,
     "hostname verification": _NAMES,
-    "socket closed": "it may encrypt (tls, --tls), or want this client's certificate (tls_certificate, --tls-cert)",
+    "socket closed": "it may encrypt (tls, --tls), or want a certificate of its clients (tls_certificate)",
     "http1.x": _HTTP,
     "http/2": _HTTP,
     "missing selected alpn": _HTTP,

@@ -315,7 +315,7 @@ def _refuse(request: Schema, query: str, told: dict[str, Any]) -> dict[str, Any]
 
 
 def path_refused(told: dict[str, Any]) -> dict[str, Any]:
-    """Return a path or verb that is not served in OpenAI's form, with Cohere's `message` and Jina's `detail`."""
+    """Return a path or verb that is not served as OpenAI, Cohere (`message`) and Jina (`detail`) would."""
     message = told["message"]
     error = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
     return {"message": message, "detail": message, "error": error}

@@ -320,7 +320,7 @@ def test_a_handshake_that_fails_is_one_line_that_says_what_to_do(tmp_path: Path)
                 ("--tls-ca", str(ca.ca_file), "--tls-server-name", "elsewhere"),
                 "tls_server_name what the server is called there",
             ),
-            ((), "it may encrypt (tls, --tls), or want this client's certificate"),
+            ((), "it may encrypt (tls, --tls), or want a certificate of its clients"),
         ):
             command = [*GENRET, "health", "--address", address, *reach]
             done = subprocess.run(command, capture_output=True, text=True, timeout=60)
