@@ -344,7 +344,7 @@ def commands_of(block: str) -> tuple[list[str], str]:
 
 def masked(text: str) -> str:
     if text.startswith("{\n"):  # metadata come in any order
-        text = json.dumps(json.loads(text), sort_keys=True, indent=2)
+        text = json.dumps(json.loads(text), sort_keys=True, indent=2, ensure_ascii=False)
     text = re.sub(r'"(?:[0-9a-f]{32}|…)"', '"DIGEST"', text)
     text = re.sub(rf'"({_FITTED})": "?-?[\d.]+"?', r'"\1": FITTED', text)
     text = re.sub(r"_ms\": .*", "_ms", text)
