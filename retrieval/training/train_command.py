@@ -59,15 +59,7 @@ _POSITIVE = _Number(min=0, min_open=True)
 
 
 class _PlannedError(Exception):
-    """Ends a run that was only to be planned."""
-
-    def __init__(self, forecast: RunForecast, objection: str | None) -> None:
-        super().__init__()
-        self.forecast = forecast
-        self.objection = objection
-
-    def to_json(self) -> dict[str, Any]:
-        return self.forecast.to_json() | {"objection": self.objection}
+    """Ends a run that was only to be planned; its arguments are the forecast and the objection, or None."""
 
 
 def _smaller(model: str | None, lora: int | None, preset: str | None, **_: Any) -> str:
@@ -323,10 +315,12 @@ def train_command(
             stack.enter_context(display)
             metrics = run(plan, StepProgress(display), approve)
     except _PlannedError as planned:
-        click.echo(json.dumps(planned.to_json(), indent=2) if json_ else planned.forecast.table())
-        if planned.objection is not None and not json_:
-            click.echo(planned.objection)
-        return
+        forecast, objection = planned.args
+        as_json = forecast.to_json() | {"objection": objection}
+        click.echo(json.dumps(as_json, indent=2) if json_ else forecast.table())
+        if objection is not None and not json_:
+            click.echo(objection)
+        raise click.exceptions.Exit(0 if yes or objection is None else 1) from None
     except TrainingInterrupted as error:
         click.echo(f"{error}; the same command goes on", err=True)
         raise click.exceptions.Exit(INTERRUPTED) from None

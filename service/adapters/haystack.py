@@ -96,8 +96,7 @@ class HaystackRetriever:
         return self._documents(await self.source.aretrieve(self._asked(query, filters, top_k)))
 
     def _asked(self, query: str, filters: dict[str, Any] | None, top_k: int | None) -> RetrieveRequest:
-        wanted = self.top_k if top_k is None else top_k
-        given = {"k": wanted, "method": self.method, **self.options}
+        given = {"k": self.top_k if top_k is None else top_k, "method": self.method, **self.options}
         return asked(query, given, haystack_filter(self.filters if filters is None else filters), "top_k")
 
     def _documents(self, found: RetrievalResult) -> dict[str, list[Document]]:

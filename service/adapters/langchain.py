@@ -74,8 +74,7 @@ class LangChainRetriever(BaseRetriever):
         return self._documents(await self._source.aretrieve(self._asked(query, options)))
 
     def _asked(self, query: str, options: dict[str, Any]) -> RetrieveRequest:
-        given = {"k": self.k, "method": self.method, **self.options, **options}
-        return asked(query, given)
+        return asked(query, {"k": self.k, "method": self.method, **self.options, **options})
 
     def _documents(self, found: RetrievalResult) -> list[Document]:
         return [

@@ -239,11 +239,8 @@ def test_the_commands_of_the_training_page_say_what_it_says(tmp_path: Path) -> N
         return re.sub(r"take .+ on this|--max-steps \d+ fits", "", text)
 
     folder = with_data(tmp_path)
-    assert without_times(genret(planned[0], folder)) == without_times(planned[1])
-    assert (
-        without_times(genret(objected[0], folder)).splitlines()[-1:]
-        == without_times(objected[1]).splitlines()
-    )
+    for command, said in (planned, objected):
+        assert without_times(genret(command, folder)) == without_times(said)
     assert not (folder / "my-model").exists()
     checkpoints = folder / "my-model" / "checkpoints"
     command = [sys.executable, "-m", "genret", *planned[0].replace(" --plan", "").split()]
@@ -303,8 +300,8 @@ def test_the_program_of_the_evaluation_page_prints_what_it_says(evaluation_folde
     ((code, said),) = examples(EVALUATION)
     printed, expected = run(code, evaluation_folder).split(), said.split()
     assert printed[::2] == expected[::2] == ["bm25", "beam"]
-    # The last digits of the model's figures differ between machines, and with them a query or two.
-    assert [float(v) for v in printed[1::2]] == pytest.approx([float(v) for v in expected[1::2]], abs=0.041)
+    # The last digits of the model's figures differ between machines, and with them one of the 50 queries.
+    assert [float(v) for v in printed[1::2]] == pytest.approx([float(v) for v in expected[1::2]], abs=0.021)
 
 
 HTTP = text_of("docs/http.md")
@@ -347,8 +344,8 @@ def commands_of(block: str) -> tuple[list[str], str]:
 
 def masked(text: str) -> str:
     if text.startswith("{\n"):  # metadata come in any order
-        text = json.dumps(json.loads(text), sort_keys=True, indent=2)
-    text = re.sub(r'"[0-9a-f]{32}"', '"DIGEST"', text)
+        text = json.dumps(json.loads(text), sort_keys=True, indent=2, ensure_ascii=False)
+    text = re.sub(r'"(?:[0-9a-f]{32}|…)"', '"DIGEST"', text)
     text = re.sub(rf'"({_FITTED})": "?-?[\d.]+"?', r'"\1": FITTED', text)
     text = re.sub(r"_ms\": .*", "_ms", text)
     return re.sub(r"-?\d+\.\d+", lambda number: f"{float(number.group()):.3f}", text)

@@ -1,6 +1,6 @@
 """What pages say of the code is so: tables, figures, commands, settings, logs.
 
-Pages are docs/{json-answers,evaluation,shortlists,operations}.md; of the README its commands.
+Pages are docs/{json-answers,evaluation,shortlists,numbers,operations}.md; of the README its commands.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from genret.retrieval.vectors.vector_maker import TARGET_RECALL
 from genret.service.commands.serve import serve_command
 from genret.service.configuration.settings import SETTINGS
 from genret.service.main import COMMANDS, cli
+from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 from tests.e2e.pages import ROOT, blocks, code, examples, rows, run, run_command, section, text_of
 from tests.service.full_metrics import families
 
@@ -153,6 +154,12 @@ def test_the_tables_of_methods_and_metrics_are_those_of_the_code() -> None:
 )
 def test_the_page_of_shortlists_has_the_figures_of_the_code(text: str) -> None:
     assert text in text_of("docs/shortlists.md")
+
+
+def test_the_page_of_numbers_has_every_field_of_a_reply() -> None:
+    named = set(code(section("docs/numbers.md", "The fields of a reply")))
+    for message in (pb.Candidate, pb.RetrieveResponse):
+        assert {*message.DESCRIPTOR.fields_by_name} - {"candidates"} <= named
 
 
 OPERATIONS = text_of("docs/operations.md")

@@ -88,6 +88,9 @@ class SchemaIndex:
         for name, value in schema.items():
             keyword = known.get(name)
             if keyword is None:
+                if name.startswith("x-genret"):
+                    reason = "unknown keyword, did you mean x-genret-index or x-genret-filter?"
+                    raise InvalidSchemaError(name, f"{pointer}/{pointer_step(name)}", reason)
                 continue
             if not keyword.check(value):
                 reason = f"expected {keyword.expected}, got {_kind(value)}"

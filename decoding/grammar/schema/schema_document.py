@@ -95,6 +95,7 @@ def _parse_text(schema: str | bytes, limits: CompileLimits) -> Json:
         raise _duplicate(text) from None
     except json.JSONDecodeError as error:
         where = f"in line {error.lineno}, column {error.colno}"
+        where += "; expected the text of a schema, not a path" if text.endswith(".json") else ""
         raise InvalidSchemaError.at(None, f"the schema is not JSON: {error.msg} {where}") from None
     except (ValueError, InvalidOperation):
         raise _too_many_digits() from None

@@ -81,6 +81,7 @@ def test_numbers_are_exact() -> None:
     [
         ('{"a":1,', "#", "the schema is not JSON: .* in line 1, column 8"),
         ("", "#", "the schema is not JSON"),
+        ("entity.json", "#", "line 1, column 1; expected the text of a schema, not a path$"),
         ('{"a":NaN}', "#", "NaN is no JSON number"),
         ('{"a":-Infinity}', "#", "-Infinity is no JSON number"),
         ('{"a":1,"a":1}', "#/a", "the key comes twice"),

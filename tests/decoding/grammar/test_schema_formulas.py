@@ -148,6 +148,7 @@ def test_arrays_of_older_drafts() -> None:
         ({"type": "string", "x-genret-index": ""}, "x-genret-index", "expected a string that names an index"),
         ({"type": "string", "x-genret-index": 1}, "x-genret-index", "expected a string that names an index"),
         ({"type": "string", "x-genret-filter": "a"}, "x-genret-filter", "expected x-genret-index beside it"),
+        ({"type": "string", "x-genret-indx": "t"}, "x-genret-indx", "did you mean x-genret-index or"),
     ],
 )
 def test_indexes_are_named_beside_strings_only(schema: Any, keyword: str, reason: str) -> None:

@@ -133,12 +133,14 @@ def test_memory_is_counted_and_nothing_changes(tmp_path: Path) -> None:
 
 
 def test_a_plan_writes_nothing(data: Path) -> None:
-    result = trained(data, "out", "--preset", "tiny", "--max-steps", "30", "--plan", "--max-hours", "1e-9")
+    long = ("--preset", "tiny", "--max-steps", "30", "--plan", "--max-hours", "1e-9")
+    result = trained(data, "out", *long, code=1)
     assert not (data / "out").exists()
     assert result.stdout.startswith("plan\n  texts      4 titles, 2 aliases, 4 descriptions, 2 queries\n")
     assert "\n  run        30 steps of 8 examples: 20 epochs, " in result.stdout
     assert "\ntraining would take " in result.stdout
     assert "more than --max-hours 1e-09; take fewer steps" in result.stdout
+    assert trained(data, "out", *long, "--yes").stdout.startswith("plan\n")
     result = trained(data, "out", "--encoder", "--max-steps", "9", "--plan", "--json")
     plan = json.loads(result.stdout)
     assert (plan["steps"], plan["examples"], plan["measured_steps"]) == (9, 72, 5)
@@ -162,7 +164,7 @@ def test_too_little_memory_is_told_before_the_first_step(data: Path, monkeypatch
     said = refused(data, "out", "--preset", "tiny", "--max-steps", "3", code=1)
     assert "Error: training needs " in said
     assert "time not measured" in said
-    planned = trained(data, "out", "--preset", "tiny", "--max-steps", "3", "--plan", "--json")
+    planned = trained(data, "out", "--preset", "tiny", "--max-steps", "3", "--plan", "--json", code=1)
     assert json.loads(planned.stdout)["objection"].startswith("training needs ")
     trained(data, "out", "--preset", "tiny", "--max-steps", "3", "--yes")
 
