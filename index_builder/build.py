@@ -214,8 +214,8 @@ def check_evidence(options: BuildOptions, tokenizer: TextTokenizer) -> None:
             read_rankings(options.evidence.ranking)
         if (model := options.evidence.model_place) is not None:
             check_model(model, tokenizer, options.rendering, options.prompt)
-    if options.vectors is not None:
-        check_method(options.vectors.method, options.vectors.options.device)
+    if (vectors := options.vectors) is not None:
+        check_method(vectors.method, vectors.options.device, vectors.options.kind)
 
 
 def check_rejects(front: SourceRuns, outcome: str = "nothing was built") -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from genret.index_builder.past_queries import QueryFile
 from genret.retrieval.arguments import check_least
-from genret.retrieval.checkpoints import weights_folder
+from genret.retrieval.checkpoints import local_folder, weights_folder
 from genret.retrieval.compatibility import mismatch
 from genret.retrieval.defaults import default_model
 from genret.retrieval.errors import InputError, require_package
@@ -26,6 +26,7 @@ from genret.retrieval.vectors.embedder import (
     check_device_name,
     is_path,
 )
+from genret.retrieval.vectors.faiss_index import check_kind
 from genret.retrieval.vectors.vector_maker import VectorOptions
 
 # Stands for the default model where a checkpoint directory or a hub id is expected.
@@ -213,21 +214,26 @@ def check_model(place: str, tokenizer: TextTokenizer, rendering: Rendering, prom
         raise InputError("weigh_model", f"{place}: expected a model taught the titles of the index: {told}")
 
 
-def check_method(method: VectorMethod, device: str) -> None:
-    """Refuse a method of making vectors that cannot work here.
+def check_method(method: VectorMethod, device: str, kind: str = "auto") -> None:
+    """Refuse a method of making vectors, or a kind of index for them, that cannot work here.
 
     Raises:
         MissingExtraError: a library is not installed.
-        InputError: the model's directory is missing or holds no model, or there is no such device.
+        InputError: the model's directory is missing or holds no model, there is no such device, or faiss
+            knows no such kind of index.
+        ModelError: the model is neither here nor on the hub.
     """
     check_device_name(device)
     for package, extra in _PACKAGES[method.name]:
         require_package(package, extra)
-    place = Path(method.source)  # hub ids are left to their library
+    check_kind(kind)
+    place = Path(method.source)
     if place.is_dir() and not (place / _CONFIG_FILE).is_file():
         raise InputError("vectors", f"{str(method)!r}: the directory has no {_CONFIG_FILE}")
     if not place.is_dir() and (place.exists() or is_path(method.source)):
         raise InputError("vectors", f"{str(method)!r}: there is no such directory")
+    if method.name == ENCODER or "/" in method.source:  # the other library knows names without an owner
+        local_folder(method.source, (_CONFIG_FILE,))
     check_device(device)
 
 
@@ -276,7 +282,7 @@ class BuildOptions:
         if self.memory_limit < MIN_MEMORY_LIMIT:
             raise InputError(
                 "memory_limit",
-                f"must be at least {MIN_MEMORY_LIMIT // MIB} MiB, got {self.memory_limit} bytes",
+                f"must be at least {MIN_MEMORY_LIMIT // MIB} MiB, got {self.memory_limit / MIB:.0f} MiB",
             )
 
     @property

@@ -31,9 +31,10 @@ from genret.index_builder.entities import check_weights
 from genret.index_builder.evidence_maker import EvidenceMaker
 from genret.index_builder.merge import TYPICAL_FORM_BYTES, VersionSpec, cut, write_version
 from genret.index_builder.past_queries import count_queries
-from genret.index_builder.publish import WORK_DIR, temporary_work
+from genret.index_builder.publish import temporary_work
 from genret.index_builder.runs import IntArray, ShardRun, offsets_of, sort_rows
 from genret.index_builder.shard_maker import OverLong
+from genret.retrieval.index.layout import WORK_DIR
 from genret.retrieval.index.manifest import Manifest, MetadataColumn
 from genret.retrieval.index.reader import EntityTexts, Index, text_columns
 from genret.retrieval.index.summary import length_lines

@@ -203,6 +203,7 @@ class EvidenceMaker:
 
         rankings = Rankings() if given is None else read_rankings(given)
         too_few = f"a catalogue of {manifest.counts.entities:,} is too small to fit a ranking to"
+        too_few += "" if model is None else "; the model was not weighed"
         if given is None:
             self._progress.phase("fitting the ranking")
             if manifest.counts.entities < MIN_ENTITIES:

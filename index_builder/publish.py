@@ -18,14 +18,13 @@ from pathlib import Path
 from genret.index_builder.faults import fault_point
 from genret.retrieval.durable import sync, write_synced
 from genret.retrieval.errors import GenretError, IndexDirectoryError
-from genret.retrieval.index.layout import CURRENT_FILE, MANIFEST_FILE, VERSIONS_DIR
+from genret.retrieval.index.layout import CURRENT_FILE, MANIFEST_FILE, VERSIONS_DIR, WORK_DIR
 from genret.retrieval.index.manifest import Manifest
 from genret.retrieval.index.reader import Index
 from genret.retrieval.index.small_files import digest_bytes
 from genret.retrieval.index.versions import list_versions
 from genret.retrieval.interruption import uninterrupted
 
-WORK_DIR = "work"
 VECTORS_DIR = "vectors"
 COPIES_DIR = "copies"  # of remote sources and of results of queries
 _SPILL_DIR = "spill"

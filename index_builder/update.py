@@ -145,7 +145,7 @@ def update_index(
     """
     wish = request.vectors.wish
     if wish is not None:
-        check_method(wish.method, wish.options.device)
+        check_method(wish.method, wish.options.device, wish.options.kind)
     clock = PhaseClock(progress or StepProgress())
     live_version(options.out)
     clock.phase("opening")

@@ -147,7 +147,9 @@ class Rejects:
         ordered = self._ordered()
         counts = ", ".join(f"{count} × {reason}" for reason, count in self.counts().items())
         noun = "bad row" if len(ordered) == 1 else "bad rows"
-        lines = [f"{self.source}: {len(ordered)} {noun} (allowed: {self.limit}): {counts}"]
+        blamed = sorted({row.file for row in ordered})
+        source = files_named([self.files[file] for file in blamed]) if self.files else self.source
+        lines = [f"{source}: {len(ordered)} {noun} (allowed: {self.limit}): {counts}"]
         lines += [f"  {self._told(row)}" for row in ordered[:SHOWN]]
         if len(ordered) > SHOWN:
             lines.append(f"  … and {len(ordered) - SHOWN} more")
@@ -195,6 +197,12 @@ class Rejects:
     def _told(self, row: Reject) -> str:
         told = row.told("line" if row.file else self.unit)
         return f"{self.files[row.file]}, {told}" if len(self.files) > 1 else told
+
+
+def files_named(names: Sequence[str]) -> str:
+    """Return how some files are named together."""
+    more = len(names) - 1
+    return names[0] if not more else f"{names[0]} and {more} more file{'s' if more > 1 else ''}"
 
 
 Cell: TypeAlias = object  # value of JSON or Parquet; text formats have str alone

@@ -244,9 +244,12 @@ class ByteStream:
         for magic, kind in refused.items():
             if first.startswith(magic):
                 inside = f" inside {compression}" if compression else ""
+                advice = f"; {as_utf8(kind)}" * (kind == "UTF-16")
+                if kind == "an SQLite database":
+                    advice = f"; titles are read from one as sqlite:///{self.name} with --sql"
                 raise SourceError(
                     f"{self.name}: this is {kind}{inside}; expected UTF-8 text, JSON lines or Parquet, plain "
-                    "or compressed with gzip or Zstandard" + f"; {as_utf8(kind)}" * (kind == "UTF-16")
+                    f"or compressed with gzip or Zstandard{advice}"
                 )
 
     def _plain(self, first: bytes) -> Iterator[bytes]:

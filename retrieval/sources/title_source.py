@@ -14,7 +14,14 @@ from genret.retrieval.normalize import find_surrogate
 from genret.retrieval.sources.alias_file import AliasFile
 from genret.retrieval.sources.columns import ColumnMapping, Kinds, Layout, plan_columns
 from genret.retrieval.sources.memory_rows import MemoryRows
-from genret.retrieval.sources.records import Position, RecordMaker, Rejects, RowChunk, SourceBatch
+from genret.retrieval.sources.records import (
+    Position,
+    RecordMaker,
+    Rejects,
+    RowChunk,
+    SourceBatch,
+    files_named,
+)
 from genret.retrieval.sources.row_readers import RowReader, SourceFormat, open_rows
 from genret.retrieval.sources.source_files import (
     FileState,
@@ -102,9 +109,7 @@ class TitleSource:
     @property
     def name(self) -> str:
         """Name of the source as a whole."""
-        first = display_name(self._paths[0])
-        more = len(self._paths) - 1
-        return first if not more else f"{first} and {more} more file{'s' if more > 1 else ''}"
+        return files_named([display_name(path) for path in self._paths])
 
     @property
     def unit(self) -> str:

@@ -41,6 +41,7 @@ _CODE_BITS = 4
 _CENTROIDS = 256  # of a quantiser of 8 bits
 _NEIGHBOURS = 32  # of a node of hnsw
 _CONSTRUCTION_EFFORT = 80
+_TRIED_DIMENSIONS = 768
 
 # Ids that are checked at once.
 _BLOCK = 1 << 20
@@ -84,6 +85,16 @@ def kind_of(wish: str, count: int) -> str:
     if wish == "auto":
         return "flat" if count < FLAT_BELOW else "ivfpq"
     return wish if wish in KIND_NAMES else "factory"
+
+
+def check_kind(wish: str) -> None:
+    """Refuse a kind that faiss makes for no vectors; whether it fits some shows when it is made for them."""
+    try:
+        if kind_of(wish, 0) == "factory":
+            _by_factory(wish, _TRIED_DIMENSIONS)
+    except InputError as error:
+        if "could not parse" in error.message or "makes no index" not in error.message:
+            raise
 
 
 def num_cells(count: int) -> int:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from genret.index_builder import build_options
 from genret.index_builder import evidence_maker as evidence_module
 from genret.index_builder.build import BuildSummary, build_index
 from genret.index_builder.build_options import (
@@ -25,7 +26,7 @@ from genret.index_builder.cli import update_command
 from genret.index_builder.past_queries import QueryFile
 from genret.index_builder.rollback import roll_back
 from genret.index_builder.update import UpdateRequest, UpdateSummary, update_index
-from genret.retrieval.errors import IndexChecksumError, InputError, MissingExtraError
+from genret.retrieval.errors import IndexChecksumError, InputError, MissingExtraError, ModelError
 from genret.retrieval.index.layout import EMBEDDER_FILE, VECTORS_FILE
 from genret.retrieval.index.reader import Index
 from genret.retrieval.vectors.embedder import VectorMethod
@@ -62,6 +63,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeVectors:
     fake = FakeVectors()
     monkeypatch.setattr(evidence_module, "make_vectors", fake.make)
     monkeypatch.setattr(evidence_module, "carry_over_vectors", fake.carry_over)
+    monkeypatch.setattr(build_options, "local_folder", lambda *_: None)
     return fake
 
 
@@ -164,6 +166,9 @@ def test_a_model_that_is_not_there_is_named_before_anything_is_read(tmp_path: Pa
         options = BuildOptions(out=tmp_path / "i", vectors=wish(place))
         with pytest.raises(InputError, match=f"vectors: 'encoder:{place}': {message}"):
             build_index(tmp_path / "absent.tsv", TOKENIZER, options)
+    options = BuildOptions(out=tmp_path / "i", vectors=wish("data/no-model"))
+    with pytest.raises(ModelError, match=r"no directory 'data/no-model' in .* could not be fetched"):
+        build_index(tmp_path / "absent.tsv", TOKENIZER, options)
 
 
 def test_what_a_model_has_embedded_is_kept_until_the_publication(

@@ -129,12 +129,26 @@ def test_the_error_says_where_the_stream_is_damaged(tmp_path: Path) -> None:
         (b"\xfd7zXZ\x00", "xz"),
         (b"ARROW1\x00\x00", "Arrow IPC"),
         ("title\nA".encode("utf-16"), "UTF-16"),
+        (
+            b"SQLite format 3\0",
+            r"SQLite database; .*; titles .* sqlite:////.*c with --sql$",
+        ),
         (gzip.compress(gzip.compress(b"title\nA\n")), "a gzip file inside gzip"),
         (gzip.compress(b""), "the file is empty"),
         (bytes(pa.compress(b"PK\x03\x04", codec="zstd", asbytes=True)), "zip archive inside Zstandard"),
     ],
     # Named, as gzip writes the time into its header and names made of it differ between test processes.
-    ids=["zip", "bzip2", "xz", "Arrow IPC", "UTF-16", "gzip in gzip", "empty gzip", "zip in Zstandard"],
+    ids=[
+        "zip",
+        "bzip2",
+        "xz",
+        "Arrow IPC",
+        "UTF-16",
+        "SQLite",
+        "gzip in gzip",
+        "empty gzip",
+        "zip in Zstandard",
+    ],
 )
 def test_other_formats_are_refused_by_name(tmp_path: Path, data: bytes, message: str) -> None:
     file = tmp_path / "c"

@@ -22,6 +22,7 @@ from genret.retrieval.vectors import vector_maker as carrying
 from genret.retrieval.vectors.faiss_index import (
     FLAT_BELOW,
     MAX_CELLS,
+    check_kind,
     efforts,
     kind_of,
     new_index,
@@ -180,6 +181,11 @@ def test_what_is_taken_can_be_searched_under_filters(wish: str) -> None:
 def test_factory_strings_that_are_refused(wish: str, said: str) -> None:
     with pytest.raises(InputError, match=f"^vector_index: {said}"):
         new_index("factory", wish, WIDTH, NUM_TEXTS, 0)
+    if wish == "PQ7x4fs":  # vectors of other dimensions would fit
+        check_kind(wish)
+    else:
+        with pytest.raises(InputError, match=f"^vector_index: {said}"):
+            check_kind(wish)
 
 
 @pytest.mark.parametrize("wish", WITHOUT_FILTERS)
