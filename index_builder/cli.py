@@ -12,7 +12,6 @@ import click
 
 from genret.index_builder.build import BuildSummary, build_index
 from genret.index_builder.build_options import (
-    SHIPPED,
     BuildOptions,
     EvidenceChange,
     EvidenceOptions,
@@ -168,9 +167,7 @@ class BuildWish:
     @property
     def advice(self) -> str | None:
         """How to install the default model, in whose place the small one is used; None: it is not."""
-        wish = self.options.evidence
-        is_named = self.tokenizer or (wish is not None and wish.weigh_model not in (None, SHIPPED))
-        missing = missing_weights() if not is_named and default_model() == small_model_dir() else None
+        missing = missing_weights() if self.model == small_model_dir() else None
         return missing and f"titles have the tokens of the small model; for the default model: {missing}"
 
     def run(

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from genret.index_builder.publish import work_root
 from genret.retrieval.command_options import described_option, together
 from genret.retrieval.errors import GenretError, InputError
+from genret.retrieval.index.layout import WORK_DIR
 from genret.retrieval.index.versions import live_or_none
 from genret.retrieval.interruption import INTERRUPTED, sigterm_as_interrupt
 from genret.retrieval.progress import ProgressDisplay, StepProgress
@@ -192,7 +192,7 @@ def _interrupted(out: Path, before: str | None) -> str:
     now = live_or_none(out)
     if now != before:
         return f"\ninterrupted after publication: {out} is now at version {now}"
-    kept = kept_records(work_root(out))
+    kept = kept_records(out / WORK_DIR)
     noun = "record is" if kept == 1 else "records are"
     go_on = f"; {kept:,} {noun} tokenised already: the same command goes on from there" if kept else ""
     if before is None:

@@ -39,11 +39,6 @@ _REMOVED_DIR = "staging.removed"
 _LOCK_FILE = ".lock"
 
 
-def work_root(index: Path) -> Path:
-    """Return the directory of a build's shards, which lie there until its publication."""
-    return index / WORK_DIR
-
-
 @contextmanager
 def staging(index: Path) -> Iterator[Path]:
     """Yield an empty staging directory inside the index directory, under the index's build lock.
@@ -158,7 +153,7 @@ def _is_unpublished(index: Path) -> bool:
 def _tidy(index: Path, folder: Path, fresh: bool) -> None:
     """Remove what no later build can use."""
     shutil.rmtree(folder, ignore_errors=True)
-    work = work_root(index)
+    work = index / WORK_DIR
     if holds_work(work):
         return
     shutil.rmtree(work, ignore_errors=True)

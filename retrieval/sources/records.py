@@ -36,7 +36,7 @@ from genret.retrieval.sources.columns import (
     fit_number,
     kind_of_int,
 )
-from genret.retrieval.sources.source_files import as_utf8
+from genret.retrieval.sources.source_files import as_utf8, files_named
 
 SHOWN = 5
 
@@ -197,12 +197,6 @@ class Rejects:
     def _told(self, row: Reject) -> str:
         told = row.told("line" if row.file else self.unit)
         return f"{self.files[row.file]}, {told}" if len(self.files) > 1 else told
-
-
-def files_named(names: Sequence[str]) -> str:
-    """Return how some files are named together."""
-    more = len(names) - 1
-    return names[0] if not more else f"{names[0]} and {more} more file{'s' if more > 1 else ''}"
 
 
 Cell: TypeAlias = object  # value of JSON or Parquet; text formats have str alone

@@ -310,6 +310,12 @@ def display_name(path: object) -> str:
     return "standard input" if str(path) == STDIN else getattr(path, "name_shown", "") or str(path)
 
 
+def files_named(names: Sequence[str]) -> str:
+    """Return how some files are named together."""
+    more = len(names) - 1
+    return names[0] if not more else f"{names[0]} and {more} more file{'s' if more > 1 else ''}"
+
+
 def recorded_name(path: str | Path) -> str:
     """Return the name of a file in the manifest."""
     return getattr(path, "name_shown", "") or Path(path).name
@@ -421,11 +427,6 @@ class FileState(NamedTuple):
         """Raise a `SourceError` if the file has changed since."""
         if FileState.of(path) != self:
             raise SourceError(f"{display_name(path)}: the file changed while it was read")
-
-
-def digest_files(paths: Sequence[str | Path]) -> tuple[FileEntry, ...]:
-    """Return size and xxh3_128 of regular files; errors as `digest_file`."""
-    return tuple(digest_file(path) for path in paths)
 
 
 def digest_file(path: str | Path) -> FileEntry:

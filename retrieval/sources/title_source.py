@@ -14,19 +14,13 @@ from genret.retrieval.normalize import find_surrogate
 from genret.retrieval.sources.alias_file import AliasFile
 from genret.retrieval.sources.columns import ColumnMapping, Kinds, Layout, plan_columns
 from genret.retrieval.sources.memory_rows import MemoryRows
-from genret.retrieval.sources.records import (
-    Position,
-    RecordMaker,
-    Rejects,
-    RowChunk,
-    SourceBatch,
-    files_named,
-)
+from genret.retrieval.sources.records import Position, RecordMaker, Rejects, RowChunk, SourceBatch
 from genret.retrieval.sources.row_readers import RowReader, SourceFormat, open_rows
 from genret.retrieval.sources.source_files import (
     FileState,
     digest_file,
     display_name,
+    files_named,
     is_read_once,
     recorded_name,
 )

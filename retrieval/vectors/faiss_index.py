@@ -41,7 +41,6 @@ _CODE_BITS = 4
 _CENTROIDS = 256  # of a quantiser of 8 bits
 _NEIGHBOURS = 32  # of a node of hnsw
 _CONSTRUCTION_EFFORT = 80
-_TRIED_DIMENSIONS = 768
 
 # Ids that are checked at once.
 _BLOCK = 1 << 20
@@ -91,7 +90,7 @@ def check_kind(wish: str) -> None:
     """Refuse a kind that faiss makes for no vectors; whether it fits some shows when it is made for them."""
     try:
         if kind_of(wish, 0) == "factory":
-            _by_factory(wish, _TRIED_DIMENSIONS)
+            _by_factory(wish, dimensions=768)
     except InputError as error:
         if "could not parse" in error.message or "makes no index" not in error.message:
             raise

@@ -26,7 +26,7 @@ from genret.index_builder.cli import update_command
 from genret.index_builder.past_queries import QueryFile
 from genret.index_builder.rollback import roll_back
 from genret.index_builder.update import UpdateRequest, UpdateSummary, update_index
-from genret.retrieval.errors import IndexChecksumError, InputError, MissingExtraError, ModelError
+from genret.retrieval.errors import IndexChecksumError, InputError, MissingExtraError
 from genret.retrieval.index.layout import EMBEDDER_FILE, VECTORS_FILE
 from genret.retrieval.index.reader import Index
 from genret.retrieval.vectors.embedder import VectorMethod
@@ -157,18 +157,16 @@ def test_a_model_that_is_not_there_is_named_before_anything_is_read(tmp_path: Pa
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("x")
     for place, message in (
-        (tmp_path / "nowhere", "there is no such directory"),
+        (tmp_path / "nowhere", ".* neither an existing path nor a valid hub id"),
+        ("data/no-model", "no directory 'data/no-model' in .*, and it could not be fetched"),
         (tmp_path / "empty", "the directory has no config.json"),
-        (tmp_path / "file", "there is no such directory"),
-        ("./model", "there is no such directory"),
-        ("a/b/c", "there is no such directory"),
+        (tmp_path / "file", ".* is a file; expected the directory of a checkpoint"),
+        ("./model", "'./model' is neither an existing path"),
+        ("a/b/c", "'a/b/c' is neither an existing path"),
     ):
         options = BuildOptions(out=tmp_path / "i", vectors=wish(place))
         with pytest.raises(InputError, match=f"vectors: 'encoder:{place}': {message}"):
             build_index(tmp_path / "absent.tsv", TOKENIZER, options)
-    options = BuildOptions(out=tmp_path / "i", vectors=wish("data/no-model"))
-    with pytest.raises(ModelError, match=r"no directory 'data/no-model' in .* could not be fetched"):
-        build_index(tmp_path / "absent.tsv", TOKENIZER, options)
 
 
 def test_what_a_model_has_embedded_is_kept_until_the_publication(
@@ -308,7 +306,7 @@ def test_where_the_model_lies_now(fake: FakeVectors, tmp_path: Path, monkeypatch
     assert summary.manifest.vectors is not None
     assert summary.manifest.vectors.source == str(model)
     model.rename(tmp_path / "moved")
-    with pytest.raises(InputError, match=r"encoder: .*there is no such directory; --encoder says where"):
+    with pytest.raises(InputError, match=r"encoder: .* is neither an existing path .*; --encoder says where"):
         update(summary.index, remove_ids=("2",))
     update(summary.index, remove_ids=("2",), vectors=VectorChange(encoder="moved", device="auto"))
     assert fake.calls[-1]["encoder"] == str(tmp_path / "moved")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -181,11 +182,9 @@ def test_what_is_taken_can_be_searched_under_filters(wish: str) -> None:
 def test_factory_strings_that_are_refused(wish: str, said: str) -> None:
     with pytest.raises(InputError, match=f"^vector_index: {said}"):
         new_index("factory", wish, WIDTH, NUM_TEXTS, 0)
-    if wish == "PQ7x4fs":  # vectors of other dimensions would fit
+    fits_others = nullcontext() if wish == "PQ7x4fs" else pytest.raises(InputError, match=said)
+    with fits_others:  # vectors of other dimensions
         check_kind(wish)
-    else:
-        with pytest.raises(InputError, match=f"^vector_index: {said}"):
-            check_kind(wish)
 
 
 @pytest.mark.parametrize("wish", WITHOUT_FILTERS)
