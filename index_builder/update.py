@@ -171,13 +171,7 @@ def update_index(
                 spec = VersionSpec(was.tokenizer, was.rendering, was.metadata, weights)
                 with spill_folder(options.out / WORK_DIR) as spill:
                     manifest = write_version(
-                        runs,
-                        spec,
-                        folder,
-                        spill,
-                        memory,
-                        clock,
-                        told=lambda some: parts.append(numbers[some]),
+                        runs, spec, folder, spill, memory, clock, told=lambda n: parts.append(numbers[n])
                     )
                 manifest = replace(manifest, history=history)
                 number_of_old = np.concatenate(parts).astype(np.int64)
