@@ -36,7 +36,7 @@ def live_version(index: Path) -> str:
             raise IndexNotFoundError(f"{index}: no such directory") from None
         why = f": it has no file {CURRENT_FILE}; {expected}"
         if os.path.isdir(index / WORK_DIR):
-            why = " yet: its build was not finished; run it again, it goes on"
+            why = " yet: its build is not done; if it was cut short, run it again, it goes on"
         raise IndexNotFoundError(f"{index}: not an index{why}") from None
     line = text.decode("ascii", errors="replace")
     name = line.removesuffix("\n")

@@ -63,7 +63,10 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeVectors:
     fake = FakeVectors()
     monkeypatch.setattr(evidence_module, "make_vectors", fake.make)
     monkeypatch.setattr(evidence_module, "carry_over_vectors", fake.carry_over)
-    monkeypatch.setattr(build_options, "local_folder", lambda *_: None)
+    found = build_options.local_folder
+    monkeypatch.setattr(
+        build_options, "local_folder", lambda place, names: place == "hub/model" or found(place, names)
+    )
     return fake
 
 

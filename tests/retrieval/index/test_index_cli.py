@@ -72,7 +72,7 @@ def test_what_is_no_index_is_one_line(tmp_path: Path) -> None:
             (absent, "no such directory"),
             (file, f"not an index: it is a file; {expected}"),
             (tmp_path, f"not an index: it has no file CURRENT; {expected}"),
-            (begun, "not an index yet: its build was not finished; run it again, it goes on"),
+            (begun, "not an index yet: its build is not done; if it was cut short, run it again, it goes on"),
         ):
             assert refusal(command, place, code=1) == f"Error: {place}: {said}"
 

@@ -105,7 +105,8 @@ def test_few_vectors_train_whatever_it_is(wish: str, count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"), [({"kind": ""}, "kind"), ({"sample": 0}, "sample"), ({"seed": -1}, "seed")]
+    ("options", "message"),
+    [({"kind": ""}, "^vector_index: "), ({"sample": 0}, "sample"), ({"seed": -1}, "seed")],
 )
 def test_options_out_of_bounds(options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
