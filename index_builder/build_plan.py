@@ -345,7 +345,7 @@ def _plan(parts: Sequence[_Part], options: BuildOptions, begun: float) -> BuildP
 
     def span(name: str, unit: float = 1, error: float = last.error, more: float = 0) -> tuple[float, float]:
         low, high = sorted(grown[name])
-        return low * unit * (1 - 2 * error), high * unit * (1 + 2 * error) * (1 + more)
+        return low * unit * (1 - 2 * error - _SPARSER * more), high * unit * (1 + 2 * error + _DENSER * more)
 
     duplicates = _repeated(parts, records)
     rejected = Counter({reason: round(count * scale) for reason, count in front.rejects.counts().items()})
@@ -379,7 +379,7 @@ def _plan(parts: Sequence[_Part], options: BuildOptions, begun: float) -> BuildP
         "rows": span("distinct", error=0 if isinstance(front.estimated_records, int) else last.error),
         "duplicates": duplicates[1:],
         "tokens": span("distinct", tokens_by_row),
-        "nodes": span("nodes", more=_DENSER * math.log(scale, 4)),
+        "nodes": span("nodes", more=math.log(scale, 4)),
         "bytes": tuple(sum(ends) for ends in zip(*map(span, _PARTS), strict=True)),
         "seconds": (_LEAST_TIME * seconds, _MOST_TIME * max(seconds, most)),
         "peak_mib": (peak / MIB, _MOST_MEMORY * peak / MIB),
@@ -489,9 +489,9 @@ def _held_bytes(part: _Part, records: int, rows: int, options: BuildOptions) -> 
 
 # Least and most time, as shares of the estimated and of the longest one.
 _LEAST_TIME, _MOST_TIME = 0.6, 1.25
-# Most memory, as a share of the estimated one. Share by which a fourfold of the rows adds nodes to each, at
-# most: samples of a list in random order do not show how rows crowd together.
-_MOST_MEMORY, _DENSER = 1.5, 0.06
+# Most memory, as a share of the estimated one. Shares by which a fourfold of the rows takes away or
+# adds nodes, at most: samples of a list in random order do not show how rows crowd together.
+_MOST_MEMORY, _SPARSER, _DENSER = 1.5, 0.02, 0.06
 # The time of the ranking grows with this power of the records, measured from 10,000 to 500,000.
 _RANKING_GROWTH = 0.15
 _FEW = 5  # repeated records, from which on their growth shows

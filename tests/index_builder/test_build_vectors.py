@@ -63,10 +63,9 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeVectors:
     fake = FakeVectors()
     monkeypatch.setattr(evidence_module, "make_vectors", fake.make)
     monkeypatch.setattr(evidence_module, "carry_over_vectors", fake.carry_over)
-    found = build_options.local_folder
-    monkeypatch.setattr(
-        build_options, "local_folder", lambda place, names: place == "hub/model" or found(place, names)
-    )
+    real = build_options.local_folder
+    found = lambda place, names: place == "hub/model" or real(place, names)  # noqa: E731
+    monkeypatch.setattr(build_options, "local_folder", found)
     return fake
 
 
@@ -165,7 +164,6 @@ def test_a_model_that_is_not_there_is_named_before_anything_is_read(tmp_path: Pa
         (tmp_path / "empty", "the directory has no config.json"),
         (tmp_path / "file", ".* is a file; expected the directory of a checkpoint"),
         ("./model", "'./model' is neither an existing path"),
-        ("a/b/c", "'a/b/c' is neither an existing path"),
     ):
         options = BuildOptions(out=tmp_path / "i", vectors=wish(place))
         with pytest.raises(InputError, match=f"vectors: 'encoder:{place}': {message}"):
