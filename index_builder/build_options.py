@@ -204,7 +204,7 @@ def check_model(
         )
     config = CheckpointConfig.load(folder).with_prompt(prompt)
     end = tokenizer.end_token_id(rendering)
-    told = mismatch(rendering, end, tokenizer, config, config.prompt(None), place)
+    told = mismatch(rendering, end, tokenizer, config, config.prompt(None), str(place))
     if told is not None:
         raise InputError("weigh_model", f"{place}: expected a model taught the titles of the index: {told}")
 
@@ -277,7 +277,7 @@ class BuildOptions:
         if self.memory_limit < MIN_MEMORY_LIMIT:
             raise InputError(
                 "memory_limit",
-                f"must be at least {MIN_MEMORY_LIMIT // MIB} MiB, got {self.memory_limit / MIB:.0f} MiB",
+                f"must be at least {MIN_MEMORY_LIMIT // MIB} MiB, got {self.memory_limit // MIB} MiB",
             )
 
     @property
