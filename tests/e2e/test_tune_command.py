@@ -351,9 +351,9 @@ def test_a_build_cut_short_while_weighing_goes_on_from_what_was_tokenised(
 def test_models_that_cannot_be_weighed_are_refused_before_anything_is_made(place: Path) -> None:
     model = place / "model"
     other = make_checkpoint(place / "other", tokenizer=train_tokenizer(["quite other words"]))
-    another = f"weigh_model: {other}: expected the tokenizer of the index, {model} ("
+    another = f"--weigh-model: {other}: expected the tokenizer of the index, {model} ("
     _refused(weigh(place, other, "--tokenizer", model), another)
-    untaught = f"weigh_model: {model}: expected a model taught the titles of the index"
+    untaught = f"--weigh-model: {model}: expected a model taught the titles of the index"
     _refused(weigh(place, model, "--title-prefix", "-"), untaught)
     _refused(weigh(place, place / "gone"), str(place / "gone"))
     _refused(weigh(place, model, "--evidence", "none"), "--weigh-model goes without --evidence none")
