@@ -30,17 +30,11 @@ from genret.index_builder.evidence_maker import EvidenceMaker, read_rankings
 from genret.index_builder.faults import fault_point
 from genret.index_builder.merge import VersionSpec, write_version
 from genret.index_builder.past_queries import check_query_files
-from genret.index_builder.publish import (
-    prune,
-    publish,
-    remove_work,
-    spill_folder,
-    staging,
-    work_root,
-)
+from genret.index_builder.publish import prune, publish, remove_work, spill_folder, staging
 from genret.index_builder.runs import ShardRun
 from genret.index_builder.shard_maker import OverLong, RowEncoder, ShardMaker, open_journal, work_key
 from genret.retrieval.errors import SourceError
+from genret.retrieval.index.layout import WORK_DIR
 from genret.retrieval.index.manifest import FileEntry, HistoryEntry, Manifest, MetadataColumn, TokenizerEntry
 from genret.retrieval.index.summary import evidence_facts, evidence_lines
 from genret.retrieval.index.versions import live_or_none
@@ -50,7 +44,7 @@ from genret.retrieval.sources.alias_file import AliasFile, key_hash
 from genret.retrieval.sources.columns import ColumnType, Kinds, resolve
 from genret.retrieval.sources.memory_rows import MemoryRows
 from genret.retrieval.sources.records import Rejects
-from genret.retrieval.sources.source_files import digest_files, is_read_once
+from genret.retrieval.sources.source_files import digest_file, is_read_once
 from genret.retrieval.sources.title_source import RowSample, TitleSource
 from genret.retrieval.tables import Shown
 from genret.retrieval.text import Rendering, TextTokenizer
@@ -156,7 +150,7 @@ def build_index(
     """
     clock = PhaseClock(progress or StepProgress())
     check_evidence(options, tokenizer)
-    root = work_root(options.out)
+    root = options.out / WORK_DIR
     with staging(options.out) as folder:
         with read_shards(sources, tokenizer, options, root, clock) as front:
             check_rejects(front)
@@ -214,8 +208,8 @@ def check_evidence(options: BuildOptions, tokenizer: TextTokenizer) -> None:
             read_rankings(options.evidence.ranking)
         if (model := options.evidence.model_place) is not None:
             check_model(model, tokenizer, options.rendering, options.prompt)
-    if options.vectors is not None:
-        check_method(options.vectors.method, options.vectors.options.device)
+    if (vectors := options.vectors) is not None:
+        check_method(vectors.method, vectors.options.device, vectors.options.kind)
 
 
 def check_rejects(front: SourceRuns, outcome: str = "nothing was built") -> None:
@@ -251,7 +245,7 @@ def _history(front: SourceRuns, options: BuildOptions, entities: int) -> History
     return HistoryEntry(
         operation="build",
         parent="",
-        sources=(*front.sources, *digest_files([file.path for file in queries])),
+        sources=(*front.sources, *(digest_file(file.path) for file in queries)),
         options=options.shaping() | options.shaping_evidence(),
         records=front.records,
         duplicates=front.duplicates,
@@ -365,7 +359,7 @@ def _shaping(
     if any(map(is_read_once, (*paths, *read))):
         return None
     return {
-        "sources": [asdict(entry) for entry in digest_files(read)],
+        "sources": [asdict(digest_file(path)) for path in read],
         "tokenizer": tokenizer.fingerprint,
         "end_token": tokenizer.end_token_id(options.rendering),
         "rendering": options.rendering.to_json(),

@@ -9,23 +9,17 @@ from typing import Any
 
 from genret.index_builder.past_queries import QueryFile
 from genret.retrieval.arguments import check_least
-from genret.retrieval.checkpoints import weights_folder
+from genret.retrieval.checkpoints import local_folder, weights_folder
 from genret.retrieval.compatibility import mismatch
 from genret.retrieval.defaults import default_model
-from genret.retrieval.errors import InputError, require_package
+from genret.retrieval.errors import InputError, ModelError, require_package
 from genret.retrieval.prompts import CheckpointConfig
 from genret.retrieval.sources.columns import ColumnMapping, no_such_column
 from genret.retrieval.sources.row_readers import SourceFormat
 from genret.retrieval.tables import plain
 from genret.retrieval.text import Rendering, TextTokenizer
-from genret.retrieval.vectors.embedder import (
-    ENCODER,
-    SENTENCE_TRANSFORMERS,
-    VectorMethod,
-    check_device,
-    check_device_name,
-    is_path,
-)
+from genret.retrieval.vectors.embedder import ENCODER, SENTENCE_TRANSFORMERS, VectorMethod, check_device
+from genret.retrieval.vectors.faiss_index import check_kind
 from genret.retrieval.vectors.vector_maker import VectorOptions
 
 # Stands for the default model where a checkpoint directory or a hub id is expected.
@@ -60,9 +54,9 @@ class EvidenceOptions:
     weigh_model: str | None = None
 
     @property
-    def model_place(self) -> str | None:
+    def model_place(self) -> str | Path | None:
         """The model to weigh, if any. Raises `ModelError` if the default model is asked for and missing."""
-        return str(default_model()) if self.weigh_model == SHIPPED else self.weigh_model
+        return default_model() if self.weigh_model == SHIPPED else self.weigh_model
 
     def shaping(self) -> dict[str, Any]:
         """Return the choices that decide about the evidence, as JSON; defaults are left out."""
@@ -181,7 +175,9 @@ def check_columns(columns: Sequence[str], types: Mapping[str, str]) -> None:
             raise InputError("evidence_columns", no_such_column(column, types, "strings", ("string",)))
 
 
-def check_model(place: str, tokenizer: TextTokenizer, rendering: Rendering, prompt: str | None) -> None:
+def check_model(
+    place: str | Path, tokenizer: TextTokenizer, rendering: Rendering, prompt: str | None
+) -> None:
     """Refuse a model that cannot write the titles of an index, which has this tokenizer and rendering.
 
     `place` names the model as `find_checkpoint` takes it; `prompt` names its template, None: the default.
@@ -202,26 +198,31 @@ def check_model(place: str, tokenizer: TextTokenizer, rendering: Rendering, prom
         )
     config = CheckpointConfig.load(folder).with_prompt(prompt)
     end = tokenizer.end_token_id(rendering)
-    told = mismatch(rendering, end, tokenizer, config, config.prompt(None), place)
+    told = mismatch(rendering, end, tokenizer, config, config.prompt(None), str(place))
     if told is not None:
         raise InputError("weigh_model", f"{place}: expected a model taught the titles of the index: {told}")
 
 
-def check_method(method: VectorMethod, device: str) -> None:
-    """Refuse a method of making vectors that cannot work here.
+def check_method(method: VectorMethod, device: str, kind: str = "auto") -> None:
+    """Refuse a method of making vectors, or a kind of index for them, that cannot work here.
 
     Raises:
         MissingExtraError: a library is not installed.
-        InputError: the model's directory is missing or holds no model, or there is no such device.
+        InputError: the model is neither here nor on the hub, its directory holds none, there is no such
+            device, or faiss knows no such kind of index.
     """
-    check_device_name(device)
     for package, extra in _PACKAGES[method.name]:
         require_package(package, extra)
-    place = Path(method.source)  # hub ids are left to their library
+    check_kind(kind)
+    place = Path(method.source)
     if place.is_dir() and not (place / _CONFIG_FILE).is_file():
         raise InputError("vectors", f"{str(method)!r}: the directory has no {_CONFIG_FILE}")
-    if not place.is_dir() and (place.exists() or is_path(method.source)):
-        raise InputError("vectors", f"{str(method)!r}: there is no such directory")
+    # The other library knows hub ids without an owner.
+    if method.name == ENCODER or "/" in method.source or place.exists():
+        try:
+            local_folder(method.source, (_CONFIG_FILE,))
+        except ModelError as error:
+            raise InputError("vectors", f"{str(method)!r}: {error}") from error
     check_device(device)
 
 
@@ -270,7 +271,7 @@ class BuildOptions:
         if self.memory_limit < MIN_MEMORY_LIMIT:
             raise InputError(
                 "memory_limit",
-                f"must be at least {MIN_MEMORY_LIMIT // MIB} MiB, got {self.memory_limit} bytes",
+                f"must be at least {MIN_MEMORY_LIMIT // MIB} MiB, got {self.memory_limit // MIB} MiB",
             )
 
     @property

@@ -31,9 +31,10 @@ from genret.index_builder.entities import check_weights
 from genret.index_builder.evidence_maker import EvidenceMaker
 from genret.index_builder.merge import TYPICAL_FORM_BYTES, VersionSpec, cut, write_version
 from genret.index_builder.past_queries import count_queries
-from genret.index_builder.publish import WORK_DIR, temporary_work
+from genret.index_builder.publish import temporary_work
 from genret.index_builder.runs import IntArray, ShardRun, offsets_of, sort_rows
 from genret.index_builder.shard_maker import OverLong
+from genret.retrieval.index.layout import WORK_DIR
 from genret.retrieval.index.manifest import Manifest, MetadataColumn
 from genret.retrieval.index.reader import EntityTexts, Index, text_columns
 from genret.retrieval.index.summary import length_lines
@@ -44,13 +45,7 @@ from genret.retrieval.sources.title_source import RowSample
 from genret.retrieval.tables import Shown, plain
 from genret.retrieval.text import TextTokenizer
 from genret.retrieval.vectors.embedder import open_model
-from genret.retrieval.vectors.faiss_index import (
-    kind_of,
-    load_faiss,
-    new_index,
-    sample_size,
-    train,
-)
+from genret.retrieval.vectors.faiss_index import kind_of, load_faiss, new_index, sample_size, train
 from genret.retrieval.vectors.vector_maker import VectorOptions
 
 DEFAULT_SAMPLE = 10_000
@@ -153,7 +148,8 @@ class BuildPlan(Shown):
             lines.append(f"a build would fail: {about}{bad_rows:,} bad rows, allowed: {self.allowed:,}")
         lines.append(f"estimated build time: {duration(self.build_seconds)}{self._span('seconds', ' s')}")
         lines += [f"  {name:<28} {duration(one)}" for name, one in self.phases.items() if one >= 1]
-        lines.append(f"estimated peak memory: {self.build_peak_bytes / MIB:,.0f} MiB")
+        peak = f"{self.build_peak_bytes / MIB:,.0f} MiB{self._span('peak_mib', ' MiB')}"
+        lines.append(f"estimated peak memory: about {peak}")
         lines.append(f"this dry run took {duration(self.seconds)}")
         return "\n".join(lines)
 
@@ -347,10 +343,9 @@ def _plan(parts: Sequence[_Part], options: BuildOptions, begun: float) -> BuildP
     scale = records / front.records
     grown = {name: _grown(parts, name, records) for name in last.figures()}
 
-    def span(name: str, unit: float = 1, error: float = last.error) -> tuple[float, float]:
+    def span(name: str, unit: float = 1, error: float = last.error, more: float = 0) -> tuple[float, float]:
         low, high = sorted(grown[name])
-        spread = 2 * error
-        return low * unit * (1 - spread), high * unit * (1 + spread)
+        return low * unit * (1 - 2 * error - _SPARSER * more), high * unit * (1 + 2 * error + _DENSER * more)
 
     duplicates = _repeated(parts, records)
     rejected = Counter({reason: round(count * scale) for reason, count in front.rejects.counts().items()})
@@ -379,13 +374,15 @@ def _plan(parts: Sequence[_Part], options: BuildOptions, begun: float) -> BuildP
         most += last.vectors.seconds
     phases["publishing"] = 0.0
     seconds = sum(phases.values())
+    peak = peak_rss_bytes() + _held_bytes(last, records, rows, options)
     ranges = {
         "rows": span("distinct", error=0 if isinstance(front.estimated_records, int) else last.error),
         "duplicates": duplicates[1:],
         "tokens": span("distinct", tokens_by_row),
-        "nodes": span("nodes"),
+        "nodes": span("nodes", more=math.log(scale, 4)),
         "bytes": tuple(sum(ends) for ends in zip(*map(span, _PARTS), strict=True)),
         "seconds": (_LEAST_TIME * seconds, _MOST_TIME * max(seconds, most)),
+        "peak_mib": (peak / MIB, _MOST_MEMORY * peak / MIB),
     }
     return BuildPlan(
         records=records,
@@ -413,7 +410,7 @@ def _plan(parts: Sequence[_Part], options: BuildOptions, begun: float) -> BuildP
         sampled=None if is_whole else front.records,
         ranges={} if is_whole else ranges,
         phases=phases,
-        build_peak_bytes=peak_rss_bytes() + _held_bytes(last, records, rows, options),
+        build_peak_bytes=peak,
         seconds=time.monotonic() - begun,
         peak_rss_bytes=peak_rss_bytes(),
     )
@@ -492,6 +489,9 @@ def _held_bytes(part: _Part, records: int, rows: int, options: BuildOptions) -> 
 
 # Least and most time, as shares of the estimated and of the longest one.
 _LEAST_TIME, _MOST_TIME = 0.6, 1.25
+# Most memory, as a share of the estimated one. Shares by which a fourfold of the rows takes away or
+# adds nodes, at most: samples of a list in random order do not show how rows crowd together.
+_MOST_MEMORY, _SPARSER, _DENSER = 1.5, 0.02, 0.06
 # The time of the ranking grows with this power of the records, measured from 10,000 to 500,000.
 _RANKING_GROWTH = 0.15
 _FEW = 5  # repeated records, from which on their growth shows

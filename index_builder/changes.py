@@ -24,7 +24,7 @@ from genret.retrieval.index.reader import Index
 from genret.retrieval.index.small_files import digest_bytes
 from genret.retrieval.normalize import normalize
 from genret.retrieval.sources.records import RejectReason, Rejects
-from genret.retrieval.sources.source_files import ByteStream, digest_files, line_blocks
+from genret.retrieval.sources.source_files import ByteStream, digest_file, line_blocks
 
 # Separates the aliases of an entity when they are compared as one text: no alias holds a control character.
 _SEPARATOR = "\x1f"
@@ -202,7 +202,7 @@ def read_removals(paths: Sequence[str | Path], entity_ids: Sequence[str], reject
         entity_ids=pa.chunked_array(ids, type=pa.string()),
         files=np.concatenate(files),
         lines=np.concatenate(lines),
-        sources=(*digest_files(list(paths)), *given),
+        sources=(*map(digest_file, paths), *given),
     )
 
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from genret.index_builder.publish import work_root
 from genret.retrieval.command_options import described_option, together
 from genret.retrieval.errors import GenretError, InputError
+from genret.retrieval.index.layout import WORK_DIR
 from genret.retrieval.index.versions import live_or_none
 from genret.retrieval.interruption import INTERRUPTED, sigterm_as_interrupt
 from genret.retrieval.progress import ProgressDisplay, StepProgress
@@ -45,12 +45,25 @@ def option_group(
             try:
                 value = read(**taken)
             except InputError as error:
-                raise click.UsageError(str(error)) from error
+                raise usage_error(error) from error
             return command(**{argument: value}, **values)
 
         return together(*options)(with_group)
 
     return decorate
+
+
+# Keywords, and with hyphens flags, by the names that errors have for what they say.
+KEYWORDS = {"sources": "source", "types": "type", "title": "title_column", "entity_id": "id_column"}
+KEYWORDS["weight"] = "weight_column"
+
+
+def usage_error(error: InputError) -> click.UsageError:
+    """Return an error as that of a command, which names the flag of what is wrong, if it has one."""
+    context = click.get_current_context(silent=True)
+    flag = f"--{KEYWORDS.get(error.field, error.field).replace('_', '-')}"
+    has_one = context is not None and any(flag in option.opts for option in context.command.params)
+    return click.UsageError(f"{flag if has_one else error.field}: {error.message}")
 
 
 def bad_row_options(fails: str, place: str) -> Callable[[_F], _F]:
@@ -140,7 +153,7 @@ def answered(out: Path, before: str | None, dry_run: bool, debug: bool) -> Itera
         if debug:
             raise
         if isinstance(error, InputError):
-            raise click.UsageError(str(error)) from error
+            raise usage_error(error) from error
         raise click.ClickException(str(error)) from error
 
 
@@ -179,7 +192,7 @@ def _interrupted(out: Path, before: str | None) -> str:
     now = live_or_none(out)
     if now != before:
         return f"\ninterrupted after publication: {out} is now at version {now}"
-    kept = kept_records(work_root(out))
+    kept = kept_records(out / WORK_DIR)
     noun = "record is" if kept == 1 else "records are"
     go_on = f"; {kept:,} {noun} tokenised already: the same command goes on from there" if kept else ""
     if before is None:

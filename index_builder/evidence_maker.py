@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +34,7 @@ from genret.retrieval.index.layout import (
     TITLE,
     VECTOR_FILES,
 )
-from genret.retrieval.index.manifest import FileEntry, Manifest
+from genret.retrieval.index.manifest import FileEntry, Manifest, VectorsEntry
 from genret.retrieval.index.owners import EntityRows, FormOwners
 from genret.retrieval.index.priors import Prior, priors_to_bytes, read_priors
 from genret.retrieval.index.reader import Index, text_columns
@@ -139,18 +139,11 @@ class EvidenceMaker:
             MissingExtraError: a library is not installed.
             IndexDirectoryError, OSError: a file cannot be written.
         """
-        with self._opened(manifest) as index, vector_work(self._root) as work, _writing():
-            entry, names = make_vectors(
-                index,
-                wish.method.placed(),
-                wish.options,
-                self._folder,
-                memory_bytes=self._memory,
-                threads=self._threads,
-                work=work,
-                progress=self._progress,
-            )
-        return self._added(replace(manifest, vectors=entry), names, _LIBRARIES)
+
+        def make(index: Index, **how: Any) -> tuple[VectorsEntry, tuple[str, ...]]:
+            return make_vectors(index, wish.method.placed(), wish.options, self._folder, **how)
+
+        return self._with_vectors(manifest, make)
 
     def carry_vectors_over(
         self, manifest: Manifest, before: PreviousEvidence, change: VectorChange
@@ -163,18 +156,22 @@ class EvidenceMaker:
             IndexDirectoryError: the previous vectors cannot be used, or a file cannot be written.
             InputError, ModelError, MissingExtraError, OSError: as for `make_vectors`.
         """
-        with self._opened(manifest) as new, vector_work(self._root) as work, _writing():
-            entry, names = carry_over_vectors(
-                before.index,
-                new,
-                before.number_of_old,
-                self._folder,
-                change.device,
-                memory_bytes=self._memory,
-                encoder=None if change.encoder is None else absolute_place(change.encoder),
-                threads=self._threads,
-                work=work,
-                progress=self._progress,
+        encoder = None if change.encoder is None else absolute_place(change.encoder)
+
+        def carry(new: Index, **how: Any) -> tuple[VectorsEntry, tuple[str, ...]]:
+            old = before.number_of_old
+            return carry_over_vectors(
+                before.index, new, old, self._folder, change.device, encoder=encoder, **how
+            )
+
+        return self._with_vectors(manifest, carry)
+
+    def _with_vectors(
+        self, manifest: Manifest, make: Callable[..., tuple[VectorsEntry, tuple[str, ...]]]
+    ) -> Manifest:
+        with self._opened(manifest) as index, vector_work(self._root) as work, _writing():
+            entry, names = make(
+                index, memory_bytes=self._memory, threads=self._threads, work=work, progress=self._progress
             )
         return self._added(replace(manifest, vectors=entry), names, _LIBRARIES)
 
@@ -183,7 +180,7 @@ class EvidenceMaker:
         manifest: Manifest,
         device: str,
         given: Path | None = None,
-        model: str | None = None,
+        model: str | Path | None = None,
         prompt: str | None = None,
     ) -> Manifest:
         """Read the rankings of a file, or fit one to queries made from the catalogue; then weigh a model.
@@ -203,6 +200,7 @@ class EvidenceMaker:
 
         rankings = Rankings() if given is None else read_rankings(given)
         too_few = f"a catalogue of {manifest.counts.entities:,} is too small to fit a ranking to"
+        too_few += "" if model is None else "; the model was not weighed"
         if given is None:
             self._progress.phase("fitting the ranking")
             if manifest.counts.entities < MIN_ENTITIES:
@@ -224,7 +222,7 @@ class EvidenceMaker:
         return self._added(manifest, (RANKING_FILE,))
 
     def _weighed(
-        self, index: Index, evidence: Evidence, rankings: Rankings, model: str, prompt: str | None
+        self, index: Index, evidence: Evidence, rankings: Rankings, model: str | Path, prompt: str | None
     ) -> Rankings:
         """Return the rankings with one for a model, or as they are if few made queries find their entity."""
         from genret.retrieval.ranking.tuned_ranking import weigh_model

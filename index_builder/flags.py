@@ -22,7 +22,6 @@ from genret.index_builder.build_options import (
 from genret.index_builder.command_line import option_group
 from genret.index_builder.past_queries import QueryFile
 from genret.retrieval.command_options import described_option as option
-from genret.retrieval.errors import InputError
 from genret.retrieval.index.layout import ALIASES, ENTITY_ID, TITLE
 from genret.retrieval.index.reader import DESCRIPTION
 from genret.retrieval.sources.columns import ALIAS_SEPARATOR, ColumnMapping, ColumnType
@@ -348,14 +347,11 @@ def _vector_wish(
         _refuse(given, "goes with --vectors METHOD")
         return None
     kind, device = given["--vector-index"], given["--vector-device"]
-    if kind is not None and not kind.strip():
-        raise InputError(
-            "vector_index", f"expected one of {', '.join(KIND_NAMES)} or a factory string, got ''"
-        )
+    kind = "auto" if kind is None else kind
     chosen = VectorMethod.parse(method)
     check_device_name(device := "cpu" if device is None else device)
     sample = given["--vector-sample"]
-    return VectorBuildOptions(chosen, VectorOptions(kind or "auto", columns, sample=sample, device=device))
+    return VectorBuildOptions(chosen, VectorOptions(kind, columns, sample=sample, device=device))
 
 
 def _refuse(given: dict[str, Any], why: str) -> None:

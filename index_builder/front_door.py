@@ -21,7 +21,7 @@ import click
 from genret.index_builder.build import BuildSummary
 from genret.index_builder.build_plan import BuildPlan
 from genret.index_builder.cli import BuildWish, build_wish
-from genret.index_builder.command_line import left_out, shown_progress
+from genret.index_builder.command_line import KEYWORDS, left_out, shown_progress
 from genret.retrieval.arguments import check_known, check_path
 from genret.retrieval.errors import GenretError, InputError
 from genret.retrieval.sources.memory_rows import AS_DICTS, MemoryRows, is_table
@@ -113,9 +113,6 @@ _QUOTED_OR_FLAG = re.compile(
     r"|--([a-z][a-z-]*)(?: (\d+|[A-Z]+|all|none|csv)\b)?"
 )
 _TYPES: dict[Any, str] = {str: "string", int: "int", float: "float", bool: "bool"}
-# Keywords by the names that errors have for what they say.
-_FIELDS = {"sources": "source", "types": "type", "title": "title_column", "entity_id": "id_column"}
-_FIELDS["weight"] = "weight_column"
 
 
 def _in_keywords(text: str) -> str:
@@ -137,7 +134,7 @@ def _by_keyword() -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        raise InputError(_FIELDS.get(error.field, error.field), _in_keywords(error.message)) from None
+        raise InputError(KEYWORDS.get(error.field, error.field), _in_keywords(error.message)) from None
     except GenretError as error:
         error.args = (_in_keywords(str(error)),)
         raise

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -135,10 +136,13 @@ def check_query_files(files: Sequence[QueryFile]) -> None:
     """Refuse unusable files before anything is read.
 
     Raises:
-        SourceError: a file is missing, or lacks a column.
+        SourceError: a file is missing, or lacks a column or the split.
     """
     for file in files:
         _opened(file)[0].close()
+        if file.split is not None:
+            with closing(_batches(file, 0, Rejects("", 1 << 40))) as batches:
+                next(batches, None)
 
 
 def read_queries(files: Sequence[QueryFile], index: Index, rejects: Rejects, into: PastQueries) -> None:
@@ -233,7 +237,7 @@ def _opened(file: QueryFile) -> tuple[RowReader, _Columns]:
         raise
 
 
-def _batches(file: QueryFile, number: int, rejects: Rejects) -> Iterator[tuple[bool, list[_Line]]]:
+def _batches(file: QueryFile, number: int, rejects: Rejects) -> Generator[tuple[bool, list[_Line]]]:
     """Yield whether entities are named by id, and good lines of the split; bad lines go to the rejects."""
     reader, columns = _opened(file)
     splits: set[str] = set()

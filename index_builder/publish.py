@@ -18,14 +18,13 @@ from pathlib import Path
 from genret.index_builder.faults import fault_point
 from genret.retrieval.durable import sync, write_synced
 from genret.retrieval.errors import GenretError, IndexDirectoryError
-from genret.retrieval.index.layout import CURRENT_FILE, MANIFEST_FILE, VERSIONS_DIR
+from genret.retrieval.index.layout import CURRENT_FILE, MANIFEST_FILE, VERSIONS_DIR, WORK_DIR
 from genret.retrieval.index.manifest import Manifest
 from genret.retrieval.index.reader import Index
 from genret.retrieval.index.small_files import digest_bytes
 from genret.retrieval.index.versions import list_versions
 from genret.retrieval.interruption import uninterrupted
 
-WORK_DIR = "work"
 VECTORS_DIR = "vectors"
 COPIES_DIR = "copies"  # of remote sources and of results of queries
 _SPILL_DIR = "spill"
@@ -38,11 +37,6 @@ ONCE = "once"
 _STAGING_DIR = "staging"
 _REMOVED_DIR = "staging.removed"
 _LOCK_FILE = ".lock"
-
-
-def work_root(index: Path) -> Path:
-    """Return the directory of a build's shards, which lie there until its publication."""
-    return index / WORK_DIR
 
 
 @contextmanager
@@ -159,7 +153,7 @@ def _is_unpublished(index: Path) -> bool:
 def _tidy(index: Path, folder: Path, fresh: bool) -> None:
     """Remove what no later build can use."""
     shutil.rmtree(folder, ignore_errors=True)
-    work = work_root(index)
+    work = index / WORK_DIR
     if holds_work(work):
         return
     shutil.rmtree(work, ignore_errors=True)

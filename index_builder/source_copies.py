@@ -13,8 +13,9 @@ from filelock import FileLock, Timeout
 
 from genret.index_builder.build_options import BuildOptions
 from genret.index_builder.past_queries import QueryFile
-from genret.index_builder.publish import COPIES_DIR, check_place, temporary_work, work_root
+from genret.index_builder.publish import COPIES_DIR, check_place, temporary_work
 from genret.retrieval.errors import IndexDirectoryError, InputError
+from genret.retrieval.index.layout import WORK_DIR
 from genret.retrieval.progress import StepProgress
 from genret.retrieval.sources.database_rows import is_database, query_result
 from genret.retrieval.sources.memory_rows import MemoryRows
@@ -111,7 +112,7 @@ def source_copies(
         with temporary_work() as place:
             yield SourceCopies(place / COPIES_DIR, progress, _SAMPLE_HINT)
         return
-    folder = work_root(index) / COPIES_DIR
+    folder = index / WORK_DIR / COPIES_DIR
     check_place(index)
     if not resume:
         shutil.rmtree(folder, ignore_errors=True)

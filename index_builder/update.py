@@ -25,19 +25,13 @@ from genret.index_builder.publish import (
     spill_folder,
     staging,
     temporary_work,
-    work_root,
 )
-from genret.index_builder.runs import IntArray, Run, ShardRun
-from genret.index_builder.update_evidence import (
-    EvidenceDecisions,
-    check_changes,
-    fates_of,
-    update_evidence,
-)
+from genret.index_builder.runs import Run, ShardRun
+from genret.index_builder.update_evidence import EvidenceDecisions, check_changes, fates_of, update_evidence
 from genret.retrieval.arguments import check_text
 from genret.retrieval.errors import IndexMismatchError, InputError, SourceError, did_you_mean
 from genret.retrieval.index.entities import weight_problem
-from genret.retrieval.index.layout import FORMAT_VERSION, WEIGHT_TYPES
+from genret.retrieval.index.layout import FORMAT_VERSION, WEIGHT_TYPES, WORK_DIR
 from genret.retrieval.index.manifest import HistoryEntry, Manifest, extend_history
 from genret.retrieval.index.reader import Index
 from genret.retrieval.index.summary import evidence_facts, evidence_lines, unusable_vectors
@@ -45,7 +39,7 @@ from genret.retrieval.index.versions import live_version
 from genret.retrieval.progress import PhaseClock, StepProgress
 from genret.retrieval.sources.columns import ColumnType, find_column, no_such_column
 from genret.retrieval.sources.records import Rejects
-from genret.retrieval.sources.source_files import digest_files, is_read_once
+from genret.retrieval.sources.source_files import digest_file, is_read_once
 from genret.retrieval.sources.title_source import TitleSource
 from genret.retrieval.tables import Shown
 from genret.retrieval.text import TextTokenizer
@@ -145,7 +139,7 @@ def update_index(
         MissingExtraError: new vectors are asked for, and a library they need is not installed.
     """
     if (wish := request.vectors.wish) is not None:
-        check_method(wish.method, wish.options.device)
+        check_method(wish.method, wish.options.device, wish.options.kind)
     clock = PhaseClock(progress or StepProgress())
     live_version(options.out)
     clock.phase("opening")
@@ -176,15 +170,12 @@ def update_index(
             manifest, number_of_old = None, np.arange(index.num_entities)
             if rewritten and folder is not None:
                 numbers, parts = _live_numbers(live, front.shards, replaced), list[npt.NDArray[np.int32]]()
-
-                def told(sources: IntArray) -> None:
-                    parts.append(numbers[sources])
-
-                was = index.manifest
+                was, memory = index.manifest, options.free_bytes
                 spec = VersionSpec(was.tokenizer, was.rendering, was.metadata, weights)
-                with spill_folder(work_root(options.out)) as spill:
-                    memory = options.free_bytes
-                    manifest = write_version(runs, spec, folder, spill, memory, clock, told=told)
+                with spill_folder(options.out / WORK_DIR) as spill:
+                    manifest = write_version(
+                        runs, spec, folder, spill, memory, clock, told=lambda n: parts.append(numbers[n])
+                    )
                 manifest = replace(manifest, history=history)
                 number_of_old = np.concatenate(parts).astype(np.int64)
             elif folder is not None and (fates.changes_files or weights != index.manifest.weight_column):
@@ -234,7 +225,7 @@ def _workplace(request: UpdateRequest, index: Path) -> Iterator[tuple[Path | Non
             yield None, place
     else:
         with staging(index) as folder:
-            yield folder, work_root(index)
+            yield folder, index / WORK_DIR
 
 
 def _live_numbers(
@@ -265,7 +256,7 @@ def _history(
         sources=(
             *front.sources,
             *removals.sources,
-            *digest_files([file.path for file in request.evidence.query_files]),
+            *(digest_file(file.path) for file in request.evidence.query_files),
         ),
         options={
             "ignore_missing": request.ignore_missing,

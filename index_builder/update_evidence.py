@@ -30,7 +30,7 @@ from genret.retrieval.index.small_files import digest_bytes
 from genret.retrieval.index.summary import evidence_kinds, unusable_vectors
 from genret.retrieval.progress import StepProgress
 from genret.retrieval.sources.records import Rejects
-from genret.retrieval.sources.source_files import digest_files
+from genret.retrieval.sources.source_files import digest_file
 from genret.retrieval.vectors.embedder import VectorMethod
 
 Fate = Literal["absent", "kept", "carried over", "made", "dropped"]
@@ -196,7 +196,7 @@ def publish_rankings(
             damaged or cannot be written. The live version is untouched.
         SourceError: a file cannot be read any more.
     """
-    sources = digest_files(files)
+    sources = tuple(map(digest_file, files))
     with staging(index) as folder, Index.open(index) as live:
         if live.version != parent:
             raise IndexDirectoryError(

@@ -275,9 +275,9 @@ def converted(file: Path) -> Path:
         settings = file.with_name(SETTINGS_FILE)
         return _with_settings(folder, settings.read_bytes()) if settings.is_file() else folder
     except OSError as error:
-        where = error.filename or file
+        named = ": ".join(dict.fromkeys(map(str, (file, error.filename or file))))
         raise ModelError(
-            f"{file}: {where}: {error.strerror or error} (GGUF files are converted into $GENRET_CACHE or "
+            f"{named}: {error.strerror or error} (GGUF files are converted into $GENRET_CACHE or "
             "~/.cache/genret)"
         ) from error
 

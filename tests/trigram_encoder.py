@@ -54,4 +54,5 @@ def trigrams() -> Iterator[VectorMethod]:
     """Let every `encoder:` be a `TrigramEncoder`; the method of one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("genret.retrieval.vectors.encoder.EncoderEmbedder", TrigramEncoder)
+        patch.setattr("genret.index_builder.build_options.local_folder", lambda *_: None)
         yield TRIGRAMS

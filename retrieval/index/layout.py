@@ -42,6 +42,7 @@ OLDEST_FORMAT_VERSION = 2
 
 CURRENT_FILE = "CURRENT"
 VERSIONS_DIR = "versions"
+WORK_DIR = "work"  # of a build, until its publication
 MANIFEST_FILE = "manifest.json"
 TRIE_FILE = "trie.arrow"
 ENTITIES_FILE = "entities.arrow"

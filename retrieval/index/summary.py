@@ -7,13 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from genret.retrieval.errors import IndexDirectoryError
-from genret.retrieval.index.layout import (
-    EMBEDDER_FILE,
-    FIELD_FILES,
-    PRIOR_FILE,
-    RANKING_FILE,
-    VECTORS_FILE,
-)
+from genret.retrieval.index.layout import EMBEDDER_FILE, FIELD_FILES, PRIOR_FILE, RANKING_FILE, VECTORS_FILE
 from genret.retrieval.index.manifest import OLD_VECTOR_METHODS, Manifest
 from genret.retrieval.index.priors import read_priors
 from genret.retrieval.index.reader import Index

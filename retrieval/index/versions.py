@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from genret.retrieval.errors import IndexDirectoryError, IndexFormatError, IndexNotFoundError
-from genret.retrieval.index.layout import CURRENT_FILE, MANIFEST_FILE, VERSION_PATTERN, VERSIONS_DIR
+from genret.retrieval.index.layout import CURRENT_FILE, MANIFEST_FILE, VERSION_PATTERN, VERSIONS_DIR, WORK_DIR
 from genret.retrieval.index.small_files import read_small_file
 
 # A pointer has 33 bytes; a longer file is none.
@@ -34,9 +34,10 @@ def live_version(index: Path) -> str:
     except FileNotFoundError:
         if not os.path.lexists(index):
             raise IndexNotFoundError(f"{index}: no such directory") from None
-        raise IndexNotFoundError(
-            f"{index}: not an index: it has no file {CURRENT_FILE}; {expected}"
-        ) from None
+        why = f": it has no file {CURRENT_FILE}; {expected}"
+        if os.path.isdir(index / WORK_DIR):
+            why = " yet: its build is not done; if it was cut short, run it again, it goes on"
+        raise IndexNotFoundError(f"{index}: not an index{why}") from None
     line = text.decode("ascii", errors="replace")
     name = line.removesuffix("\n")
     if VERSION_PATTERN.fullmatch(name) is None or name == line:

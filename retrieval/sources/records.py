@@ -36,7 +36,7 @@ from genret.retrieval.sources.columns import (
     fit_number,
     kind_of_int,
 )
-from genret.retrieval.sources.source_files import as_utf8
+from genret.retrieval.sources.source_files import as_utf8, files_named
 
 SHOWN = 5
 
@@ -144,7 +144,9 @@ class Rejects:
         ordered = self._ordered()
         counts = ", ".join(f"{count} × {reason}" for reason, count in self.counts().items())
         noun = "bad row" if len(ordered) == 1 else "bad rows"
-        lines = [f"{self.source}: {len(ordered)} {noun} (allowed: {self.limit}): {counts}"]
+        blamed = sorted({row.file for row in ordered})
+        source = files_named([self.files[file] for file in blamed]) if self.files else self.source
+        lines = [f"{source}: {len(ordered)} {noun} (allowed: {self.limit}): {counts}"]
         lines += [f"  {self._told(row)}" for row in ordered[:SHOWN]]
         if len(ordered) > SHOWN:
             lines.append(f"  … and {len(ordered) - SHOWN} more")

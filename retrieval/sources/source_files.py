@@ -244,9 +244,12 @@ class ByteStream:
         for magic, kind in refused.items():
             if first.startswith(magic):
                 inside = f" inside {compression}" if compression else ""
+                advice = f"; {as_utf8(kind)}" * (kind == "UTF-16")
+                if kind == "an SQLite database":
+                    advice = f"; titles are read from one as sqlite:///{self.name} with --sql"
                 raise SourceError(
                     f"{self.name}: this is {kind}{inside}; expected UTF-8 text, JSON lines or Parquet, plain "
-                    "or compressed with gzip or Zstandard" + f"; {as_utf8(kind)}" * (kind == "UTF-16")
+                    f"or compressed with gzip or Zstandard{advice}"
                 )
 
     def _plain(self, first: bytes) -> Iterator[bytes]:
@@ -305,6 +308,12 @@ def is_read_once(path: object) -> bool:
 def display_name(path: object) -> str:
     """Return the name of a file in messages."""
     return "standard input" if str(path) == STDIN else getattr(path, "name_shown", "") or str(path)
+
+
+def files_named(names: Sequence[str]) -> str:
+    """Return how some files are named together."""
+    more = len(names) - 1
+    return names[0] if not more else f"{names[0]} and {more} more file{'s' if more > 1 else ''}"
 
 
 def recorded_name(path: str | Path) -> str:
@@ -418,11 +427,6 @@ class FileState(NamedTuple):
         """Raise a `SourceError` if the file has changed since."""
         if FileState.of(path) != self:
             raise SourceError(f"{display_name(path)}: the file changed while it was read")
-
-
-def digest_files(paths: Sequence[str | Path]) -> tuple[FileEntry, ...]:
-    """Return size and xxh3_128 of regular files; errors as `digest_file`."""
-    return tuple(digest_file(path) for path in paths)
 
 
 def digest_file(path: str | Path) -> FileEntry:

@@ -21,6 +21,7 @@ from genret.retrieval.sources.source_files import (
     FileState,
     digest_file,
     display_name,
+    files_named,
     is_read_once,
     recorded_name,
 )
@@ -106,9 +107,7 @@ class TitleSource:
     @property
     def name(self) -> str:
         """Name of the source as a whole."""
-        first = display_name(self._paths[0])
-        more = len(self._paths) - 1
-        return first if not more else f"{first} and {more} more file{'s' if more > 1 else ''}"
+        return files_named([display_name(path) for path in self._paths])
 
     @property
     def bytes_read(self) -> int:

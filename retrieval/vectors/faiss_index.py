@@ -86,6 +86,16 @@ def kind_of(wish: str, count: int) -> str:
     return wish if wish in KIND_NAMES else "factory"
 
 
+def check_kind(wish: str) -> None:
+    """Refuse a kind that faiss makes for no vectors; whether it fits some shows when it is made for them."""
+    try:
+        if kind_of(wish, 0) == "factory":
+            _by_factory(wish, dimensions=768)
+    except InputError as error:
+        if "could not parse" in error.message or "makes no index" not in error.message:
+            raise
+
+
 def num_cells(count: int) -> int:
     """Return the number of cells for some vectors: a power of two, about half the root of their number."""
     root = math.isqrt(max(count, 1) // _TEXTS_PER_SQUARED_CELL)

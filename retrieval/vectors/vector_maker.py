@@ -68,7 +68,7 @@ class VectorOptions:
     """Options for making vectors.
 
     Raises:
-        ValueError: a number is out of its bounds, or the kind is empty.
+        ValueError: a number is out of its bounds, or (`InputError`) the kind is empty.
     """
 
     # "auto" (see `kind_of`), "flat", "hnsw", "ivfpq", or a string for faiss' index factory
@@ -80,8 +80,8 @@ class VectorOptions:
     seed: int = 0  # seed of everything random
 
     def __post_init__(self) -> None:
-        if not self.kind:
-            raise ValueError(f"kind: expected one of {list(KIND_NAMES)} or a faiss factory string, got ''")
+        if not self.kind.strip():
+            raise InputError("vector_index", f"expected {', '.join(KIND_NAMES)} or a factory string, got ''")
         if self.sample is not None and self.sample < 1:
             raise ValueError(f"sample: expected at least 1, got {self.sample}")
         if not 0 <= self.seed < 1 << 31:

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from click.testing import Result
 
-from genret.index_builder.publish import work_root
 from genret.index_builder.update_evidence import publish_rankings
 from genret.retrieval.checkpoints import folder_fingerprint
 from genret.retrieval.defaults import sample_catalogue, small_model_dir
@@ -345,16 +344,16 @@ def test_a_build_cut_short_while_weighing_goes_on_from_what_was_tokenised(
     assert f"nothing was built at {place / 'weighed'}; 60 records are tokenised already" in cut.output
     facts = json.loads(done(weigh(place, None, "--json")).stdout)
     assert facts["resumed"] == {"shards": 1, "records": 60}
-    assert not work_root(place / "weighed").exists()
+    assert not (place / "weighed" / "work").exists()
     assert set(rankings_of(place / "weighed").fitted) == {NO_MODEL, folder_fingerprint(place / "model")}
 
 
 def test_models_that_cannot_be_weighed_are_refused_before_anything_is_made(place: Path) -> None:
     model = place / "model"
     other = make_checkpoint(place / "other", tokenizer=train_tokenizer(["quite other words"]))
-    another = f"weigh_model: {other}: expected the tokenizer of the index, {model} ("
+    another = f"--weigh-model: {other}: expected the tokenizer of the index, {model} ("
     _refused(weigh(place, other, "--tokenizer", model), another)
-    untaught = f"weigh_model: {model}: expected a model taught the titles of the index"
+    untaught = f"--weigh-model: {model}: expected a model taught the titles of the index"
     _refused(weigh(place, model, "--title-prefix", "-"), untaught)
     _refused(weigh(place, place / "gone"), str(place / "gone"))
     _refused(weigh(place, model, "--evidence", "none"), "--weigh-model goes without --evidence none")

@@ -146,7 +146,7 @@ def test_a_tiny_catalogue_goes_without_a_ranking(tmp_path: Path) -> None:
     checkpoint = save_tokenizer(TOKENIZER, tmp_path / "checkpoint")
     titles = write_titles(tmp_path / "titles.tsv", LINES)
     result = succeed(build_command, titles, "--tokenizer", checkpoint)
-    assert "a catalogue of 4 is too small to fit a ranking to" in result.stderr
+    assert "a catalogue of 4 is too small to fit a ranking to\n" in result.stderr
     assert "evidence    7 names: " in result.stdout
     assert ranking(tmp_path / "titles.index").fitted == {}
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from genret.index_builder import build_options
 from genret.index_builder import evidence_maker as evidence_module
 from genret.index_builder.build import BuildSummary, build_index
 from genret.index_builder.build_options import (
@@ -62,6 +63,9 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeVectors:
     fake = FakeVectors()
     monkeypatch.setattr(evidence_module, "make_vectors", fake.make)
     monkeypatch.setattr(evidence_module, "carry_over_vectors", fake.carry_over)
+    real = build_options.local_folder
+    found = lambda place, names: place == "hub/model" or real(place, names)  # noqa: E731
+    monkeypatch.setattr(build_options, "local_folder", found)
     return fake
 
 
@@ -155,11 +159,11 @@ def test_a_model_that_is_not_there_is_named_before_anything_is_read(tmp_path: Pa
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("x")
     for place, message in (
-        (tmp_path / "nowhere", "there is no such directory"),
+        (tmp_path / "nowhere", ".* neither an existing path nor a valid hub id"),
+        ("data/no-model", "no directory 'data/no-model' in .*, and it could not be fetched"),
         (tmp_path / "empty", "the directory has no config.json"),
-        (tmp_path / "file", "there is no such directory"),
-        ("./model", "there is no such directory"),
-        ("a/b/c", "there is no such directory"),
+        (tmp_path / "file", ".* is a file; expected the directory of a checkpoint"),
+        ("./model", "'./model' is neither an existing path"),
     ):
         options = BuildOptions(out=tmp_path / "i", vectors=wish(place))
         with pytest.raises(InputError, match=f"vectors: 'encoder:{place}': {message}"):
@@ -303,7 +307,7 @@ def test_where_the_model_lies_now(fake: FakeVectors, tmp_path: Path, monkeypatch
     assert summary.manifest.vectors is not None
     assert summary.manifest.vectors.source == str(model)
     model.rename(tmp_path / "moved")
-    with pytest.raises(InputError, match=r"encoder: .*there is no such directory; --encoder says where"):
+    with pytest.raises(InputError, match=r"encoder: .* is neither an existing path .*; --encoder says where"):
         update(summary.index, remove_ids=("2",))
     update(summary.index, remove_ids=("2",), vectors=VectorChange(encoder="moved", device="auto"))
     assert fake.calls[-1]["encoder"] == str(tmp_path / "moved")

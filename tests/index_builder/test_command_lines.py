@@ -124,9 +124,9 @@ def test_standard_input(tmp_path: Path, checkpoint: Path) -> None:
         (["good.tsv", "--format", "tsv", "--delimiter", ";"], 2, "--delimiter goes with --format csv"),
         (["good.tsv", "--delimiter", "a"], 2, "expected one character, no letter"),
         (["good.tsv", "--out", "good.tsv"], 2, "is a file"),
-        (["good.tsv", "--memory-limit", "100MiB"], 2, "must be at least 512 MiB"),
+        (["good.tsv", "--memory-limit", "100MiB"], 2, "--memory-limit: must be at least 512 MiB, got 100"),
         (["good.tsv", "--type", "a=int", "--type", "a=bool"], 2, "column 'a' is given more than one type"),
-        (["good.tsv", "--title-column", ""], 2, "must not be empty"),
+        (["good.tsv", "--title-column", ""], 2, "--title-column: must not be empty"),
         (["good.tsv", "--no-metadata", "--metadata", "a"], 2, "goes without --metadata and --type"),
         (["good.tsv", "--evidence", "none", "--ranking", "x"], 2, "--ranking goes without --evidence none"),
         ([], 2, "TITLES"),
@@ -391,7 +391,7 @@ def test_what_an_update_may_be_told_beside() -> None:
 
 
 KNOWN = "expected encoder:MODEL or sentence-transformers:MODEL"
-DEVICES = "vector_device: expected auto, cpu, cuda, "
+DEVICES = "--vector-device: expected auto, cpu, cuda, "
 
 
 BUILD, UPDATE = (build_evidence_flags,), (update_evidence_flags,)
@@ -413,7 +413,7 @@ BOTH = (*BUILD, *UPDATE)
         (BOTH, "--vectors encoder:a/b --vector-sample 0", "not in the range"),
         (BOTH, "--vectors encoder:a/b --vector-device gpu9", DEVICES),
         (BOTH, "--vectors encoder:x --vector-device ''", "xpu or xpu:N, got ''"),
-        (BOTH, "--vectors encoder:a/b --vector-index ''", "vector_index: expected"),
+        (BOTH, "--vectors encoder:a/b --vector-index ''", "--vector-index: expected"),
         (BUILD, "--vector-device cuda", "--vector-device goes with"),
         (UPDATE, "--vector-device gpu", f"{DEVICES}cuda:N, mps, xpu or xpu:N, got 'gpu'"),
         (UPDATE, "--vectors none --encoder x", "encoder: says where"),

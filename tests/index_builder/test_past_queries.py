@@ -64,7 +64,7 @@ def test_bad_lines_are_told_with_their_file_and_line_and_may_be_allowed(tmp_path
     with pytest.raises(SourceError) as caught:
         build(tmp_path, file, rejects=rejects)
     told = str(caught.value)
-    assert "6 bad rows (allowed: 0)" in told
+    assert f"{file}: 6 bad rows (allowed: 0)" in told
     assert f"{file}, line 3: no query" in told
     assert f"{file}, line 5: query for an unknown entity (entity_id '99'): 'lost'" in told
     assert "--max-bad-rows 6" in told
@@ -106,6 +106,7 @@ def test_a_split_that_no_line_has_is_named(tmp_path: Path) -> None:
     file = write_titles(tmp_path / "q.tsv", ["query\tentity_id\tsplit", "a\t1\ttrain", "b\t1\tdev"])
     with pytest.raises(SourceError, match="no line of the split 'test'; splits there: dev, train"):
         build(tmp_path, QueryFile(file, "test"))
+    assert not (tmp_path / "it.index").exists(), "it is told before anything is read"
 
 
 @given(data=st.data())

@@ -130,6 +130,7 @@ def test_a_sample_of_the_rows_tells_about_all(tmp_path: Path, order: str, kind: 
     assert plan.rejected.keys() == summary.rejected.keys()
     assert plan.evidence.names == pytest.approx(counts.postings, rel=0.08)
     assert plan.ranges["tokens"][0] < plan.tokens < plan.ranges["tokens"][1]
+    assert plan.ranges["nodes"][0] < counts.nodes < plan.ranges["nodes"][1]
     assert plan.phases.keys() >= summary.seconds.keys() - {"publishing"}
     text = str(plan)
     assert f"estimated from {plan.sampled:,} rows; --sample 0 reads all and finds all bad rows" in text

@@ -63,14 +63,16 @@ def test_verify_names_every_damaged_file_and_fails(tmp_path: Path) -> None:
 
 
 def test_what_is_no_index_is_one_line(tmp_path: Path) -> None:
-    absent, file = tmp_path / "absent", tmp_path / "titles.tsv"
+    absent, file, begun = tmp_path / "absent", tmp_path / "titles.tsv", tmp_path / "begun"
     file.write_text("title\na\n")
+    (begun / "work").mkdir(parents=True)
     expected = "expected a directory that genret build made"
     for command in (inspect_command, verify_command):
         for place, said in (
             (absent, "no such directory"),
             (file, f"not an index: it is a file; {expected}"),
             (tmp_path, f"not an index: it has no file CURRENT; {expected}"),
+            (begun, "not an index yet: its build is not done; if it was cut short, run it again, it goes on"),
         ):
             assert refusal(command, place, code=1) == f"Error: {place}: {said}"
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from genret.retrieval.errors import InputError, SourceError
 from genret.retrieval.sources import source_files
-from genret.retrieval.sources.source_files import ByteStream, digest_files
+from genret.retrieval.sources.source_files import ByteStream, digest_file
 from genret.retrieval.sources.title_source import TitleSource
 from tests.catalogue_files import (
     COMPRESSIONS,
@@ -129,12 +129,13 @@ def test_the_error_says_where_the_stream_is_damaged(tmp_path: Path) -> None:
         (b"\xfd7zXZ\x00", "xz"),
         (b"ARROW1\x00\x00", "Arrow IPC"),
         ("title\nA".encode("utf-16"), "UTF-16"),
+        (b"SQLite format 3\0", "SQLite database; .* as sqlite:////.*c with --sql$"),
         (gzip.compress(gzip.compress(b"title\nA\n")), "a gzip file inside gzip"),
         (gzip.compress(b""), "the file is empty"),
         (bytes(pa.compress(b"PK\x03\x04", codec="zstd", asbytes=True)), "zip archive inside Zstandard"),
     ],
     # Named, as gzip writes the time into its header and names made of it differ between test processes.
-    ids=["zip", "bzip2", "xz", "Arrow IPC", "UTF-16", "gzip in gzip", "empty gzip", "zip in Zstandard"],
+    ids=["zip", "bzip2", "xz", "Arrow", "UTF-16", "SQLite", "gzip in gzip", "empty gzip", "zip in zstd"],
 )
 def test_other_formats_are_refused_by_name(tmp_path: Path, data: bytes, message: str) -> None:
     file = tmp_path / "c"
@@ -156,7 +157,7 @@ def test_a_pipe_is_read_once(tmp_path: Path) -> None:
         entry = source.entries()[0]
     thread.join()
     (tmp_path / "file").write_bytes(data)
-    same = digest_files([tmp_path / "file"])[0]
+    same = digest_file(tmp_path / "file")
     assert (entry.bytes, entry.xxh3_128) == (same.bytes, same.xxh3_128)
 
 
@@ -173,9 +174,9 @@ def test_a_file_that_changes_meanwhile_is_an_error(tmp_path: Path) -> None:
 
 def test_digests_of_regular_files_only(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="read only once"):
-        digest_files(["-"])
+        digest_file("-")
     with pytest.raises(SourceError, match="no such file"):
-        digest_files([tmp_path / "absent"])
+        digest_file(tmp_path / "absent")
 
 
 def test_names_that_cannot_be_are_errors_about_the_file(tmp_path: Path) -> None:

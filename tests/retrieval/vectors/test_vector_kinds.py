@@ -22,6 +22,7 @@ from genret.retrieval.vectors import vector_maker as carrying
 from genret.retrieval.vectors.faiss_index import (
     FLAT_BELOW,
     MAX_CELLS,
+    check_kind,
     efforts,
     kind_of,
     new_index,
@@ -103,7 +104,7 @@ def test_few_vectors_train_whatever_it_is(wish: str, count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"), [({"kind": ""}, "kind"), ({"sample": 0}, "sample"), ({"seed": -1}, "seed")]
+    ("options", "message"), [({"kind": ""}, "index"), ({"sample": 0}, "sample"), ({"seed": -1}, "seed")]
 )
 def test_options_out_of_bounds(options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
@@ -180,6 +181,9 @@ def test_what_is_taken_can_be_searched_under_filters(wish: str) -> None:
 def test_factory_strings_that_are_refused(wish: str, said: str) -> None:
     with pytest.raises(InputError, match=f"^vector_index: {said}"):
         new_index("factory", wish, WIDTH, NUM_TEXTS, 0)
+    if wish != "PQ7x4fs":  # which fits vectors of other dimensions
+        with pytest.raises(InputError, match=said):
+            check_kind(wish)
 
 
 @pytest.mark.parametrize("wish", WITHOUT_FILTERS)
