@@ -230,7 +230,7 @@ def asked(
 def text_of(candidate: Candidate, text_column: str) -> str:
     """Return the title and a column's text, if any; InputError if the index lacks a column that was named."""
     if text_column != DEFAULT_TEXT_COLUMN:
-        check_known([text_column], sorted(candidate.metadata), "column of the index (text_column)")
+        check_known([text_column], sorted(candidate.metadata), "is no column of the index (text_column)")
     text = candidate.metadata.get(text_column)
     return candidate.title if text is None or text == "" else f"{candidate.title}: {text}"
 
