@@ -100,6 +100,11 @@ class HealthServicer(health.aio.HealthServicer):  # type: ignore[misc]  # grpc i
             await changed.wait()
         await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is shutting down")
 
+    async def List(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Return the state of every service; a method that the library has of late."""
+        states = {name: _Response(status=status) for name, status in self._server_status.items()}
+        return health_pb2.HealthListResponse(statuses=states)
+
     def end_watches(self) -> None:
         """End all watches, present and future. Idempotent."""
         self._ended = True
