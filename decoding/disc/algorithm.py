@@ -96,8 +96,13 @@ def disc(
     recorded = check_recordable(params, traces)
     proposer = TreeProposer(batch, keeps_ways=True) if recorded else _proposer(batch)
     first = _first_phase(batch, proposer)
-    wanted = _undecided(batch, first)
-    second = _second_phase(batch, proposer, first, wanted) if wanted else []
+    undecided = [
+        (q, s)
+        for q, p in enumerate(params)
+        for s in range(p.num_samples)
+        if (q, s) not in first.winners and p.num_draws > 1 and stop.error(q) is None
+    ]
+    second = _second_phase(batch, proposer, first, undecided) if undecided else []
     if recorded and isinstance(proposer, TreeProposer):
         record_draws(batch, proposer, [first, *second[:1]], recorded)
     return _collect(batch, proposer, first, second)
@@ -134,16 +139,6 @@ def _log_uniforms(batch: DrawBatch, draws: Draws, stream: int) -> Tensor:
 def _accepted(draws: Draws, log_u: Tensor) -> Tensor:
     """Whether each draw, at its end, is accepted. Shape: (D,), bool."""
     return draws.finished & (log_u < draws.log_weight - draws.log_bound)
-
-
-def _undecided(batch: DrawBatch, first: DecidedDraws) -> list[Key]:
-    """The results that need a second phase."""
-    return [
-        (q, s)
-        for q, p in enumerate(batch.params)
-        for s in range(p.num_samples)
-        if (q, s) not in first.winners and p.num_draws > 1 and batch.stop.error(q) is None
-    ]
 
 
 def _second_phase(

@@ -327,8 +327,7 @@ def _support(
 ) -> tuple[Tensor, Tensor]:
     """The candidate tokens and the states behind them, -1 if not valid. Shapes: (n, W), int64."""
     if top_m is None:
-        token, next_state = constraint.padded_children(nodes, width)
-        return token, next_state
+        return constraint.padded_children(nodes, width)
     top = logits.topk(min(top_m, logits.shape[1]), dim=-1).indices
     following = constraint.verify(nodes, top)
     # A branch whose valid tokens are all below the top M would have mass zero and no way on (0/0). Those

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import torch
@@ -298,12 +298,12 @@ class CausalSession(TreeSession):
         last_only = {"logits_to_keep": 1} if accepts(self.model.inner, "logits_to_keep") else {}
         tree = PromptPass.of(lengths, device, self.cache.prefix)
         pieces = pieces_of(tokens)
+        if len(pieces) > 1 and isinstance(cache, PromptPieces):
+            tree = replace(tree, pieces=cache)
         for first, end in pieces:
             wait_for_turn(len(prompts) * (end - first))
-            part = tree.piece(first, cache) if len(pieces) > 1 and isinstance(cache, PromptPieces) else tree
-            logits = self.model.forward(
-                tokens[:, first:end], positions[:, first:end], part, cache, **last_only
-            )
+            ids, places = tokens[:, first:end], positions[:, first:end]
+            logits = self.model.forward(ids, places, replace(tree, first=first), cache, **last_only)
         return at_least_float32(logits[:, -1])
 
     def _packed(self, parents: Tensor, depth: int) -> PackedFrontier | None:

@@ -272,10 +272,6 @@ class PromptPass:
         groups = tuple(PromptGroup(n, torch.tensor(rows[n], device=device)) for n in distinct)
         return cls(groups, prefix)
 
-    def piece(self, first: int, pieces: PromptPieces) -> PromptPass:
-        """Return the pass that writes columns from `first` on, behind those that `pieces` holds."""
-        return replace(self, first=first, pieces=pieces)
-
     def hidden(self, length: int, window: int | None, before: int, device: torch.device) -> Tensor:
         """Return `causal_mask`, made once for all layers that need it."""
         key = (length, window, before)

@@ -59,11 +59,9 @@ class RunPlan:
     def done_counts(self) -> LinkCounts:
         """Return the sum of the counts of the finished shards."""
         counts = LinkCounts()
-        if self.totals is not None:
-            counts.add(self.totals)
-            return counts
-        for record in self.done.values():
-            counts.add(record.counts)
+        known = [record.counts for record in self.done.values()] if self.totals is None else [self.totals]
+        for one in known:
+            counts.add(one)
         return counts
 
     def to_json(self) -> dict[str, Any]:

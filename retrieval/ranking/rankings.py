@@ -236,10 +236,7 @@ class Rankings:
         """
         if fingerprint in self.fitted:
             return self.fitted[fingerprint], True
-        ranking = self.fitted.get(NO_MODEL, DEFAULT_RANKING)
-        if fingerprint == NO_MODEL:
-            return ranking, NO_MODEL in self.fitted
-        return self.unweighed(), False
+        return DEFAULT_RANKING if fingerprint == NO_MODEL else self.unweighed(), False
 
     def unweighed(self) -> Ranking:
         """Return the ranking for a model that was not weighed on this index."""

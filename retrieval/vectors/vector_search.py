@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from genret.retrieval.errors import IndexFormatError
 from genret.retrieval.index.layout import VECTORS_FILE
-from genret.retrieval.index.reader import Index
+from genret.retrieval.index.reader import Index, IntArray
 from genret.retrieval.vectors.embedder import FloatMatrix, TextEmbedder, open_embedder
 from genret.retrieval.vectors.faiss_index import (
     faiss_threads,
@@ -74,7 +74,6 @@ class VectorProposer:
 
 
 Mask = npt.NDArray[np.bool_]
-IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float32]
 
 # A graph search that would keep one of so many vectors as candidates is replaced by an exhaustive one.

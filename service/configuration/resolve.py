@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,11 +71,9 @@ def resolve(
 
 def _merge(layers: Sequence[Layer]) -> Layer:
     """Lay later layers over earlier ones, key by key; new names of a layer come last."""
-
-    def lay(below: Layer, above: Layer) -> Layer:
-        return Layer(below.values | above.values, below.origins | above.origins, below.names | above.names)
-
-    merged = reduce(lay, layers, Layer())
+    merged = Layer()
+    for one in layers:
+        merged = Layer(merged.values | one.values, merged.origins | one.origins, merged.names | one.names)
     order = [name for layer in layers for name in layer.names]
     # The user asks for INDEX first, so it is the default index.
     first = [name for name in order if merged.names[name].short == "INDEX"]

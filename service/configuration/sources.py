@@ -236,8 +236,8 @@ def config_text(config: ServerConfig, origins: Mapping[Key, Origin]) -> str:
         if key[:-1] != table:
             table = key[:-1]
             lines += ["", _header(table)]
-        origin = origins.get(key)
-        source = _one_line(origin.short) if origin else "default"
+        short = origins[key].short if key in origins else "default"
+        source = short if short.isprintable() else repr(short)
         if value is None:
             lines.append(f"# {key[-1]} is not set: {setting.unset}")
         else:
@@ -278,7 +278,3 @@ def _assignment(key: Key, value: Any, setting: Setting) -> str:
     except UnicodeEncodeError:
         raise InputError(setting.parameter, f"TOML holds Unicode text only, got {value!r}") from None
     return tomli_w.dumps({key[-1]: value}).rstrip("\n")
-
-
-def _one_line(text: str) -> str:
-    return text if text.isprintable() else repr(text)

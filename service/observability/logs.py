@@ -60,8 +60,7 @@ class TextFormatter(logging.Formatter):
             parts.append(f"[{escaped(request_id)}]")
         parts.append(escaped(record.getMessage()))
         parts += [f"{escaped(name)}={_shown(value)}" for name, value in _extra(record).items()]
-        lines = [" ".join(parts), *_exception(record).splitlines()]
-        return f"\n{_INDENT}".join([lines[0], *(escaped(line) for line in lines[1:])])
+        return f"\n{_INDENT}".join([" ".join(parts), *map(escaped, _exception(record).splitlines())])
 
 
 class JsonFormatter(logging.Formatter):

@@ -128,9 +128,6 @@ class EngineMetrics(_Registry):
         self.queue_wait_seconds = self._histogram(
             "queue_wait_seconds", "Time a request waited for its batch, seconds.", _SECONDS
         )
-        self._add_batches()
-
-    def _add_batches(self) -> None:
         self.batch_size = self._histogram("batch_size", "Requests in a batch.", _REQUESTS)
         self.batch_tokens = self._histogram(
             "batch_tokens", "Work of a batch as estimated before it ran, tokens.", _TOKENS

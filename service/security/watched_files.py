@@ -71,7 +71,8 @@ class WatchedFiles(Generic[Value]):
 def read_file(field: str, path: Path) -> bytes:
     """Return the content of a regular file of at most 1 MiB; otherwise InputError under `field`."""
     try:
-        with open(path, "rb", opener=_open_without_waiting) as file:
+        # Without O_NONBLOCK a pipe without a writer would wait for one.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise InputError(field, f"{path} is not a regular file")
             content: bytes = file.read(_MAX_BYTES + 1)
@@ -95,10 +96,6 @@ def warn_if_exposed(field: str, path: Path) -> None:
             path,
             mode,
         )
-
-
-def _open_without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # a pipe without a writer would wait for one
 
 
 def _stamp(paths: Sequence[Path]) -> Stamp:

@@ -37,7 +37,8 @@ def estimate_tokens(request: Request, prompt_tokens: int, scored_forms: int = 0)
     shortlist, see `served.scored_forms`.
     """
     if isinstance(request, ScoreRequest):
-        return prompt_tokens + title_tokens(request)
+        # Without the tokenizer, from the bytes of the titles.
+        return prompt_tokens + sum(1 + len(title.encode()) // _BYTES_PER_TOKEN for title in request.titles)
     is_beam = isinstance(request, RetrieveRequest) and request.decoding == "beam"
     titles = scored_forms + (request.width if is_beam else 0)
     return prompt_tokens + titles * TITLE_TOKENS + open_tokens(request)
@@ -215,11 +216,6 @@ _BYTES_PER_TOKEN = 4
 _COST_SMOOTHING = 0.1
 # Expected above the mean, in mean deviations: few requests take more.
 _DEVIATIONS = 4
-
-
-def title_tokens(request: ScoreRequest) -> int:
-    """Estimate the tokens of a request's titles from their bytes, without the tokenizer."""
-    return sum(1 + len(title.encode()) // _BYTES_PER_TOKEN for title in request.titles)
 
 
 def open_tokens(request: Request) -> int:

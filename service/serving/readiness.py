@@ -43,9 +43,7 @@ class Readiness:
         """Enter a state and notify watchers."""
         self.state = state
         ready = state is State.READY
-        status = (
-            health_pb2.HealthCheckResponse.SERVING if ready else health_pb2.HealthCheckResponse.NOT_SERVING
-        )
+        status = _Response.SERVING if ready else _Response.NOT_SERVING
         for service in self._services:
             await self.servicer.set(service, status)
 

@@ -220,9 +220,7 @@ class _Blocks(io.RawIOBase):
 def check_size(file: ShardFile) -> None:
     """Raise `SourceError` for a file that is gone or has another size."""
     state = FileState.of(file.path)
-    if state is None or file.num_bytes < 0:
-        return
-    if state.bytes != file.num_bytes:
+    if state is not None and file.num_bytes >= 0 and state.bytes != file.num_bytes:
         raise changed(file, f"it had {file.num_bytes} bytes and has {state.bytes}")
 
 

@@ -179,9 +179,7 @@ def _fold_unit(unit: str, keep_case: bool) -> str:
     return blank + _fold_plain(rest, _ALL_ALIKE, keep_case)
 
 
-@lru_cache(maxsize=4096)
-def _fold_short_unit(unit: str, keep_case: bool) -> str:
-    return _fold_unit(unit, keep_case)  # a text has few different ones
+_fold_short_unit = lru_cache(maxsize=4096)(_fold_unit)  # a text has few different ones
 
 
 def _replacements(characters: set[str]) -> list[tuple[str, str]]:

@@ -141,18 +141,6 @@ class _Shape:
             yield folded
 
 
-def _add_evidence(evidence: Evidence, key: int, folded: str, spelling: str, words: WordCounts) -> None:
-    found = words.weigh(spelling)
-    evidence["written"][key] |= (
-        (AS_FOLDED if spelling == folded else 0)
-        | (WITHOUT_CAPITALS if spelling == spelling.lower() else 0)
-        | (CAPITAL_BY_CUSTOM if found.by_custom else 0)
-    )
-    evidence["small"][key] |= found.small
-    for name in ("weight", "start", "part"):
-        evidence[name][key] = max(evidence[name][key], getattr(found, name))
-
-
 def _names(index: Index) -> Iterator[tuple[int, str, str]]:
     """Yield entity number, folded name, and the name folded but for its case, of all titles and aliases."""
     for begin in range(0, index.num_entities, ENTITY_BATCH_ROWS):
@@ -174,8 +162,15 @@ def _postings(
     parts: list[npt.NDArray[np.int64]] = []
     pairs: list[int] = []
     for entity, folded, spelling in _names(index):
-        key = names[folded]
-        _add_evidence(evidence, key, folded, spelling, words)
+        key, found = names[folded], words.weigh(spelling)
+        evidence["written"][key] |= (
+            (AS_FOLDED if spelling == folded else 0)
+            | (WITHOUT_CAPITALS if spelling == spelling.lower() else 0)
+            | (CAPITAL_BY_CUSTOM if found.by_custom else 0)
+        )
+        evidence["small"][key] |= found.small
+        for name in ("weight", "start", "part"):
+            evidence[name][key] = max(evidence[name][key], getattr(found, name))
         pairs.append(key << 32 | entity)
         if len(pairs) == ENTITY_BATCH_ROWS:
             parts.append(np.array(pairs, dtype=np.int64))
