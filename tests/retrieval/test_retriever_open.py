@@ -247,7 +247,7 @@ def test_parts_of_a_checkpoint_that_cannot_be_used_are_refused(
         ({"device": "cpu", "dtype": "float16"}, ModelError, "float16 is not computed on a CPU"),
         ({"num_threads": "2"}, InputError, "num_threads: must be an integer of at least 1, got '2'"),
         ({"grammar_cache_bytes": -1}, InputError, "grammar_cache_bytes: must be an integer of at least 0"),
-        ({"devise": "cpu"}, InputError, "devise: there is no such option, did you mean 'device'?"),
+        ({"devise": "cpu"}, InputError, "devise: there is no such option; did you mean device?"),
         (
             {"draft_model": 5},
             InputError,
