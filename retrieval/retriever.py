@@ -537,8 +537,8 @@ class Retriever:
                 command = f"genret tune {index}"
         if self.index.num_entities >= _SMALL_CATALOGUE:
             return f"{advice}: {command}"
-        advice += " beside names and texts; a small catalogue needs no more. To weigh it in a short time"
-        return f"{advice}: {command} --made 100"
+        advice += " beside names and texts, as suits a small catalogue; queries of yours would weigh it"
+        return f"{advice}: {command} --queries FILE"
 
     def named_index(self) -> NamedIndex:
         """Return the index as schemas may name it, for an `IndexSet`."""

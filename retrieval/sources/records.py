@@ -114,10 +114,13 @@ class Rejects:
         """Note a bad row as `add` does."""
         self.rows.append(row)
         if len(self.rows) > self.limit + _READ_ON:
-            heads = {row.detail.partition(": expected ")[:2] for row in self.rows}
-            column, blamed = heads.pop()
-            asked = f"is {column!r} the right column" if blamed and not heads else "is this a file of titles"
-            raise SourceError(f"{self.report()}\nreading stopped here: {asked}?")
+            asked = self._doubted() or "is this a file of titles?"
+            raise SourceError(f"{self.report()}\nreading stopped here: {asked}")
+
+    def _doubted(self) -> str:
+        """Return a question about the one column that several bad rows blame; "" if there is none."""
+        (column, blamed), *more = {row.detail.partition(": expected ")[:2] for row in self.rows}
+        return f"is {column!r} the right column?" if blamed and not more and len(self.rows) > 3 else ""
 
     def counts(self) -> dict[str, int]:
         """Return the number of bad rows per reason, most frequent first."""
@@ -135,6 +138,7 @@ class Rejects:
             raise SourceError(
                 self.report() + f"\n{outcome}; correct them, or allow them with {allowing} (they are then "
                 "left out)"
+                + f"\n{self._doubted()}".rstrip()
                 + f"\n{as_utf8('WINDOWS-1252')}"
                 * any(row.reason == RejectReason.BAD_UTF8 and self.unit == "line" for row in self.rows)
             )

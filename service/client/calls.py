@@ -432,7 +432,7 @@ _ADVICE = {
     "http1.x": _HTTP,
     "http/2": _HTTP,
     "missing selected alpn": _HTTP,
-    "": "start one with: genret serve INDEX; take its port of gRPC, not HTTP, and tls (--tls) if it encrypts",
+    "": "start one with: genret serve INDEX; take its gRPC port, not HTTP; tls (--tls) only if it encrypts",
 }
 
 
@@ -514,18 +514,18 @@ def _arguments(options: ClientOptions) -> list[tuple[str, str | int]]:
 def _credentials(options: ClientOptions) -> grpc.ChannelCredentials:
     return grpc.ssl_channel_credentials(
         root_certificates=_pem("tls_ca", options.tls_ca),
-        private_key=_pem("tls_key", options.tls_key),
+        private_key=_pem("tls_key", options.tls_key, "PRIVATE KEY"),
         certificate_chain=_pem("tls_certificate", options.tls_certificate),
     )
 
 
-def _pem(name: str, path: Path | None) -> bytes | None:
+def _pem(name: str, path: Path | None, kind: str = "CERTIFICATE") -> bytes | None:
     if path is None:
         return None
     try:
         text = Path(path).read_bytes()
     except OSError as error:
         raise InputError(name, f"{path}: {error.strerror or error}") from error
-    if b"-----BEGIN " not in text:
-        raise InputError(name, f"{path}: not a PEM file")
+    if f"{kind}-----".encode() not in text:
+        raise InputError(name, f"{path}: not a PEM file with a {kind.lower()}")
     return text

@@ -49,9 +49,9 @@ def test_the_log_says_what_answers_for_an_index(
         "the trie is walked by torch kernels"
     )
     warned = (
-        "index 'tiny': the model was never weighed on this index, and counts little beside names and texts; "
-        "a small catalogue needs no more. To weigh it in a short time: "
-        f"genret tune {tiny_index} --model {checkpoint} --made 100"
+        "index 'tiny': the model was never weighed on this index, and counts little beside names and texts, "
+        "as suits a small catalogue; queries of yours would weigh it: "
+        f"genret tune {tiny_index} --model {checkpoint} --queries FILE"
     )
     logged = [(record.levelname, record.getMessage()) for record in caplog.records]
     assert logged == [("INFO", said), ("WARNING", warned)]

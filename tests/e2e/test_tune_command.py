@@ -373,9 +373,9 @@ def test_asking_names_what_weighs_a_model(place: Path) -> None:
     model = place / "model"
     asked = ("ask", place / "index", "the old town", "--model", model, "--device", "cpu")
     hint = (
-        "the model was never weighed on this index, and counts little beside names and texts; a small "
-        "catalogue needs no more. To weigh it in a short time: "
-        f"genret tune {place / 'index'} --model {model} --made 100\n"
+        "the model was never weighed on this index, and counts little beside names and texts, as suits a "
+        f"small catalogue; queries of yours would weigh it: genret tune {place / 'index'} --model {model} "
+        "--queries FILE\n"
     )
     assert hint in genret(*asked).stderr
     assert "weighed" not in genret(*asked, "--method", "beam").stderr

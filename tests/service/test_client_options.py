@@ -102,7 +102,7 @@ def test_files_that_are_no_certificates_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"tls_ca: .*missing: No such file or directory"):
         RetrievalClient("127.0.0.1:1", tls_ca=tmp_path / "missing")
     (tmp_path / "text").write_text("no PEM")
-    with pytest.raises(InputError, match=r"tls_ca: .*text: not a PEM file"):
+    with pytest.raises(InputError, match=r"tls_ca: .*text: not a PEM file with a certificate"):
         RetrievalClient("127.0.0.1:1", tls_ca=tmp_path / "text")
 
 
@@ -155,7 +155,7 @@ def failed(code: str, details: str) -> CallError:
 RESOLVING = "errors resolving nohost:1: [field:hostname lookup error:address lookup failed for nohost:1: "
 CONNECTING = "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: Failed to connect to"
 NOBODY = "no server answers at nohost:1"
-START = "start one with: genret serve INDEX; take its port of gRPC, not HTTP, and tls (--tls) if it encrypts"
+START = "start one with: genret serve INDEX; take its gRPC port, not HTTP; tls (--tls) only if it encrypts"
 TLS = "it is asked without tls (--tls) and certificates"
 SENDING = 'Internal error from Core Failed "execute_batch": (SendMessageOperation,)'
 

@@ -92,6 +92,10 @@ def test_reading_stops_when_nearly_everything_is_bad(tmp_path: Path) -> None:
     rows, mapping = b"title\tkind\n" + b"x\ty\n" * 10_102, ColumnMapping(weight="kind")
     with pytest.raises(SourceError, match="reading stopped here: is 'kind' the right column"):
         read(tmp_path, rows, mapping=mapping)
+    _, few, _ = read(tmp_path, rows[:30], mapping=mapping)
+    few.limit = 0
+    with pytest.raises(SourceError, match=r"\(they are then left out\)\nis 'kind' the right column\?$"):
+        few.check()
 
 
 @pytest.mark.parametrize(
