@@ -102,16 +102,19 @@ def list_versions(index: Path) -> list[str]:
     found = []
     for entry in folder.iterdir():
         if VERSION_PATTERN.fullmatch(entry.name):
-            with suppress(FileNotFoundError):  # a publication has just removed it
+            with suppress(OSError):  # a publication has just removed it, or it is a link to itself
                 found.append((-entry.stat().st_mtime_ns, entry.name))
     return [name for _, name in sorted(found)]
 
 
 def way_back(index: Path) -> str:
     """Return how to go back to another version than the live one, as the end of an error; "" without any."""
-    live = live_or_none(index)
-    others = [version for version in list_versions(index) if version != live] if live else []
-    return f"; another version is there: genret rollback {index} --to {others[0]}" if others else ""
+    with suppress(OSError):  # folders that may not be read are told by the error itself
+        live = live_or_none(index)
+        others = [version for version in list_versions(index) if version != live] if live else []
+        if others:
+            return f"; another version is there: genret rollback {index} --to {others[0]}"
+    return ""
 
 
 def _pointer_identity(path: Path) -> tuple[int, int] | None:
