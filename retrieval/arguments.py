@@ -23,7 +23,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from genret.retrieval.errors import InputError, SourceError, instead_of, nearest
+from genret.retrieval.errors import InputError, SourceError, did_you_mean, instead_of
 from genret.retrieval.filters.predicate import FIELD, Predicate, canonical
 
 Item = TypeVar("Item")
@@ -114,8 +114,7 @@ def check_words(options: object, **known: Sequence[str]) -> None:
 
 def not_among(field_name: str, value: object, known: Iterable[str], must: str = "must") -> InputError:
     """Return the error for a value that is none of the known words, with the one most like it."""
-    near = nearest(value, known) if isinstance(value, str) else ""
-    hint = f", did you mean {near!r}?" if near else ""
+    hint = did_you_mean(value, known) if isinstance(value, str) else ""
     return InputError(field_name, f"{must} be one of {', '.join(known)}; got {value!r:.100}{hint}")
 
 

@@ -52,7 +52,7 @@ class TitleSource:
         has_ids: Whether records have ids of their own.
         num_bytes: Size of all files together; None if one is standard input.
         in_memory: Whether the rows are in memory.
-        unit: What its rows are counted in, for messages.
+        unit: The unit in which messages count its rows.
         records_read: Rows consumed, bad ones included, headers not.
 
     Raises:
