@@ -3,8 +3,8 @@
     python benchmarks/service_memory.py --index small.index --index large.index
 
 For each index a server of its own is started and looked at when it is ready, after 200 requests one by one,
-and while so many clients ask at the same time. Anonymous memory is what the server needs; files that are
-mapped are the machine's page cache and may be given back.
+while so many clients ask at the same time, and three quarters of a minute later. Anonymous memory is what the
+server needs; files that are mapped are the machine's page cache and may be given back.
 """
 
 from __future__ import annotations
@@ -52,6 +52,8 @@ async def measure(served: ServedProcess, requests: Sequence[RetrieveRequest]) ->
         figures["used"] = served.footprint()
         for clients in (1, 16, 64):
             figures[f"{clients} clients"] = await peak_under(served, client, requests, clients)
+        await asyncio.sleep(45)
+        figures["idle"] = served.footprint()
     return figures
 
 

@@ -64,13 +64,14 @@ def build_index(source: Path, out: Path, *arguments: object) -> Usage:
 
 
 def memory_bytes(field: str, pid: int | str = "self") -> int:
-    """Return an entry of /proc/PID/status now; 0 when the process is gone.
+    """Return an entry of /proc/PID/status or smaps_rollup now; 0 when the process is gone.
 
-    "VmRSS" is resident memory, "RssAnon" the part that is no file's, "VmHWM" the high-water mark since the
-    exec (not `ru_maxrss`, which a child starts with the resident memory of the process that forked it).
+    "VmRSS" is resident memory, "Pss" the same with a part of what several processes map, "RssAnon" what is no
+    file's, "VmHWM" the high-water mark since the exec (not `ru_maxrss`, which a child starts with the
+    resident memory of the process that forked it).
     """
     try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        lines = Path(f"/proc/{pid}/{'smaps_rollup' if field == 'Pss' else 'status'}").read_text().splitlines()
     except OSError:
         return 0
     found = [line.split()[1] for line in lines if line.startswith(f"{field}:")]

@@ -24,7 +24,7 @@ _READY = re.compile(r"genret: ready on (\S+?):? ")
 class Footprint:
     """Memory, files and threads of a server's processes together."""
 
-    rss_mib: float  # resident memory, files that are mapped included
+    pss_mib: float  # resident memory, files that are mapped included
     anonymous_mib: float  # resident memory that is no file's
     num_fds: int  # open files and sockets
     num_threads: int
@@ -44,7 +44,7 @@ class ServedProcess:
         pids = process_tree(self.process.pid)
         maps = "".join(Path(f"/proc/{pid}/maps").read_text() for pid in pids)
         return Footprint(
-            rss_mib=sum(memory_bytes("VmRSS", pid) for pid in pids) / _MIB,
+            pss_mib=sum(memory_bytes("Pss", pid) for pid in pids) / _MIB,
             anonymous_mib=sum(memory_bytes("RssAnon", pid) for pid in pids) / _MIB,
             num_fds=sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in pids),
             num_threads=sum(len(os.listdir(f"/proc/{pid}/task")) for pid in pids),

@@ -16,6 +16,10 @@ from typing import Any, ParamSpec, TypeVar
 
 from genret.decoding.side_by_side import Ending, Scheduler
 from genret.service.serving.fair_shares import TimeShare
+from genret.service.serving.heap import give_back_memory
+
+# How long a device has no work until memory that is kept for the next batch is given back, seconds.
+_LONG_IDLE_S = 30.0
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -120,7 +124,8 @@ class DeviceThread:
                 self._scheduler.run_once()
             elif self._is_closed and not self._calls:
                 return
-            else:
+            elif not self._may_have_work.wait(_LONG_IDLE_S):
+                give_back_memory()  # what the batches of a busy time took
                 self._may_have_work.wait()
 
     def _take(self) -> Work | None:

@@ -7,6 +7,7 @@ import concurrent.futures
 import ctypes
 import json
 import math
+import mmap
 import subprocess
 import sys
 import threading
@@ -16,6 +17,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import grpc
@@ -32,6 +35,7 @@ from genret.service.call import PRIORITY_KEY
 from genret.service.configuration.server_config import BatchLimits, QueueLimits
 from genret.service.errors import NotReadyError, OverloadedError
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
+from genret.service.serving import device_threads
 from genret.service.serving.admission import Patience
 from genret.service.serving.batching import DeviceQueue, QueuedResult
 from genret.service.serving.device_threads import DeviceThread, Work, contained
@@ -43,7 +47,7 @@ from genret.service.serving.fair_shares import (
     FairShares,
     TimeShare,
 )
-from genret.service.serving.heap import keep_freed_memory
+from genret.service.serving.heap import give_back_memory, keep_freed_memory
 from genret.service.streams import StreamRoom
 from tests.service.fake_retriever import FakeRetriever
 from tests.service.running_server import failure_code, running, until
@@ -332,6 +336,50 @@ def test_a_thread_gets_the_memory_of_its_last_batch_again() -> None:
     assert before > 1000, "pages of each batch are new"
     assert after < before / 20
     assert given_back_kib > 15 * 1024
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs Linux")
+def test_pages_of_files_are_given_back_but_for_changed_ones(tmp_path: Path) -> None:
+    file, size = tmp_path / "pages", 2**20
+    file.write_bytes(b"x" * size)
+    with file.open("r+b") as opened:
+        changed, unchanged = (
+            mmap.mmap(opened.fileno(), size, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
+            for _ in range(2)
+        )
+    changed[0:7] = b"changed"
+    libc = ctypes.CDLL(None)
+    for pages in (changed, unchanged):
+        start = ctypes.addressof(ctypes.c_char.from_buffer(pages))
+        assert libc.mprotect(ctypes.c_void_p(start), ctypes.c_size_t(size), mmap.PROT_READ) == 0
+        assert pages[7:] == b"x" * (size - 7)  # mapped now
+    held = resident_kib(file)
+    give_back_memory()
+    assert held - resident_kib(file) >= size // 2048
+    assert changed[0:7] == b"changed"
+    assert unchanged[:] == b"x" * size
+
+
+def resident_kib(file: Path) -> int:
+    lines = iter(Path("/proc/self/smaps").read_text().splitlines())
+    return sum(
+        next(int(fact.split()[1]) for fact in lines if fact.startswith("Rss"))
+        for line in lines
+        if line.endswith(str(file))
+    )
+
+
+def test_an_idle_device_gives_memory_back_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: SimpleQueue[None] = SimpleQueue()
+    monkeypatch.setattr(device_threads, "_LONG_IDLE_S", 0.05)
+    monkeypatch.setattr(device_threads, "give_back_memory", lambda: told.put(None))
+    device = device_threads.DeviceThread("cpu", 1.0, lambda _: None)
+    for _ in range(2):  # again after more work, and not before
+        told.get(timeout=60)
+        with pytest.raises(Empty):
+            told.get(timeout=0.3)
+        device.wake()
+    device.close()
 
 
 @pytest.mark.parametrize("name", ["MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"])
