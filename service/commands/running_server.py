@@ -94,6 +94,8 @@ def health_command(live: bool, wait: float | None, as_json_lines: bool, connecti
         raise click.UsageError(f"--wait: must be a positive number of seconds, got {wait}")
     with connection.open() as client:
         if wait is not None:
+            if sys.stderr.isatty():
+                click.echo(f"waiting for {connection.address}, at most {wait:g} s", err=True)
             try:
                 client.wait_until_ready(wait)
             except CallError:

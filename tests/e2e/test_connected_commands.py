@@ -122,12 +122,14 @@ def test_indexes_are_tables_for_people(api: Threaded, monkeypatch: pytest.Monkey
 
 
 class Terminal:
-    """Stands for `sys`, with a terminal behind stdout."""
+    """Stands for `sys`, with a terminal behind stdout and stderr."""
 
     class stdout:  # noqa: N801
         @staticmethod
         def isatty() -> bool:
             return True
+
+    stderr = stdout
 
 
 def test_an_unknown_index_is_said(api: Threaded) -> None:
@@ -229,7 +231,7 @@ def test_an_interruption_that_breaks_a_lock_is_one_all_the_same(
     assert refused(*asked, code=130, stdin="first\n") == "interrupted"
 
 
-def test_health_waits_until_a_server_is_ready() -> None:
+def test_health_waits_until_a_server_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     with threaded(FakeRetriever(), load=False) as api:
         address = api.server.address
         said = refused("health", "--wait", "0.2", "--address", address, code=1)
@@ -239,6 +241,8 @@ def test_health_waits_until_a_server_is_ready() -> None:
         for asked in ("ready", "live"):
             told = at(api, "health", "--json", *(["--live"] if asked == "live" else []))
             assert json.loads(told.stdout) == {"address": address, "asked": asked, "status": "SERVING"}
+        monkeypatch.setattr("genret.service.commands.running_server.sys", Terminal)
+        assert at(api, "health", "--wait", "60").stderr == f"waiting for {address}, at most 60 s\n"
 
 
 @pytest.mark.parametrize(
