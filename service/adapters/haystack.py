@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from genret.retrieval.arguments import check_keywords
 from genret.retrieval.errors import MissingExtraError
 from genret.retrieval.types import RetrievalResult, RetrieveRequest
 from genret.service.adapters.entity_source import (
@@ -43,6 +44,7 @@ class HaystackRetriever:
         InputError: an argument cannot be used, or the filters cannot be written as a predicate.
     """
 
+    @check_keywords
     def __init__(
         self,
         index: str | Path | Retriever | None = None,

@@ -98,9 +98,9 @@ class LlamaIndexRetriever(BaseRetriever):
         ]
 
 
-_ARGUMENTS = {
+_ARGUMENTS = [
     name
-    for kind in (BaseRetriever, LlamaIndexRetriever)
-    for name, one in inspect.signature(kind.__init__).parameters.items()
-    if name != "self" and one.kind is not one.VAR_KEYWORD
-}
+    for kind in (LlamaIndexRetriever, BaseRetriever)
+    for name in inspect.signature(kind.__init__).parameters
+    if name not in ("self", "base")
+]

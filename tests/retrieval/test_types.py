@@ -73,7 +73,7 @@ def test_every_option_is_in_the_docstring_and_in_the_signature() -> None:
         (Beam, "width", "did you mean beam_size? there are: beam_size, exact, "),
         (Disc, "samples", "did you mean num_samples?"),
         (Auto, "shortlist", "did you mean shortlist_size?"),
-        (Shortlist, "size", "there are: shortlist_size, "),
+        (Shortlist, "size", "did you mean shortlist_size? there are: shortlist_size, "),
         (AnswerRequest, "tokens", "did you mean max_tokens?"),
         (CompleteRequest, "top_k", "did you mean k?"),
     ],

@@ -114,7 +114,10 @@ NOBODY = "127.0.0.1:1"
         ({"model": "m", "address": NOBODY}, "model: needs an index directory to go with, got 'm'"),
         ({"address": "nobody"}, "address: "),
         ({"address": NOBODY, "connection": {"token": "t"}}, "connection: a token stands in GENRET_TOKEN"),
-        ({"address": NOBODY, "connection": {"time": 3}}, "connection: must be of gzip, .*; got 'time'"),
+        (
+            {"address": NOBODY, "connection": {"time": 3}},
+            r"time: there is no such .*; did you mean timeout_s\?",
+        ),
         ({"address": NOBODY, "connection": {"timeout_s": -1}}, "timeout_s: must be a positive number"),
     ],
 )
