@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING, Any
 from genret.retrieval.arguments import check_keywords
 from genret.retrieval.errors import MissingExtraError
 from genret.retrieval.types import RetrievalResult, RetrieveRequest
-from genret.service.adapters.entity_source import (
-    DEFAULT_TEXT_COLUMN,
-    EntitySource,
-    asked,
-    metadata_of,
-    text_of,
-)
+from genret.service.adapters.entity_source import DEFAULT_TEXT_COLUMN, EntitySource, asked, metadata_of
 from genret.service.adapters.foreign_filters import haystack_filter
 
 try:
@@ -57,8 +51,8 @@ class HaystackRetriever:
         options: dict[str, Any] | None = None,
         text_column: str = DEFAULT_TEXT_COLUMN,
     ) -> None:
-        self.source = EntitySource(index, model, address, connection)
-        self.top_k, self.filters, self.method, self.text_column = top_k, filters, method, text_column
+        self.source = EntitySource(index, model, address, connection, text_column)
+        self.top_k, self.filters, self.method = top_k, filters, method
         self.options = dict(options or {})
         self._asked("-", None, None)
 
@@ -75,7 +69,6 @@ class HaystackRetriever:
             filters=self.filters,
             method=self.method,
             options=self.options,
-            text_column=self.text_column,
         )
 
     @classmethod
@@ -105,7 +98,7 @@ class HaystackRetriever:
         documents = [
             Document(
                 id=one.entity_id,
-                content=text_of(one, self.text_column),
+                content=self.source.text_of(one),
                 meta=metadata_of(one),
                 score=one.score,
             )
