@@ -497,7 +497,9 @@ def parsed_rows(
 
     `parse` raises a `Refusal` for a bad row.
     """
-    separator = "\t" if chunk.is_text and chunk.starts is None else ", "  # a row with tabs as it stands there
+    separator = (
+        "\t" if chunk.is_text and chunk.starts is None else " | "
+    )  # a row with tabs as it stands there
     end = chunk.num_rows if end is None else end
     for line, row in zip(chunk.numbers(begin, end), chunk.cut(begin, end), strict=True):
         if isinstance(row, BadRow):
