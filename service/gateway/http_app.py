@@ -10,6 +10,7 @@ from pathlib import Path
 
 from grpc import StatusCode
 from starlette.applications import Starlette
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -72,9 +73,15 @@ def make_app(
     return app
 
 
+class _NamePart(PathConvertor):
+    regex = ".*(?<!:reload)"  # names of indexes may hold slashes; what ends so is another path
+
+
+register_url_convertor("index", _NamePart())
+
+
 def _route(endpoint: Endpoint, gate: Gate) -> Route:
-    # Names of indexes may hold slashes.
-    path = endpoint.path.replace("{name}", "{name:path}")
+    path = endpoint.path.replace("{name}", "{name:index}")
     handler = (stream if endpoint.row.is_stream else unary)(endpoint, gate)
     return Route(path, handler, methods=[endpoint.verb])
 
