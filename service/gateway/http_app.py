@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from genret.retrieval.errors import nearest
+from genret.retrieval.errors import did_you_mean, nearest
 from genret.service.configuration.server_config import ServerConfig
 from genret.service.gateway.chat_completions import path_refused
 from genret.service.gateway.endpoints import (
@@ -114,13 +114,13 @@ async def _refused(request: Request, error: Exception) -> Response:
         text = f"{path} takes {(error.headers or {})['Allow']}, got {request.method[:20]}"
         refusal = HttpError(405, StatusCode.UNIMPLEMENTED, text, error.headers)
     else:
-        paths = [route.path for route in request.app.routes]
+        paths = [route.path_format for route in request.app.routes]
         near = next((one for one in paths if one.endswith(path) or (path.endswith(one) and one != "/")), "")
         near = near or nearest(path, paths, 0.8)
         is_foreign = near in foreign or (not near and path.startswith(("/v1/", "/v2/")))
         served = f"; of the APIs of OpenAI, Cohere and Jina there are {', '.join(foreign.values())}"
-        more = f", did you mean {near}?" if near else served if is_foreign else ""
-        refusal = HttpError(404, StatusCode.NOT_FOUND, f"there is nothing at {path}{more}")
+        hint = did_you_mean(near, [near], served if is_foreign else "")
+        refusal = HttpError(404, StatusCode.NOT_FOUND, f"there is nothing at {path}{hint}")
     request_id = begin_call(request, 1.0).request_id
     body = path_refused if is_foreign else error_body
     return finished(error_response(refusal, request_id, body)[0], request_id)

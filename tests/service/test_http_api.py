@@ -115,8 +115,8 @@ def test_what_no_route_takes_is_refused_in_the_same_form(client: httpx.Client) -
     assert code_of(client.get("/v2/retrieve")) == (404, "NOT_FOUND")
     foreign = {"type": "invalid_request_error", "param": None, "code": None}
     for lost, told in (
-        ("/chat/completions", ", did you mean /v1/chat/completions?"),
-        ("/v1/v2/rerank", ", did you mean /v2/rerank?"),
+        ("/chat/completions", ", did you mean '/v1/chat/completions'?"),
+        ("/v1/v2/rerank", ", did you mean '/v2/rerank'?"),
         (
             "/v1/embeddings",
             "; of the APIs of OpenAI, Cohere and Jina there are POST /v1/rerank, POST /v2/rer",
