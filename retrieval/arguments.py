@@ -47,12 +47,20 @@ def sequence(field: str, value: Item | Iterable[Item], kind: type[Item]) -> list
         return [value]
     is_table = isinstance(value, Mapping) or hasattr(value, "columns")  # which iterate over names
     if is_table or not isinstance(value, Iterable) or isinstance(value, str | bytes):
-        raise InputError(field, f"must be a {kind.__name__} or a list of them, got {type(value).__name__}")
+        raise wrong_type(field, value, kind, " or a list of them")
     items = list(value)
     for i, item in enumerate(items):
         if not isinstance(item, kind):
-            raise InputError(f"{field}[{i}]", f"must be a {kind.__name__}, got {type(item).__name__}")
+            raise wrong_type(f"{field}[{i}]", item, kind)
     return items
+
+
+def wrong_type(field: str, value: object, kind: type, many: str = "", further: str = "") -> InputError:
+    """Return the error for a value of another type; of text it says how to write it as that type."""
+    name = kind.__name__
+    how = f"; write {name}({value[:40]!r}{further})" if isinstance(value, str) else ""
+    article = "an" if name[0] in "AEIOU" else "a"
+    return InputError(field, f"must be {article} {name}{many}, got {type(value).__name__}{how}")
 
 
 def check_text(field_name: str, value: object) -> None:

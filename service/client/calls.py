@@ -20,7 +20,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from genret.retrieval.answers.answer_types import AnswerRequest
-from genret.retrieval.arguments import check_count, check_known
+from genret.retrieval.arguments import check_count, check_known, sequence
 from genret.retrieval.complete_types import CompleteRequest, ModelCompleteOptions
 from genret.retrieval.errors import InputError
 from genret.retrieval.types import Mention, MethodOptions, RequestOptions, RetrieveRequest, with_options
@@ -191,6 +191,7 @@ class Client:
         self, requests: Sequence[RetrieveRequest], index: str = "", **call: Unpack[CallOptions]
     ) -> UnaryCall[list[Reply | CallError]]:
         """Answer several queries in one call, in order; a query's own error takes the place of its reply."""
+        requests = sequence("requests", requests, RetrieveRequest)
         message = pb.BatchRetrieveRequest(requests=[request_to_proto(one, index) for one in requests])
         queries = [request.query for request in requests]
         return self._batch(call, self._retrieval.BatchRetrieve, message, queries)
@@ -207,6 +208,7 @@ class Client:
         **options: Unpack[RequestOptions],
     ) -> UnaryCall[list[Reply | CallError]]:
         """Link mentions to entities, in order, all with the same options; see `RetrieveRequest`."""
+        mentions = sequence("mentions", mentions, Mention)
         texts = [mention.mention for mention in mentions]
         message = link_request_to_proto(mentions, with_options(k, method, None, options), index)
         return self._batch(call or {}, self._retrieval.Link, message, texts)
