@@ -159,23 +159,19 @@ class EntitySource:
         opened = self._retriever or self._client
         if opened is None:
             self._process = os.getpid()
-            opened = self._open()
+            if self.address is not None:
+                opened = self._client = RetrievalClient(self.address, self._options)
+            else:
+                from genret.retrieval.retriever import Retriever
+
+                assert isinstance(self.index, str | Path)
+                opened = self._retriever = self._checked(Retriever.open(self.index, self.model))
         elif self._process != os.getpid():  # threads of torch and gRPC are gone: it would wait for ever
             raise GenretError(
                 "an adapter that was used before its process was forked cannot answer in the new one: load "
                 "it there, or fork before the first use"
             )
         return opened
-
-    def _open(self) -> Retriever | RetrievalClient:
-        if self.address is not None:
-            self._client = RetrievalClient(self.address, self._options)
-            return self._client
-        from genret.retrieval.retriever import Retriever
-
-        assert isinstance(self.index, str | Path)
-        self._retriever = self._checked(Retriever.open(self.index, self.model))
-        return self._retriever
 
     def _checked(self, retriever: Retriever) -> Retriever:
         self._check_column(retriever.index.metadata_columns)

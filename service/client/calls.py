@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
@@ -69,39 +69,34 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
+@dataclass(eq=False)
 class UnaryCall(Generic[T]):
     """One message to the server and its answer. Raises InputError, or CallError for a passed deadline.
 
     `parse` converts the reply. `not_found` is the answer to NOT_FOUND, if any.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        options: CallOptions,
-        method: Any,
-        message: Any,
-        parse: Callable[[Any], T],
-        not_found: T | None = None,
-    ) -> None:
-        given, self.request_id = _checked(options)
-        self._client = client
-        self._timeout_s = client.options.timeout_s if given is None else given
-        self._method = method
-        self._message = message
-        self.parse = parse
-        self._not_found = not_found
+    client: Client
+    options: CallOptions
+    method: Any
+    message: Any
+    parse: Callable[[Any], T]
+    not_found: T | None = None
+
+    def __post_init__(self) -> None:
+        given, self.request_id = _checked(self.options)
+        self.timeout_s = self.client.options.timeout_s if given is None else given
 
     def send(self) -> Any:
         """Send the message; returns the reply, with `grpc.aio` an awaitable of it."""
-        call_metadata = self._client.metadata(self.request_id)
-        return self._method(self._message, timeout=self._timeout_s, metadata=call_metadata)
+        call_metadata = self.client.metadata(self.request_id)
+        return self.method(self.message, timeout=self.timeout_s, metadata=call_metadata)
 
     def recover(self, error: grpc.RpcError) -> T:
         """Return the answer that stands for an error of gRPC, or raise CallError."""
-        failure = failed_call(error, self._client.address, self._timeout_s, self.request_id)
-        if failure.code == "NOT_FOUND" and self._not_found is not None:
-            return self._not_found
+        failure = failed_call(error, self.client.address, self.timeout_s, self.request_id)
+        if failure.code == "NOT_FOUND" and self.not_found is not None:
+            return self.not_found
         raise failure from error
 
 

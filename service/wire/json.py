@@ -10,7 +10,7 @@ and writes every field without presence, so that replies always have the same sh
 from __future__ import annotations
 
 import json
-import math
+import sys
 from collections.abc import Iterable
 from typing import Any, NoReturn, TypeVar
 
@@ -197,11 +197,7 @@ def _check_string(value: Any, path: str) -> None:
 def _check_number(value: Any, path: str) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InputError(path, f"must be a number, got {_kind(value)}")
-    try:
-        finite = math.isfinite(value)
-    except OverflowError:
-        finite = False
-    if not finite:
+    if abs(value) > sys.float_info.max:  # an integer, too
         raise InputError(path, "is a number too large to be held")
 
 
