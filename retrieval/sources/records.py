@@ -390,8 +390,8 @@ class RecordMaker:
         entity_id = None
         if layout.entity_id is not None:
             entity_id = normalize(name_text(row[layout.entity_id], "entity_id"))
-            if not entity_id:
-                raise Refusal(RejectReason.NO_ENTITY_ID)
+        if entity_id == "":
+            raise Refusal(RejectReason.NO_ENTITY_ID)
         aliases: tuple[str, ...] = ()
         if layout.aliases is not None and row[layout.aliases] is not None:
             aliases = self._aliases(alias_texts(row[layout.aliases], self._separator), title)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 from weakref import WeakKeyDictionary
 
-from genret.retrieval.arguments import check_known
+from genret.retrieval.arguments import check_known, named
 from genret.retrieval.errors import GenretError, InputError
 from genret.retrieval.types import (
     Candidate,
@@ -232,10 +232,8 @@ def asked(
     if restriction is not None:
         rest["filter"] = restriction if own is None else f"({own}) and ({restriction})"
     k, method, prompt = rest.pop("k"), rest.pop("method"), rest.pop("prompt", None)
-    try:
+    with named("k", k_name):
         return replace(with_options(k, method, prompt, rest), query=query)
-    except InputError as error:
-        raise InputError(k_name if error.field == "k" else error.field, error.message) from None
 
 
 def metadata_of(candidate: Candidate) -> dict[str, MetadataValue]:

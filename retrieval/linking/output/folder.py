@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -129,17 +129,11 @@ class OutputFolder:
         _remove(self.path / SUMMARY_FILE)
 
     def _remove_if_unused(self, was_there: bool) -> None:
-        with writing(self.path):
-            try:
-                names = {path.name for path in self.path.iterdir()}
-            except FileNotFoundError:  # somebody has removed it already
-                return
-        if names != {LOCK_FILE}:
-            return
-        _remove(self.path / LOCK_FILE)
-        if not was_there or self.path.name.endswith(PARTS_SUFFIX):
-            with writing(self.path):
-                self.path.rmdir()
+        with writing(self.path), suppress(FileNotFoundError):  # somebody may have removed it already
+            if {path.name for path in self.path.iterdir()} == {LOCK_FILE}:
+                _remove(self.path / LOCK_FILE)
+                if not was_there or self.path.name.endswith(PARTS_SUFFIX):
+                    self.path.rmdir()
 
     def _holds(self, record: ShardRecord, key: str, shard: Shard, output_format: str) -> bool:
         expected = (shard.number, key, shard.digest, part_name(shard.number, output_format))
