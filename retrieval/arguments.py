@@ -344,8 +344,8 @@ class Restriction:
     """A predicate and two lists of ids; an answer must pass all three."""
 
     predicate: Predicate | None = None  # None: every entity passes
-    allow_ids: tuple[str, ...] | None = None  # None: all, empty: none
-    deny_ids: tuple[str, ...] = ()
+    allow_ids: IdList | None = None  # None: all, empty: none
+    deny_ids: IdList = field(default_factory=IdList)
 
     @property
     def is_open(self) -> bool:
@@ -356,8 +356,8 @@ class Restriction:
         """Return the key under which the restriction's filter is cached."""
         return FilterKey(
             predicate="" if self.predicate is None else canonical(self.predicate),
-            allow="" if self.allow_ids is None else _digest(self.allow_ids),
-            deny=_digest(self.deny_ids) if self.deny_ids else "",
+            allow="" if self.allow_ids is None else self.allow_ids.digest,
+            deny=self.deny_ids.digest if self.deny_ids else "",
         )
 
 
@@ -376,10 +376,6 @@ def checked_ids(field: str, ids: object) -> IdList:
         for number, item in enumerate(items):
             check_text(f"{field}[{number}]", item)
     return items
-
-
-def _digest(ids: tuple[str, ...]) -> str:
-    return (ids if isinstance(ids, IdList) else IdList(ids)).digest
 
 
 _MOST_ID_BYTES = 64 << 20  # larger files cannot be lists of ids
