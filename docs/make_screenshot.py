@@ -23,12 +23,8 @@ from urllib.parse import urlencode
 from PIL import Image
 
 from harness.served_process import serving
-from genret.retrieval.defaults import (
-    DEFAULT_MODEL_VARIABLE,
-    sample_catalogue,
-    sample_queries,
-    small_model_dir,
-)
+from genret.retrieval.checkpoints import DEFAULT_MODEL_VARIABLE
+from genret.retrieval.defaults import sample_catalogue, sample_queries, small_model_dir
 from tests.e2e.headless_browser import Page, headless_page
 
 _NUM_COLOURS = 128

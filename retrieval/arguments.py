@@ -47,12 +47,20 @@ def sequence(field: str, value: Item | Iterable[Item], kind: type[Item]) -> list
         return [value]
     is_table = isinstance(value, Mapping) or hasattr(value, "columns")  # which iterate over names
     if is_table or not isinstance(value, Iterable) or isinstance(value, str | bytes):
-        raise InputError(field, f"must be a {kind.__name__} or a list of them, got {type(value).__name__}")
+        raise wrong_type(field, value, kind, " or a list of them")
     items = list(value)
     for i, item in enumerate(items):
         if not isinstance(item, kind):
-            raise InputError(f"{field}[{i}]", f"must be a {kind.__name__}, got {type(item).__name__}")
+            raise wrong_type(f"{field}[{i}]", item, kind)
     return items
+
+
+def wrong_type(field: str, value: object, kind: type, many: str = "", further: str = "") -> InputError:
+    """Return the error for a value of another type; of text it says how to write it as that type."""
+    name = kind.__name__
+    how = f"; write {name}({value[:40]!r}{further})" if isinstance(value, str) else ""
+    article = "an" if name[0] in "AEIOU" else "a"
+    return InputError(field, f"must be {article} {name}{many}, got {type(value).__name__}{how}")
 
 
 def check_text(field_name: str, value: object) -> None:
@@ -336,8 +344,8 @@ class Restriction:
     """A predicate and two lists of ids; an answer must pass all three."""
 
     predicate: Predicate | None = None  # None: every entity passes
-    allow_ids: tuple[str, ...] | None = None  # None: all, empty: none
-    deny_ids: tuple[str, ...] = ()
+    allow_ids: IdList | None = None  # None: all, empty: none
+    deny_ids: IdList = field(default_factory=IdList)
 
     @property
     def is_open(self) -> bool:
@@ -348,8 +356,8 @@ class Restriction:
         """Return the key under which the restriction's filter is cached."""
         return FilterKey(
             predicate="" if self.predicate is None else canonical(self.predicate),
-            allow="" if self.allow_ids is None else _digest(self.allow_ids),
-            deny=_digest(self.deny_ids) if self.deny_ids else "",
+            allow="" if self.allow_ids is None else self.allow_ids.digest,
+            deny=self.deny_ids.digest if self.deny_ids else "",
         )
 
 
@@ -368,10 +376,6 @@ def checked_ids(field: str, ids: object) -> IdList:
         for number, item in enumerate(items):
             check_text(f"{field}[{number}]", item)
     return items
-
-
-def _digest(ids: tuple[str, ...]) -> str:
-    return (ids if isinstance(ids, IdList) else IdList(ids)).digest
 
 
 _MOST_ID_BYTES = 64 << 20  # larger files cannot be lists of ids

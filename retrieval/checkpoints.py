@@ -39,6 +39,7 @@ from genret.retrieval.errors import ModelError, require_package
 from genret.retrieval.index.small_files import digest_bytes, digest_file
 from genret.retrieval.progress import ProgressDisplay, StepProgress
 
+DEFAULT_MODEL_VARIABLE = "GENRET_DEFAULT_MODEL"  # names the default model
 SUFFIX = ".gguf"
 RECORD_FILE = "gguf.json"  # names the source of a folder of the cache
 SETTINGS_FILE = "genret.json"  # prompts and titles of a checkpoint; `retrieval.prompts` reads it
@@ -133,7 +134,8 @@ def local_folder(
             f"{str(weights)!r} is neither an existing path nor a valid hub id (OWNER/NAME)"
         ) from error
     except Exception as error:  # the hub client raises a dozen unrelated types
-        named = " ($GENRET_DEFAULT_MODEL)" if str(weights) == os.environ.get("GENRET_DEFAULT_MODEL") else ""
+        is_default = str(weights) == os.environ.get(DEFAULT_MODEL_VARIABLE)
+        named = f" (${DEFAULT_MODEL_VARIABLE})" if is_default else ""
         raise ModelError(
             f"no directory {str(weights)!r}{named} in {Path.cwd()}, and it could not be fetched from the hub:"
             f" {first_line(error.__cause__ or error)}; name a local model by its path, others as OWNER/NAME"

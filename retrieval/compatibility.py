@@ -6,7 +6,8 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from genret.retrieval.defaults import DEFAULT_MODEL_VARIABLE, default_model, missing_weights, small_model_dir
+from genret.retrieval.checkpoints import DEFAULT_MODEL_VARIABLE
+from genret.retrieval.defaults import default_model, missing_weights, small_model_dir
 from genret.retrieval.errors import IndexMismatchError, InputError, ModelError
 from genret.retrieval.index.reader import Index
 from genret.retrieval.prompts import PLAIN, CheckpointConfig, PromptTemplate

@@ -12,10 +12,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from genret.decoding.model.checkpoint_files import ADAPTER_FILE
-from genret.retrieval.checkpoints import base_of, file_of_wheel
+from genret.retrieval.checkpoints import DEFAULT_MODEL_VARIABLE, base_of, file_of_wheel
 from genret.retrieval.errors import PIP, ModelError
 
-DEFAULT_MODEL_VARIABLE = "GENRET_DEFAULT_MODEL"  # names the default model
 _TOKENIZER_FILE = "tokenizer.json"
 # Packages that an adapter on a GGUF file needs, and the extras that bring them.
 _PACKAGES = {"gguf": "gguf", "accelerate": "gguf", "peft": "lora"}

@@ -106,10 +106,11 @@ def require_package(package: str, extra: str) -> None:
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """Return the known name that a name ends with, as top_k with k, or is most like; "" where none is."""
+    """Return the known name that is most like a name, or ends with it, as top_k with k; "" where none is."""
     folded, name = {one.casefold(): one for one in sorted(known)}, name.casefold()[:_MOST_CHARS]
     close = [one for one in folded if name.endswith(f"_{one}")]
     close = close or difflib.get_close_matches(name, folded, n=1, cutoff=cutoff)
+    close = close or [one for one in folded if one.endswith(f"_{name}")]
     return folded[close[0]] if close else ""
 
 

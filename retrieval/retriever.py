@@ -284,7 +284,6 @@ class Retriever:
         self,
         index: str | Path,
         *,
-        verify_digests: bool = True,
         name: str | None = None,
         is_named: bool = True,
         encoder: str | Path | None = None,
@@ -295,7 +294,7 @@ class Retriever:
         schemas.
         """
         self._shares_prefixes = True
-        opened = Index.open(index, verify_digests=verify_digests)
+        opened = Index.open(index)
         try:
             return type(self)(
                 opened,

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from genret.retrieval.arguments import PROMPT, check_filled, checked_options, declared, sequence
+from genret.retrieval.arguments import (
+    PROMPT,
+    check_filled,
+    check_keywords,
+    checked_options,
+    declared,
+    sequence,
+)
 from genret.retrieval.errors import InputError
 from genret.retrieval.tables import Shown, Tabular, wire_name
 from genret.retrieval.types import KvShare, Timings
@@ -12,6 +19,7 @@ from genret.retrieval.types import KvShare, Timings
 MAX_SCORED_TITLES = 10_000
 
 
+@check_keywords
 @dataclass(frozen=True, slots=True)
 class ScoreRequest:
     """A query, and titles to be scored behind it.

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from genret.retrieval.defaults import DEFAULT_MODEL_VARIABLE, small_model_dir
+from genret.retrieval.checkpoints import DEFAULT_MODEL_VARIABLE
+from genret.retrieval.defaults import small_model_dir
 from genret.retrieval.errors import ModelError
 
 pytest_plugins = ("tests.trigram_encoder", "tests.service.asynchronous", "tests.service.turned_clock")

@@ -92,7 +92,7 @@ class TitleArguments:
         restriction = Restriction(
             None if FILTER not in mine else parse(str(mine[FILTER])),
             None if ALLOW not in mine else checked_ids(ALLOW, mine[ALLOW]),
-            () if DENY not in mine else checked_ids(DENY, mine[DENY]),
+            checked_ids(DENY, mine.get(DENY, ())),
         )
         return cls(str(mine[INDEX]), MODES[mode], written, restriction)
 

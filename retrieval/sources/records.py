@@ -390,8 +390,8 @@ class RecordMaker:
         entity_id = None
         if layout.entity_id is not None:
             entity_id = normalize(name_text(row[layout.entity_id], "entity_id"))
-            if not entity_id:
-                raise Refusal(RejectReason.NO_ENTITY_ID)
+        if entity_id == "":
+            raise Refusal(RejectReason.NO_ENTITY_ID)
         aliases: tuple[str, ...] = ()
         if layout.aliases is not None and row[layout.aliases] is not None:
             aliases = self._aliases(alias_texts(row[layout.aliases], self._separator), title)
@@ -497,7 +497,9 @@ def parsed_rows(
 
     `parse` raises a `Refusal` for a bad row.
     """
-    separator = "\t" if chunk.is_text and chunk.starts is None else ", "  # a row with tabs as it stands there
+    separator = (
+        "\t" if chunk.is_text and chunk.starts is None else " | "
+    )  # a row with tabs as it stands there
     end = chunk.num_rows if end is None else end
     for line, row in zip(chunk.numbers(begin, end), chunk.cut(begin, end), strict=True):
         if isinstance(row, BadRow):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 from weakref import WeakKeyDictionary
 
-from genret.retrieval.arguments import check_known
+from genret.retrieval.arguments import check_known, named
 from genret.retrieval.errors import GenretError, InputError
 from genret.retrieval.types import (
     Candidate,
@@ -50,9 +50,11 @@ class EntitySource:
         model: Checkpoint of the index, as in `Retriever.open`; None: the default model.
         address: `host:port` of a server; None: the index is opened here.
         connection: Attributes of `ClientOptions` for the server.
+        text_column: Column whose text follows the title in `text_of`.
 
     Raises:
-        InputError: what is given does not go together, or an option cannot be used.
+        InputError: what is given does not go together, or an option cannot be used. Of a `text_column` that
+            the index lacks it comes when the index is opened, with a server when it answers.
     """
 
     def __init__(
@@ -61,7 +63,9 @@ class EntitySource:
         model: str | Path | None = None,
         address: str | None = None,
         connection: Mapping[str, Any] | None = None,
+        text_column: str = DEFAULT_TEXT_COLUMN,
     ) -> None:
+        self.text_column = text_column
         self.index, self.model, self.address, self.connection = index, model, address, dict(connection or {})
         if address is None:
             if index is None:
@@ -77,7 +81,7 @@ class EntitySource:
         self._options = _client_options(self.connection)
         if address is not None:
             self._options.check(address)
-        self._retriever = index if _is_retriever(index) else None
+        self._retriever = self._checked(index) if _is_retriever(index) else None
         self._process = os.getpid()
         own = threading.Lock()
         self._lock = own if self._retriever is None else _LOCKS.setdefault(self._retriever, own)
@@ -94,7 +98,8 @@ class EntitySource:
             raise InputError("index", "must be a directory to be saved or copied, got an open retriever")
         plain = {name: str(v) if isinstance(v, Path) else v for name, v in self.connection.items()}
         index, model = (None if place is None else str(place) for place in (self.index, self.model))
-        return {"index": index, "model": model, "address": self.address, "connection": plain}
+        place = {"index": index, "model": model, "address": self.address, "connection": plain}
+        return {**place, "text_column": self.text_column}
 
     def open(self) -> None:
         """Load index and model now; of a server, only its address is looked at. Idempotent."""
@@ -139,6 +144,12 @@ class EntitySource:
             results += [_result(one) for one in opened.link(some, index=self._served, **options)]
         return results
 
+    def text_of(self, candidate: Candidate) -> str:
+        """Return the title and the text of the column, if any; InputError if the index lacks the column."""
+        self._check_column(candidate.metadata)
+        text = candidate.metadata.get(self.text_column)
+        return candidate.title if text is None or text == "" else f"{candidate.title}: {text}"
+
     @property
     def _served(self) -> str:
         return self.index if isinstance(self.index, str) else ""
@@ -148,7 +159,13 @@ class EntitySource:
         opened = self._retriever or self._client
         if opened is None:
             self._process = os.getpid()
-            opened = self._open()
+            if self.address is not None:
+                opened = self._client = RetrievalClient(self.address, self._options)
+            else:
+                from genret.retrieval.retriever import Retriever
+
+                assert isinstance(self.index, str | Path)
+                opened = self._retriever = self._checked(Retriever.open(self.index, self.model))
         elif self._process != os.getpid():  # threads of torch and gRPC are gone: it would wait for ever
             raise GenretError(
                 "an adapter that was used before its process was forked cannot answer in the new one: load "
@@ -156,15 +173,13 @@ class EntitySource:
             )
         return opened
 
-    def _open(self) -> Retriever | RetrievalClient:
-        if self.address is not None:
-            self._client = RetrievalClient(self.address, self._options)
-            return self._client
-        from genret.retrieval.retriever import Retriever
+    def _checked(self, retriever: Retriever) -> Retriever:
+        self._check_column(retriever.index.metadata_columns)
+        return retriever
 
-        assert isinstance(self.index, str | Path)
-        self._retriever = Retriever.open(self.index, self.model)
-        return self._retriever
+    def _check_column(self, columns: Iterable[str]) -> None:
+        if self.text_column != DEFAULT_TEXT_COLUMN:
+            check_known([self.text_column], sorted(columns), "is no column of the index (text_column)")
 
     def _async_client(self, address: str) -> AsyncRetrievalClient:
         loop = asyncio.get_running_loop()
@@ -185,12 +200,8 @@ def _is_retriever(index: str | Path | Retriever | None) -> TypeGuard[Retriever]:
 
 
 def _client_options(connection: Mapping[str, Any]) -> ClientOptions:
-    known = ClientOptions.__dataclass_fields__.keys() - {"token"}
-    for name in connection:
-        if name == "token":
-            raise InputError("connection", f"a token stands in {TOKEN_VARIABLE}, where nobody saves it")
-        if name not in known:
-            raise InputError("connection", f"must be of {', '.join(sorted(known))}; got {name!r}")
+    if "token" in connection:
+        raise InputError("connection", f"a token stands in {TOKEN_VARIABLE}, where nobody saves it")
     files = {"tls_ca", "tls_certificate", "tls_key"}
     given: dict[str, Any] = {
         name: Path(v) if name in files and v is not None else v for name, v in connection.items()
@@ -221,18 +232,8 @@ def asked(
     if restriction is not None:
         rest["filter"] = restriction if own is None else f"({own}) and ({restriction})"
     k, method, prompt = rest.pop("k"), rest.pop("method"), rest.pop("prompt", None)
-    try:
+    with named("k", k_name):
         return replace(with_options(k, method, prompt, rest), query=query)
-    except InputError as error:
-        raise InputError(k_name if error.field == "k" else error.field, error.message) from None
-
-
-def text_of(candidate: Candidate, text_column: str) -> str:
-    """Return the title and a column's text, if any; InputError if the index lacks a column that was named."""
-    if text_column != DEFAULT_TEXT_COLUMN:
-        check_known([text_column], sorted(candidate.metadata), "is no column of the index (text_column)")
-    text = candidate.metadata.get(text_column)
-    return candidate.title if text is None or text == "" else f"{candidate.title}: {text}"
 
 
 def metadata_of(candidate: Candidate) -> dict[str, MetadataValue]:

@@ -5,19 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from genret.retrieval.arguments import check_keywords
 from genret.retrieval.errors import MissingExtraError
 from genret.retrieval.types import RetrievalResult, RetrieveRequest
-from genret.service.adapters.entity_source import (
-    DEFAULT_TEXT_COLUMN,
-    EntitySource,
-    asked,
-    metadata_of,
-    text_of,
-)
+from genret.service.adapters.entity_source import DEFAULT_TEXT_COLUMN, EntitySource, asked, metadata_of
 from genret.service.adapters.foreign_filters import haystack_filter
 
 try:
-    from haystack import Document, component, default_from_dict, default_to_dict
+    from haystack import Document, component, default_to_dict
 except ModuleNotFoundError as error:
     raise MissingExtraError("haystack", "haystack") from error
 
@@ -43,6 +38,7 @@ class HaystackRetriever:
         InputError: an argument cannot be used, or the filters cannot be written as a predicate.
     """
 
+    @check_keywords
     def __init__(
         self,
         index: str | Path | Retriever | None = None,
@@ -55,8 +51,8 @@ class HaystackRetriever:
         options: dict[str, Any] | None = None,
         text_column: str = DEFAULT_TEXT_COLUMN,
     ) -> None:
-        self.source = EntitySource(index, model, address, connection)
-        self.top_k, self.filters, self.method, self.text_column = top_k, filters, method, text_column
+        self.source = EntitySource(index, model, address, connection, text_column)
+        self.top_k, self.filters, self.method = top_k, filters, method
         self.options = dict(options or {})
         self._asked("-", None, None)
 
@@ -73,13 +69,7 @@ class HaystackRetriever:
             filters=self.filters,
             method=self.method,
             options=self.options,
-            text_column=self.text_column,
         )
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> HaystackRetriever:
-        """Return the component that `to_dict` has written."""
-        return default_from_dict(cls, data)
 
     @component.output_types(documents=list[Document])
     def run(
@@ -103,7 +93,7 @@ class HaystackRetriever:
         documents = [
             Document(
                 id=one.entity_id,
-                content=text_of(one, self.text_column),
+                content=self.source.text_of(one),
                 meta=metadata_of(one),
                 score=one.score,
             )

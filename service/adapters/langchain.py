@@ -7,13 +7,7 @@ from typing import Any
 from genret.retrieval.arguments import check_known
 from genret.retrieval.errors import InputError, MissingExtraError
 from genret.retrieval.types import RequestOptions, RetrievalResult, RetrieveRequest
-from genret.service.adapters.entity_source import (
-    DEFAULT_TEXT_COLUMN,
-    EntitySource,
-    asked,
-    metadata_of,
-    text_of,
-)
+from genret.service.adapters.entity_source import DEFAULT_TEXT_COLUMN, EntitySource, asked, metadata_of
 
 try:
     from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
@@ -55,7 +49,7 @@ class LangChainRetriever(BaseRetriever):
     def model_post_init(self, context: Any, /) -> None:
         """Check what was given."""
         super().model_post_init(context)
-        self._source = EntitySource(self.index, self.model, self.address, self.connection)
+        self._source = EntitySource(self.index, self.model, self.address, self.connection, self.text_column)
         self._asked("-", {})
 
     @property
@@ -78,6 +72,6 @@ class LangChainRetriever(BaseRetriever):
 
     def _documents(self, found: RetrievalResult) -> list[Document]:
         return [
-            Document(id=one.entity_id, page_content=text_of(one, self.text_column), metadata=metadata_of(one))
+            Document(id=one.entity_id, page_content=self._source.text_of(one), metadata=metadata_of(one))
             for one in found.candidates
         ]

@@ -17,7 +17,6 @@ from genret.service.adapters.entity_source import (
     EntitySource,
     asked,
     metadata_of,
-    text_of,
 )
 from genret.service.adapters.foreign_filters import llama_index_filter
 
@@ -66,10 +65,9 @@ class LlamaIndexRetriever(BaseRetriever):
     ) -> None:
         check_known(base, _ARGUMENTS, "is no argument of the retriever")
         super().__init__(**base)
-        self.source = EntitySource(index, model, address, connection)
+        self.source = EntitySource(index, model, address, connection, text_column)
         given = {"k": similarity_top_k, "method": method, **(options or {})}
         self._request = asked("-", given, llama_index_filter(filters), "similarity_top_k")
-        self._text_column = text_column
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         return self._nodes(self.source.retrieve(self._asked(query_bundle)))
@@ -82,12 +80,12 @@ class LlamaIndexRetriever(BaseRetriever):
 
     def _nodes(self, found: RetrievalResult) -> list[NodeWithScore]:
         # The title and the text stand in the node's text already.
-        hidden = [*OWN_METADATA, self._text_column]
+        hidden = [*OWN_METADATA, self.source.text_column]
         return [
             NodeWithScore(
                 node=TextNode(
                     id_=one.entity_id,
-                    text=text_of(one, self._text_column),
+                    text=self.source.text_of(one),
                     metadata=metadata_of(one),
                     excluded_llm_metadata_keys=hidden,
                     excluded_embed_metadata_keys=hidden,
@@ -98,9 +96,9 @@ class LlamaIndexRetriever(BaseRetriever):
         ]
 
 
-_ARGUMENTS = {
+_ARGUMENTS = [
     name
-    for kind in (BaseRetriever, LlamaIndexRetriever)
-    for name, one in inspect.signature(kind.__init__).parameters.items()
-    if name != "self" and one.kind is not one.VAR_KEYWORD
-}
+    for kind in (LlamaIndexRetriever, BaseRetriever)
+    for name in inspect.signature(kind.__init__).parameters
+    if name not in ("self", "base")
+]

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from genret.retrieval.arguments import check_count, number
 from genret.retrieval.errors import InputError, MissingExtraError
 from genret.retrieval.types import Candidate, Mention, RetrievalResult
 from genret.service.adapters.entity_source import EntitySource, asked, metadata_of
@@ -66,10 +67,9 @@ class SpacyLinker(Pipe):
         labels_discard: list[str] = [],  # noqa: B006
         nil: str = "NIL",
     ) -> None:
-        if min_probability is not None and not 0 <= min_probability <= 1:
-            raise InputError("min_probability", f"must be in [0, 1], got {min_probability}")
-        if context_chars < 0:
-            raise InputError("context_chars", f"must be at least 0, got {context_chars}")
+        if min_probability is not None:
+            number("min_probability", min_probability, 0, 1)
+        check_count("context_chars", context_chars)
         if isinstance(labels_discard, str):
             raise InputError("labels_discard", f"must be a list of labels, got {labels_discard!r}")
         if "prompt" in options:

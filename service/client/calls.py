@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
@@ -20,7 +20,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from genret.retrieval.answers.answer_types import AnswerRequest
-from genret.retrieval.arguments import check_count, check_known
+from genret.retrieval.arguments import check_count, check_known, sequence
 from genret.retrieval.complete_types import CompleteRequest, ModelCompleteOptions
 from genret.retrieval.errors import InputError
 from genret.retrieval.types import Mention, MethodOptions, RequestOptions, RetrieveRequest, with_options
@@ -69,39 +69,34 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
+@dataclass(eq=False)
 class UnaryCall(Generic[T]):
     """One message to the server and its answer. Raises InputError, or CallError for a passed deadline.
 
     `parse` converts the reply. `not_found` is the answer to NOT_FOUND, if any.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        options: CallOptions,
-        method: Any,
-        message: Any,
-        parse: Callable[[Any], T],
-        not_found: T | None = None,
-    ) -> None:
-        given, self.request_id = _checked(options)
-        self._client = client
-        self._timeout_s = client.options.timeout_s if given is None else given
-        self._method = method
-        self._message = message
-        self.parse = parse
-        self._not_found = not_found
+    client: Client
+    options: CallOptions
+    method: Any
+    message: Any
+    parse: Callable[[Any], T]
+    not_found: T | None = None
+
+    def __post_init__(self) -> None:
+        given, self.request_id = _checked(self.options)
+        self.timeout_s = self.client.options.timeout_s if given is None else given
 
     def send(self) -> Any:
         """Send the message; returns the reply, with `grpc.aio` an awaitable of it."""
-        call_metadata = self._client.metadata(self.request_id)
-        return self._method(self._message, timeout=self._timeout_s, metadata=call_metadata)
+        call_metadata = self.client.metadata(self.request_id)
+        return self.method(self.message, timeout=self.timeout_s, metadata=call_metadata)
 
     def recover(self, error: grpc.RpcError) -> T:
         """Return the answer that stands for an error of gRPC, or raise CallError."""
-        failure = failed_call(error, self._client.address, self._timeout_s, self.request_id)
-        if failure.code == "NOT_FOUND" and self._not_found is not None:
-            return self._not_found
+        failure = failed_call(error, self.client.address, self.timeout_s, self.request_id)
+        if failure.code == "NOT_FOUND" and self.not_found is not None:
+            return self.not_found
         raise failure from error
 
 
@@ -191,6 +186,7 @@ class Client:
         self, requests: Sequence[RetrieveRequest], index: str = "", **call: Unpack[CallOptions]
     ) -> UnaryCall[list[Reply | CallError]]:
         """Answer several queries in one call, in order; a query's own error takes the place of its reply."""
+        requests = sequence("requests", requests, RetrieveRequest)
         message = pb.BatchRetrieveRequest(requests=[request_to_proto(one, index) for one in requests])
         queries = [request.query for request in requests]
         return self._batch(call, self._retrieval.BatchRetrieve, message, queries)
@@ -207,6 +203,7 @@ class Client:
         **options: Unpack[RequestOptions],
     ) -> UnaryCall[list[Reply | CallError]]:
         """Link mentions to entities, in order, all with the same options; see `RetrieveRequest`."""
+        mentions = sequence("mentions", mentions, Mention)
         texts = [mention.mention for mention in mentions]
         message = link_request_to_proto(mentions, with_options(k, method, None, options), index)
         return self._batch(call or {}, self._retrieval.Link, message, texts)

@@ -168,20 +168,18 @@ def _read(kind: _Kind, body: dict[str, Any]) -> MethodCall:
         own |= {"temperature": temperature} | ({"seed": body["seed"]} if "seed" in body else {})
     limits = {name: body[name] for name in ("max_completion_tokens", "max_tokens") if name in body}
     message: Message
-    if form["type"] == "text":
-        if temperature and body.get("n", 1) > 1:
-            raise InputError("n", f"must be 1 with a temperature above 0, got {body['n']}")
-        own["k"] = body.get("n", 1)
+    num_wanted, is_title = body.get("n", 1), form["type"] == "text"
+    if num_wanted > 1 and (temperature or not is_title):
+        cause = "temperature above 0" if is_title else "response_format"
+        raise InputError("n", f"must be 1 with a {cause}, got {num_wanted}: ask once for each answer")
+    if is_title:
+        own["k"] = num_wanted
         if temperature:
             own |= {"method": "disc", "num_samples": 1}
         elif last and not {"method", "shortlist_query"} & set(extra):
             own["shortlist_query"] = last
         message, method = pb.RetrieveRequest(), "Retrieve"
     else:
-        if body.get("n", 1) > 1:
-            raise InputError(
-                "n", f"must be 1 with a response_format, got {body['n']}: ask once for each answer"
-            )
         if len(set(limits.values())) > 1:
             raise InputError("max_tokens", "must not differ from max_completion_tokens")
         own |= _schema(form)

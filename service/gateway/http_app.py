@@ -10,13 +10,14 @@ from pathlib import Path
 
 from grpc import StatusCode
 from starlette.applications import Starlette
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from genret.retrieval.errors import nearest
+from genret.retrieval.errors import did_you_mean, nearest
 from genret.service.configuration.server_config import ServerConfig
 from genret.service.gateway.chat_completions import path_refused
 from genret.service.gateway.endpoints import (
@@ -72,9 +73,15 @@ def make_app(
     return app
 
 
+class _NamePart(PathConvertor):
+    regex = ".*(?<!:reload)"  # names of indexes may hold slashes; what ends so is another path
+
+
+register_url_convertor("index", _NamePart())
+
+
 def _route(endpoint: Endpoint, gate: Gate) -> Route:
-    # Names of indexes may hold slashes.
-    path = endpoint.path.replace("{name}", "{name:path}")
+    path = endpoint.path.replace("{name}", "{name:index}")
     handler = (stream if endpoint.row.is_stream else unary)(endpoint, gate)
     return Route(path, handler, methods=[endpoint.verb])
 
@@ -107,13 +114,13 @@ async def _refused(request: Request, error: Exception) -> Response:
         text = f"{path} takes {(error.headers or {})['Allow']}, got {request.method[:20]}"
         refusal = HttpError(405, StatusCode.UNIMPLEMENTED, text, error.headers)
     else:
-        paths = [route.path for route in request.app.routes]
+        paths = [route.path_format for route in request.app.routes]
         near = next((one for one in paths if one.endswith(path) or (path.endswith(one) and one != "/")), "")
         near = near or nearest(path, paths, 0.8)
         is_foreign = near in foreign or (not near and path.startswith(("/v1/", "/v2/")))
         served = f"; of the APIs of OpenAI, Cohere and Jina there are {', '.join(foreign.values())}"
-        more = f", did you mean {near}?" if near else served if is_foreign else ""
-        refusal = HttpError(404, StatusCode.NOT_FOUND, f"there is nothing at {path}{more}")
+        hint = did_you_mean(near, [near], served if is_foreign else "")
+        refusal = HttpError(404, StatusCode.NOT_FOUND, f"there is nothing at {path}{hint}")
     request_id = begin_call(request, 1.0).request_id
     body = path_refused if is_foreign else error_body
     return finished(error_response(refusal, request_id, body)[0], request_id)

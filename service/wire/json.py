@@ -10,7 +10,7 @@ and writes every field without presence, so that replies always have the same sh
 from __future__ import annotations
 
 import json
-import math
+import sys
 from collections.abc import Iterable
 from typing import Any, NoReturn, TypeVar
 
@@ -35,6 +35,10 @@ INTEGER_RANGES: dict[int, tuple[int, int]] = {
 WIDE_INTEGERS = (FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT64)
 # As many digits as any 64-bit integer has, and few enough to be read at once.
 _MAX_DIGITS = 20
+# What to do about a field that holds no string, by its name.
+_INSTEAD = {
+    "schema_json": "; send the schema as JSON text, or as it is in response_format of /v1/chat/completions"
+}
 _KINDS = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
 
 
@@ -183,7 +187,7 @@ def _check_value(value: Any, field: FieldDescriptor, path: str) -> None:
 
 def _check_string(value: Any, path: str) -> None:
     if not isinstance(value, str):
-        raise InputError(path, f"must be a string, got {_kind(value)}")
+        raise InputError(path, f"must be a string, got {_kind(value)}{_INSTEAD.get(path, '')}")
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -193,11 +197,7 @@ def _check_string(value: Any, path: str) -> None:
 def _check_number(value: Any, path: str) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InputError(path, f"must be a number, got {_kind(value)}")
-    try:
-        finite = math.isfinite(value)
-    except OverflowError:
-        finite = False
-    if not finite:
+    if abs(value) > sys.float_info.max:  # an integer, too
         raise InputError(path, "is a number too large to be held")
 
 

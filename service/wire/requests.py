@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 
 from genret.decoding.errors import PromptTooLongError
 from genret.retrieval.answers.answer_types import AnswerRequest
-from genret.retrieval.arguments import MAX_IDS, RequestOption, options_of
+from genret.retrieval.arguments import MAX_IDS, RequestOption, options_of, wrong_type
 from genret.retrieval.complete_types import CompleteRequest
 from genret.retrieval.errors import InputError
 from genret.retrieval.score_types import MAX_SCORED_TITLES, ScoreRequest
@@ -109,7 +109,7 @@ def _checked(text: str, request: Callable[..., T], options: Mapping[str, Any]) -
 def request_to_proto(request: RetrieveRequest, index: str = "") -> pb.RetrieveRequest:
     """Return the wire's form of a request."""
     if not isinstance(request, RetrieveRequest):
-        raise InputError("request", f"must be a RetrieveRequest, got {type(request).__name__}")
+        raise wrong_type("request", request, RetrieveRequest)
     options = options_to_proto(request, pb.RetrieveRequest)
     return pb.RetrieveRequest(index=index, query=request.query, **options)
 
@@ -175,6 +175,8 @@ def answer_request_from_proto(message: pb.AnswerRequest) -> AnswerRequest:
 
 def answer_request_to_proto(request: AnswerRequest, index: str = "") -> pb.AnswerRequest:
     """Return the wire's form of a request for JSON."""
+    if not isinstance(request, AnswerRequest):
+        raise wrong_type("request", request, AnswerRequest, further=", schema")
     options = options_to_proto(request, pb.AnswerRequest)
     schema: Any = request.schema  # kept as text
     named = {"schema_json": schema, "schema_name": request.schema_name}  # one is None, which is not sent

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
+import re
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -91,8 +92,15 @@ async def test_errors_say_everything_the_server_said(kind: str) -> None:
         assert (refused.code, refused.request_id) == ("INVALID_ARGUMENT", "mine/1")
         ((field, what),) = refused.field_violations
         assert (field, "200 tokens" in what) == ("query", True)
-        with pytest.raises(InputError, match="request: must be a RetrieveRequest, got str"):
-            await client.retrieve("x")  # type: ignore[arg-type]
+        for name, bad, told in (
+            ("retrieve", "x", "request: must be a RetrieveRequest, got str; write RetrieveRequest('x')"),
+            ("answer", "x", "an AnswerRequest, got str; write AnswerRequest('x', schema)"),
+            ("retrieve_batch", "x", "must be a RetrieveRequest or a list of them, got str; write Retr"),
+            ("retrieve_batch", ["x"], "requests[0]: must be a RetrieveRequest, got str; write Retr"),
+            ("link", ["x"], "mentions[0]: must be a Mention, got str; write Mention('x')"),
+        ):
+            with pytest.raises(InputError, match=re.escape(told)):
+                await getattr(client, name)(bad)
         with pytest.raises(InputError, match="request_id"):
             await client.retrieve(RetrieveRequest("x"), request_id="no blanks")
         bug, again = [await error_of(client.retrieve(RetrieveRequest("bug"))) for _ in range(2)]

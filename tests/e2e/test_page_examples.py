@@ -20,7 +20,8 @@ from pathlib import Path
 import pytest
 
 from genret.index_builder.build_options import VectorBuildOptions
-from genret.retrieval.defaults import DEFAULT_MODEL_VARIABLE, missing_weights
+from genret.retrieval.checkpoints import DEFAULT_MODEL_VARIABLE
+from genret.retrieval.defaults import missing_weights
 from genret.retrieval.vectors.embedder import VectorMethod
 from tests.e2e.pages import ROOT, blocks, differ, examples, genret, run, shell, text_of
 from tests.sample_index import build_sample_index

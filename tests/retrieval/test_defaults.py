@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from genret.retrieval import checkpoints, defaults
-from genret.retrieval.checkpoints import folder_fingerprint
+from genret.retrieval.checkpoints import DEFAULT_MODEL_VARIABLE, folder_fingerprint
 from genret.retrieval.compatibility import default_model_of
 from genret.retrieval.errors import IndexMismatchError, ModelError
 from genret.retrieval.index.reader import Index
@@ -27,7 +27,7 @@ def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (data / "default-model" / "adapter_config.json").write_text("{}")
     (data / "default-model" / "genret.json").write_text(json.dumps({"base": BASE}))
     shutil.copytree(defaults.small_model_dir(), data / "small-model")
-    monkeypatch.delenv(defaults.DEFAULT_MODEL_VARIABLE)
+    monkeypatch.delenv(DEFAULT_MODEL_VARIABLE)
     monkeypatch.setattr(defaults, "__file__", str(tmp_path / "retrieval" / "defaults.py"))
     return data
 
@@ -71,7 +71,7 @@ def test_extras_that_are_missing_are_named(shipped: Path, monkeypatch: pytest.Mo
 
 
 def test_the_environment_goes_first(shipped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(defaults.DEFAULT_MODEL_VARIABLE, "somebody/model")
+    monkeypatch.setenv(DEFAULT_MODEL_VARIABLE, "somebody/model")
     assert defaults.default_model() == "somebody/model"
 
 

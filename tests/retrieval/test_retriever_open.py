@@ -14,7 +14,7 @@ import torch
 
 from genret import Index, Retriever, title_trie
 from genret.index_builder.build_options import check_model
-from genret.retrieval.defaults import DEFAULT_MODEL_VARIABLE
+from genret.retrieval.checkpoints import DEFAULT_MODEL_VARIABLE
 from genret.retrieval.errors import (
     GenretError,
     IndexMismatchError,

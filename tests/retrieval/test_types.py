@@ -22,6 +22,7 @@ from genret.retrieval.arguments import INT64, options_of
 from genret.retrieval.complete_types import CompleteRequest
 from genret.retrieval.errors import InputError, nearest
 from genret.retrieval.retriever import Retriever
+from genret.retrieval.score_types import ScoreRequest
 from genret.retrieval.types import (
     Auto,
     Beam,
@@ -73,9 +74,10 @@ def test_every_option_is_in_the_docstring_and_in_the_signature() -> None:
         (Beam, "width", "did you mean beam_size? there are: beam_size, exact, "),
         (Disc, "samples", "did you mean num_samples?"),
         (Auto, "shortlist", "did you mean shortlist_size?"),
-        (Shortlist, "size", "there are: shortlist_size, "),
+        (Shortlist, "size", "did you mean shortlist_size? there are: shortlist_size, "),
         (AnswerRequest, "tokens", "did you mean max_tokens?"),
         (CompleteRequest, "top_k", "did you mean k?"),
+        (ScoreRequest, "title", "did you mean titles? there are: query, titles, prompt"),
     ],
 )
 def test_an_unknown_option_is_answered_with_the_nearest_one(kind: Any, option: str, hint: str) -> None:

@@ -394,6 +394,10 @@ def test_fields_of_items_are_named_by_their_place() -> None:
     text = '{"requests": [{"query": "a"}, {"query": "b", "allowEntityIds": {"ids": ["x", 1]}}]}'
     with pytest.raises(InputError, match=r"^requests\[1\]\.allow_entity_ids\.ids\[1\]: must be a string"):
         read_json(text, pb.BatchRetrieveRequest())
+    with pytest.raises(
+        InputError, match=r"^schema_json: must be a string, got an object; send the schema as "
+    ):
+        read_json('{"schema_json": {"type": "object"}}', pb.AnswerRequest())
 
 
 @pytest.mark.parametrize(

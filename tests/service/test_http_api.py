@@ -115,8 +115,8 @@ def test_what_no_route_takes_is_refused_in_the_same_form(client: httpx.Client) -
     assert code_of(client.get("/v2/retrieve")) == (404, "NOT_FOUND")
     foreign = {"type": "invalid_request_error", "param": None, "code": None}
     for lost, told in (
-        ("/chat/completions", ", did you mean /v1/chat/completions?"),
-        ("/v1/v2/rerank", ", did you mean /v2/rerank?"),
+        ("/chat/completions", ", did you mean '/v1/chat/completions'?"),
+        ("/v1/v2/rerank", ", did you mean '/v2/rerank'?"),
         (
             "/v1/embeddings",
             "; of the APIs of OpenAI, Cohere and Jina there are POST /v1/rerank, POST /v2/rer",
@@ -203,7 +203,8 @@ async def test_indexes_are_reloaded_by_those_who_may(tmp_path: Path) -> None:
         forced = await client.post("/v1/indexes/fake1:reload", headers=admin, json={"force": True})
         both = await client.post("/v1/indexes/fake1:reload", headers=admin, json={"name": "fake"})
         lost = await client.post("/v1/indexes/nope:reload", headers=admin)
-        assert code_of(await client.get("/v1/indexes/fake1:reload", headers=admin)) == (404, "NOT_FOUND")
+        error = (await client.get("/v1/indexes/fake1:reload", headers=admin)).json()["error"]
+        assert error["message"] == "/v1/indexes/fake1:reload takes POST, got GET"
     assert (done.json()["index"]["name"], done.json()["reloaded"]) == ("fake1", False)
     assert forced.json()["reloaded"] is True
     assert code_of(both) == (400, "INVALID_ARGUMENT")

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from genret.retrieval.durable import replace_file, writing
-from genret.retrieval.errors import GenretError, InputError, SourceError
+from genret.retrieval.errors import GenretError, InputError
 from genret.retrieval.interruption import uninterrupted
 from genret.retrieval.linking.documents.corpus import Shard
 from genret.retrieval.linking.run_progress import LinkCounts
@@ -40,14 +40,14 @@ class OutputFolder:
 
     @contextmanager
     def locked(self) -> Iterator[OutputFolder]:
-        """Make the folder if it is missing, and keep other runs out until the block or this process ends.
+        """Make the folder, with those it is in, and keep other runs out until the block or this process ends.
 
         A folder that holds nothing but the lock is emptied then, and removed if it was made here. A
         LinkingRunError says that another run has it.
         """
         with writing(self.path):
             was_there = self.path.exists()
-            self.path.mkdir(exist_ok=True)
+            self.path.mkdir(parents=True, exist_ok=True)
             # Of the system, not a mere file: it goes with the process, however that ends.
             lock = FileLock(self.path / LOCK_FILE)
             try:
@@ -129,17 +129,11 @@ class OutputFolder:
         _remove(self.path / SUMMARY_FILE)
 
     def _remove_if_unused(self, was_there: bool) -> None:
-        with writing(self.path):
-            try:
-                names = {path.name for path in self.path.iterdir()}
-            except FileNotFoundError:  # somebody has removed it already
-                return
-        if names != {LOCK_FILE}:
-            return
-        _remove(self.path / LOCK_FILE)
-        if not was_there or self.path.name.endswith(PARTS_SUFFIX):
-            with writing(self.path):
-                self.path.rmdir()
+        with writing(self.path), suppress(FileNotFoundError):  # somebody may have removed it already
+            if {path.name for path in self.path.iterdir()} == {LOCK_FILE}:
+                _remove(self.path / LOCK_FILE)
+                if not was_there or self.path.name.endswith(PARTS_SUFFIX):
+                    self.path.rmdir()
 
     def _holds(self, record: ShardRecord, key: str, shard: Shard, output_format: str) -> bool:
         expected = (shard.number, key, shard.digest, part_name(shard.number, output_format))
@@ -247,8 +241,7 @@ class OutputTarget:
 
         A name that ends in .parquet or .jsonl is a file of that format, any other one a folder, with parts in
         Parquet unless a format is named. An InputError refuses a name that is empty, not UTF-8, that of
-        another kind of file or of a link that leads nowhere, or contradicts the format; a SourceError says
-        that the folder that it is to be in is missing.
+        another kind of file or of a link that leads nowhere, or contradicts the format.
         """
         if not str(out):
             raise InputError("out", "must not be empty")
@@ -268,8 +261,6 @@ class OutputTarget:
             raise InputError("out", f"{path} is a file; expected a folder, or a name in .parquet or .jsonl")
         if path.is_symlink() and not path.exists():
             raise InputError("out", f"{path} is a link to {path.readlink()}, which is not there")
-        if not path.absolute().parent.is_dir():
-            raise SourceError(f"{path}: cannot be written: there is no folder {path.parent}")
         if named is None:
             return cls(path, output_format or "parquet")
         return cls(path.with_name(path.name + PARTS_SUFFIX), named, path)

@@ -6,10 +6,11 @@ A part holds the rows of one shard as Parquet or JSON Lines; the same rows make 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -57,6 +58,7 @@ _GROUP_WEIGHT = 1 << 16
 _METADATA_PREFIX = "genret."
 
 Row = dict[str, Any]
+_T = TypeVar("_T")
 
 
 class ParquetSink:
@@ -114,7 +116,8 @@ def write_part(
     with writing(shown):
         sink = ParquetSink(path, metadata) if output_format == "parquet" else JsonLinesSink(path)
     try:
-        for group in _groups(batches):
+        rows = chain.from_iterable(batches)
+        for group in _gathered(rows, lambda row: 1 + len(row["candidates"]), _GROUP_WEIGHT):
             with writing(shown):
                 sink.write(group)
             num_rows += len(group)
@@ -127,18 +130,18 @@ def write_part(
     return num_rows
 
 
-def _groups(batches: Iterable[Sequence[Row]]) -> Iterator[list[Row]]:
-    group: list[Row] = []
+def _gathered(items: Iterable[_T], weight_of: Callable[[_T], int], enough: int) -> Iterator[list[_T]]:
+    """Yield the items in lists, each as long as it takes to weigh enough."""
+    held: list[_T] = []
     weight = 0
-    for batch in batches:
-        for row in batch:
-            group.append(row)
-            weight += 1 + len(row["candidates"])
-            if weight >= _GROUP_WEIGHT:
-                yield group
-                group, weight = [], 0
-    if group:
-        yield group
+    for item in items:
+        held.append(item)
+        weight += weight_of(item)
+        if weight >= enough:
+            yield held
+            held, weight = [], 0
+    if held:
+        yield held
 
 
 _GROUP_BYTES = 32 << 20  # of Arrow data: many small parts make a file of few row groups
@@ -167,8 +170,9 @@ def merge_parts(
     """Write the rows of part files of one format, in their order, to one file; see `write_part`."""
     if output_format == "parquet":
         with writing(shown or path), closing(ParquetSink(path, metadata)) as sink:
-            for table in _tables(parts):
-                sink.write_table(table)
+            batches = (batch.replace_schema_metadata(None) for part in parts for batch in _batches(part))
+            for some in _gathered(batches, lambda batch: int(batch.nbytes), _GROUP_BYTES):
+                sink.write_table(pa.Table.from_batches(some))
         return
     with writing(shown or path), path.open("wb") as merged:
         for part in parts:
@@ -176,20 +180,6 @@ def merge_parts(
                 while chunk := file.read(1 << 20):
                     with writing(shown or path):
                         merged.write(chunk)
-
-
-def _tables(parts: Sequence[Path]) -> Iterator[pa.Table]:
-    waiting: list[pa.RecordBatch] = []
-    num_bytes = 0
-    for part in parts:
-        for batch in _batches(part):
-            waiting.append(batch.replace_schema_metadata(None))
-            num_bytes += batch.nbytes
-            if num_bytes >= _GROUP_BYTES:
-                yield pa.Table.from_batches(waiting)
-                waiting, num_bytes = [], 0
-    if waiting:
-        yield pa.Table.from_batches(waiting)
 
 
 def _batches(part: Path) -> Iterator[pa.RecordBatch]:

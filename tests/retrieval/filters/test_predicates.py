@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genret.retrieval.arguments import MAX_IDS, Restriction, checked_ids, read_ids
+from genret.retrieval.arguments import MAX_IDS, IdList, Restriction, checked_ids, read_ids
 from genret.retrieval.errors import InputError, SourceError
 from genret.retrieval.filters.evaluate import check
 from genret.retrieval.filters.predicate import (
@@ -237,16 +237,16 @@ def test_long_names_and_many_columns_are_cut_short() -> None:
 
 
 def test_what_says_the_same_has_one_key_and_what_differs_another() -> None:
-    one = Restriction(parse("b = 1 AND a == 'x'"), ("Q1", "Q2"), ("Q3", "Q3"))
-    other = Restriction(parse("a='x' and (b=1)"), ("Q2", "Q1", "Q2"), ("Q3",))
+    one = Restriction(parse("b = 1 AND a == 'x'"), IdList(("Q1", "Q2")), IdList(("Q3", "Q3")))
+    other = Restriction(parse("a='x' and (b=1)"), IdList(("Q2", "Q1", "Q2")), IdList(("Q3",)))
     assert one.key() == other.key()
     restrictions = [
         Restriction(),
-        Restriction(allow_ids=()),
-        Restriction(allow_ids=("a", "bc")),
-        Restriction(allow_ids=("ab", "c")),
-        Restriction(allow_ids=("abc",)),
-        Restriction(deny_ids=("abc",)),
+        Restriction(allow_ids=IdList(())),
+        Restriction(allow_ids=IdList(("a", "bc"))),
+        Restriction(allow_ids=IdList(("ab", "c"))),
+        Restriction(allow_ids=IdList(("abc",))),
+        Restriction(deny_ids=IdList(("abc",))),
         Restriction(parse("a")),
         Restriction(parse('"A"')),
         Restriction(parse("a = '1'")),

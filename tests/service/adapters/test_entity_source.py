@@ -77,6 +77,20 @@ def test_a_copy_opens_the_index_anew(place: dict[str, Any], retriever: Retriever
         pickle.dumps(EntitySource(retriever))
 
 
+def test_a_text_column_that_the_index_lacks_is_refused_when_it_is_opened(
+    place: dict[str, Any], retriever: Retriever
+) -> None:
+    refused = pytest.raises(InputError, match=r"^knd: is no column of the index .*; did you mean kind\?")
+    with refused:
+        EntitySource(retriever, text_column="knd")
+    source = EntitySource(**place, text_column="knd")
+    with refused:
+        source.open()
+        assert source.address is not None
+        source.text_of(source.retrieve(asked("a river", BEAM)).candidates[0])
+    source.close()
+
+
 def test_a_forked_process_is_told_and_does_not_wait(retriever: Retriever, monkeypatch: Any) -> None:
     source = EntitySource(retriever)
     monkeypatch.setattr(os, "getpid", lambda: 1)  # forking this process, with its threads, is what fails
@@ -114,7 +128,10 @@ NOBODY = "127.0.0.1:1"
         ({"model": "m", "address": NOBODY}, "model: needs an index directory to go with, got 'm'"),
         ({"address": "nobody"}, "address: "),
         ({"address": NOBODY, "connection": {"token": "t"}}, "connection: a token stands in GENRET_TOKEN"),
-        ({"address": NOBODY, "connection": {"time": 3}}, "connection: must be of gzip, .*; got 'time'"),
+        (
+            {"address": NOBODY, "connection": {"time": 3}},
+            r"time: there is no such .*; did you mean timeout_s\?",
+        ),
         ({"address": NOBODY, "connection": {"timeout_s": -1}}, "timeout_s: must be a positive number"),
     ],
 )

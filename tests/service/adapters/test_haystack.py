@@ -80,5 +80,9 @@ def test_what_cannot_be_used_or_written_is_refused(retriever: Retriever) -> None
         pipeline_of(HaystackRetriever(retriever)).dumps()
     with pytest.raises(InputError, match=r"^filters: operator must be one of .*; got 'like'"):
         HaystackRetriever(retriever, filters={"field": "kind", "operator": "like", "value": "a"})
+    with pytest.raises(
+        InputError, match=r"^k: there is no such option; did you mean top_k\? there are: index, "
+    ):
+        HaystackRetriever(retriever, k=2)  # type: ignore[call-arg]
     with pytest.raises(InputError, match=r"^top_k: must be in \[1, 1000\], got 0"):
         HaystackRetriever(retriever, top_k=0)

@@ -16,7 +16,6 @@ from langchain_core.documents import Document  # noqa: E402
 from langchain_core.runnables import RunnableLambda  # noqa: E402
 from pydantic import ValidationError  # noqa: E402
 
-from genret.retrieval.errors import InputError  # noqa: E402
 from genret.retrieval.retriever import Retriever  # noqa: E402
 from genret.retrieval.types import Beam  # noqa: E402
 from genret.service.adapters.langchain import LangChainRetriever  # noqa: E402
@@ -79,8 +78,6 @@ def test_documents_are_the_candidates(place: dict[str, Any], retriever: Retrieve
         assert {"entity_id", "title", "surface", "probability"} < document.metadata.keys()
     (plain,) = LangChainRetriever(**place, k=1, method="beam").invoke("a river")
     assert plain.page_content == found.candidates[0].title
-    with pytest.raises(InputError, match=r"^knd: is no column .*; did you mean kind\?"):
-        LangChainRetriever(**place, text_column="knd").invoke("a river")
 
 
 async def test_batches_callbacks_and_tags(place: dict[str, Any]) -> None:

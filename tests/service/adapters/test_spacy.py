@@ -107,7 +107,7 @@ def test_errors_go_to_the_pipelines_handler(place: dict[str, Any]) -> None:
     ("config", "message"),
     [
         ({"index": "i", "min_probability": 2}, r"min_probability: must be in \[0, 1\], got 2"),
-        ({"index": "i", "context_chars": -1}, "context_chars: must be at least 0, got -1"),
+        ({"index": "i", "context_chars": -1}, "context_chars: must be an integer of at least 0, got -1"),
         ({"index": "i", "options": {"prompt": "p"}}, "prompt: is the checkpoint's own for mentions"),
         ({"index": "i", "labels_discard": "P"}, "labels_discard: must be a list of labels, got 'P'"),
         ({"index": "i", "k": 0}, r"k: must be in \[1, 1000\], got 0"),
