@@ -387,9 +387,8 @@ class RecordMaker:
     def _typed_record(self, line: int, row: Sequence[Cell]) -> Record:
         layout = self._layout
         title = self._title(name_text(row[layout.title], "title"))
-        entity_id = None
-        if layout.entity_id is not None:
-            entity_id = normalize(name_text(row[layout.entity_id], "entity_id"))
+        given = layout.entity_id
+        entity_id = None if given is None else normalize(name_text(row[given], "entity_id"))
         if entity_id == "":
             raise Refusal(RejectReason.NO_ENTITY_ID)
         aliases: tuple[str, ...] = ()
@@ -497,9 +496,8 @@ def parsed_rows(
 
     `parse` raises a `Refusal` for a bad row.
     """
-    separator = (
-        "\t" if chunk.is_text and chunk.starts is None else " | "
-    )  # a row with tabs as it stands there
+    # A row with tabs is told as it stands there.
+    separator = "\t" if chunk.is_text and chunk.starts is None else " | "
     end = chunk.num_rows if end is None else end
     for line, row in zip(chunk.numbers(begin, end), chunk.cut(begin, end), strict=True):
         if isinstance(row, BadRow):

@@ -12,7 +12,7 @@ from genret.service.adapters.entity_source import DEFAULT_TEXT_COLUMN, EntitySou
 from genret.service.adapters.foreign_filters import haystack_filter
 
 try:
-    from haystack import Document, component, default_to_dict
+    from haystack import Document, component, default_from_dict, default_to_dict
 except ModuleNotFoundError as error:
     raise MissingExtraError("haystack", "haystack") from error
 
@@ -70,6 +70,11 @@ class HaystackRetriever:
             method=self.method,
             options=self.options,
         )
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> HaystackRetriever:
+        """Return the component that `to_dict` has written."""
+        return default_from_dict(cls, data)
 
     @component.output_types(documents=list[Document])
     def run(

@@ -197,7 +197,7 @@ def _check_string(value: Any, path: str) -> None:
 def _check_number(value: Any, path: str) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InputError(path, f"must be a number, got {_kind(value)}")
-    if abs(value) > sys.float_info.max:  # an integer, too
+    if not abs(value) <= sys.float_info.max:  # an integer, too
         raise InputError(path, "is a number too large to be held")
 
 
