@@ -229,11 +229,8 @@ def _columns(kind: Any) -> Mapping[str, tuple[Any, Callable[[Any], Any]]]:
     """Return the columns of a class's table by name: field, and what makes cells of plain values."""
     import pyarrow as pa
 
-    found = {}
     hints = get_type_hints(kind)
-    shared = kind._shared if kind._rows else ()
-    for name in shared:
-        found[name] = _column(name, hints[name])
+    found = {name: _column(name, hints[name]) for name in (kind._shared if kind._rows else ())}
     if kind._has_ranks:
         found["rank"] = (pa.field("rank", pa.int64(), nullable=False), _same)
     row = get_args(hints[kind._rows])[0] if kind._rows else kind

@@ -209,11 +209,8 @@ def automatic_dtype(parameters: int, own: torch.dtype, device: torch.device) -> 
 
 
 def _cpu_dtype() -> torch.dtype:
-    return torch.bfloat16 if _cpu_multiplies_bfloat16() else torch.float32
-
-
-def _cpu_multiplies_bfloat16() -> bool:
-    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+    multiplies = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return torch.bfloat16 if multiplies else torch.float32
 
 
 def _quantisation(name: str, config: PreTrainedConfig) -> str | None:

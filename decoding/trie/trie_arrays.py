@@ -119,7 +119,7 @@ class TrieDeriver:
         self, dtype: npt.DTypeLike, keep: Callable[[IntArray], Callable[[], IntArray]] | None = None
     ) -> None:
         self._dtype = np.dtype(dtype)
-        self._keep = keep or _in_memory
+        self._keep = keep or (lambda piece: lambda: piece)
         self._num_rows = 0
         self._num_tail_tokens = 0
         self._depth = 0
@@ -259,10 +259,6 @@ class TrieDeriver:
             at += len(lengths)
         np.cumsum(tail_begin, out=tail_begin)
         return tail_begin
-
-
-def _in_memory(piece: IntArray) -> Callable[[], IntArray]:
-    return lambda: piece
 
 
 def _chunks(offsets: IntArray) -> Iterator[tuple[int, int]]:

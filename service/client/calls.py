@@ -8,9 +8,10 @@ from __future__ import annotations
 import inspect
 import json
 import math
+import socket
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -425,6 +426,7 @@ _ADVICE = {
     "wrong_version_number": "it is asked without tls (--tls) and certificates",
     "certificate": _NAMES,
     "hostname verification": _NAMES,
+    "something": "it may encrypt (tls, --tls, --tls-ca), or not, or want a certificate of its clients",
     "socket closed": "it may encrypt (tls, --tls), or want a certificate of its clients (tls_certificate)",
     "http1.x": _HTTP,
     "http/2": _HTTP,
@@ -452,6 +454,8 @@ def failed_call(error: Any, address: str, timeout_s: float | None, request_id: s
     elif code == "UNAVAILABLE":
         # grpc puts the reason last, after the addresses it tried, in a list with brackets.
         is_plain, said = "WRONG_VERSION_NUMBER" in details, details.rsplit(": ", 1)[-1].rstrip("].")
+        if "refused" in said and _listens(address):
+            details = said = "something listens there, and did not answer"
         advice = next(text for words, text in _ADVICE.items() if words in details.lower())
         message = f"no server answers at {address}: {'it does not encrypt' if is_plain else said}; {advice}"
     elif code == "DEADLINE_EXCEEDED" and timeout_s is not None:
@@ -462,6 +466,16 @@ def failed_call(error: Any, address: str, timeout_s: float | None, request_id: s
         if code == "RESOURCE_EXHAUSTED" and any(words in details.lower() for words in _TOO_LARGE):
             reason = MESSAGE_TOO_LARGE
     return CallError(code, message, reason=reason, request_id=request_id)
+
+
+def _listens(address: str) -> bool:
+    """Return whether a port of localhost is open, though gRPC may tell of the one of two that refuses."""
+    host, _, port = address.rpartition(":")
+    with suppress(OSError, ValueError):
+        if host == "localhost":
+            socket.create_connection((host, int(port)), timeout=1).close()
+            return True
+    return False
 
 
 _SERVICE_CONFIG = {

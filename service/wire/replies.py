@@ -190,14 +190,13 @@ def reply_from_proto(query: str, message: pb.RetrieveResponse) -> Reply:
         RetrievalResult,
         method=words_of(pb.RetrievalMethod.DESCRIPTOR)[message.method] if message.method else "auto",
         candidates=tuple(
-            from_proto(one, Candidate, shares=_largest_first(one.shares)) for one in message.candidates
+            # Shares by their size: a map of the wire has no order.
+            from_proto(
+                one, Candidate, shares=dict(sorted(one.shares.items(), key=lambda s: (-abs(s[1]), s[0])))
+            )
+            for one in message.candidates
         ),
     )
-
-
-def _largest_first(shares: Mapping[str, float]) -> Mapping[str, float]:
-    """Return the shares in the order of their size; a map of the wire has none."""
-    return dict(sorted(shares.items(), key=lambda share: (-abs(share[1]), share[0])))
 
 
 def outcome_from_proto(query: str, message: Any, request_id: str) -> Reply | CallError:

@@ -75,7 +75,8 @@ def test_large_models_take_bfloat16_where_the_processor_has_it(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch, hardware: bool, dtype: torch.dtype
 ) -> None:
     monkeypatch.setattr(model_loading, "SMALL_MODEL_PARAMETERS", 1)
-    monkeypatch.setattr(model_loading, "_cpu_multiplies_bfloat16", lambda: hardware)
+    for feature in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
+        monkeypatch.setattr(torch.cpu, feature, lambda: hardware)
     assert HFLanguageModel.load(checkpoint, device="cpu").dtype == dtype
 
 

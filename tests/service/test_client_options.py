@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import socket
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_type_hints
@@ -144,12 +145,12 @@ def test_bad_addresses_are_usage_errors(address: str, message: str) -> None:
         assert f"--address: {caught.value.message}" in refusal(cli, *arguments, "--address", address)
 
 
-def failed(code: str, details: str) -> CallError:
-    """What a call to nohost:1 raises when gRPC itself ends it, within 60 s."""
+def failed(code: str, details: str, address: str = "nohost:1") -> CallError:
+    """What a call to an address raises when gRPC itself ends it, within 60 s."""
     call = SimpleNamespace(
         trailing_metadata=lambda: None, code=lambda: grpc.StatusCode[code], details=lambda: details
     )
-    return failed_call(call, "nohost:1", 60, "id")
+    return failed_call(call, address, 60, "id")
 
 
 RESOLVING = "errors resolving nohost:1: [field:hostname lookup error:address lookup failed for nohost:1: "
@@ -179,6 +180,15 @@ def test_errors_of_the_transport_name_the_address(code: str, details: str, messa
     error = failed(code, details)
     assert (str(error), error.request_id, error.reason) == (message, "id", "")
     assert error.code == ("UNAVAILABLE" if "ended" in message else code)
+
+
+def test_of_localhost_the_address_that_listens_counts() -> None:
+    refused = ("UNAVAILABLE", f"{CONNECTING} host: Connection refused")
+    with socket.create_server(("127.0.0.1", 0)) as open_port:
+        address = f"localhost:{open_port.getsockname()[1]}"
+        told = "something listens there, and did not answer; it may encrypt (tls, --tls, --tls-ca), or not"
+        assert told in str(failed(*refused, address))
+    assert START in str(failed(*refused, address))
 
 
 def test_a_host_that_does_not_exist() -> None:
