@@ -21,10 +21,12 @@ _OPTIONS = {
 # An operator who sets one of these decides instead.
 _VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
 
-# Mappings of this process (Linux), and the addresses of those of files that it cannot write and of which it
-# wrote no page, as relocations do: given back, nothing of them is lost.
+# Mappings of this process (Linux), and addresses of files in memory that it cannot write and of which it has
+# written no page, as relocations do: given back, nothing is lost. Emulators print 0 everywhere, for Rss too.
 _MAPPINGS = Path("/proc/self/smaps")
-_UNCHANGED = re.compile(rb"(?m)^(\w+)-(\w+) r-[x-]p (?:\S+ +){3}/.*\n(?:\w+:.*\n)*?Anonymous: +0 kB$")
+_UNCHANGED = re.compile(
+    rb"(?m)^(\w+)-(\w+) r-[x-]p (?:\S+ +){3}/.*\n(?:\w+:.*\n)*?Rss: +[1-9].*\n(?:\w+:.*\n)*?Anonymous: +0 kB$"
+)
 
 # How long a thread may hold Python's interpreter lock while another waits for it, seconds. By default it is
 # 5 ms, and an event loop would wait that long for a model's thread, or one of gRPC's, each time.
