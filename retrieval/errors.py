@@ -90,19 +90,19 @@ class ModelError(GenretError):
 class MissingExtraError(GenretError):
     """The optional dependency `package` is missing; the extra `extra` installs it."""
 
-    def __init__(self, package: str, extra: str) -> None:
+    def __init__(self, package: str, extra: str, otherwise: str = "") -> None:
         super().__init__(
             f"this needs the package {package!r}, which is not installed; "
-            f"install it with: {PIP} install 'generative-retrieval[{extra}]'"
+            f"install it with: {PIP} install 'generative-retrieval[{extra}]'{otherwise}"
         )
         self.package = package
         self.extra = extra
 
 
-def require_package(package: str, extra: str) -> None:
-    """Raise MissingExtraError unless an optional package is installed; it is not imported for that."""
+def require_package(package: str, extra: str, otherwise: str = "") -> None:
+    """Raise MissingExtraError, with what else to do, unless a package is installed; it is not imported."""
     if find_spec(package) is None:
-        raise MissingExtraError(package, extra)
+        raise MissingExtraError(package, extra, otherwise)
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:

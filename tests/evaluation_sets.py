@@ -35,7 +35,7 @@ class DictResolver:
 
 
 def labelled_set(queries: Sequence[LabelledQuery], kind: str = "queries", name: str = "it") -> LabelledSet:
-    return LabelledSet(name, kind, tuple(queries), 0, "0" * 32)
+    return LabelledSet(name, kind, tuple(queries), "0" * 32)
 
 
 def ranked(*entity_ids: str, scores: Sequence[float] | None = None) -> tuple[RankedEntity, ...]:
@@ -117,7 +117,7 @@ def answered(rankings: Sequence[RankedAnswers]) -> list[tuple[str, ...]]:
 
 def query_set(name: str = "asked") -> LabelledSet:
     queries = tuple(LabelledQuery(i, text, gold={gold: 1}) for i, text, gold in QUERIES)
-    return LabelledSet(name, "queries", queries, 0, "d1")
+    return LabelledSet(name, "queries", queries, "d1")
 
 
 def mention_set(name: str = "marked") -> LabelledSet:
@@ -125,7 +125,7 @@ def mention_set(name: str = "marked") -> LabelledSet:
         LabelledQuery(i, text, Mention(text, left, right), gold={gold: 1}, document=document)
         for i, left, text, right, gold, document in MENTIONS
     )
-    return LabelledSet(name, "mentions", queries, 0, "d2")
+    return LabelledSet(name, "mentions", queries, "d2")
 
 
 def write_queries(file: Path) -> Path:

@@ -114,6 +114,7 @@ def evaluate_command(
     from genret.retrieval.errors import InputError
     from genret.retrieval.evaluation.datasets.labels import SetSpec
     from genret.retrieval.evaluation.evaluation import EvaluationPlan, about_machine, evaluate
+    from genret.retrieval.evaluation.reporting.evaluation_report import about_set
     from genret.retrieval.retriever import Retriever
 
     try:
@@ -139,6 +140,9 @@ def evaluate_command(
         sys.exit(INTERRUPTED)
     except InputError as error:
         raise click.UsageError(f"--{error.field.replace('_', '-')}: {error.message}") from error
+    for comparison in evaluated.comparisons:
+        if comparison.labelled.missing:
+            click.echo(f"{comparison.labelled.name}: {about_set(comparison)}", err=True)
     if as_json or output == "json":
         click.echo(json.dumps({**evaluated.results, "out": str(out)}, ensure_ascii=False, allow_nan=False))
     else:
@@ -171,11 +175,11 @@ def _command(
     loading: Mapping[str, object],
 ) -> str:
     words = ["genret", "evaluate", "--index", index_path]
-    words += [] if model is None else ["--model", model]
     for name, values in (("set", sets), ("method", plan.methods), ("metric", plan.metrics or ())):
         for value in values:
             words += [f"--{name}", value]
     options: dict[str, object] = {
+        "model": model,
         "k": plan.k,
         "seeds": plan.num_seeds,
         "seed": plan.seed,

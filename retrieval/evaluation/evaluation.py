@@ -19,12 +19,12 @@ from genret.retrieval.checkpoints import folder_fingerprint
 from genret.retrieval.durable import staged_file
 from genret.retrieval.errors import InputError, SourceError, require_package
 from genret.retrieval.evaluation.datasets.index_entities import IndexResolver, read_redirects
-from genret.retrieval.evaluation.datasets.labels import SetSpec
+from genret.retrieval.evaluation.datasets.labels import SetSpec, decode_token
 from genret.retrieval.evaluation.datasets.readers import read_set
-from genret.retrieval.evaluation.labelled_sets import LabelledSet
+from genret.retrieval.evaluation.labelled_sets import MISSING, LabelledSet
 from genret.retrieval.evaluation.method_runner import Reporter, plan_tasks, run_tasks
 from genret.retrieval.evaluation.methods.evaluated_method import MethodMaker, MethodSpec
-from genret.retrieval.evaluation.metrics import check_metrics
+from genret.retrieval.evaluation.metrics import DEFAULT_METRICS, check_metrics
 from genret.retrieval.evaluation.reporting.comparison import (
     Overview,
     SetComparison,
@@ -36,6 +36,7 @@ from genret.retrieval.evaluation.reporting.evaluation_report import Facts, make_
 from genret.retrieval.evaluation.reporting.quality_plots import Point, draw
 from genret.retrieval.evaluation.reporting.report_pages import PLOTS_FOLDER, Drawing, to_html, to_markdown
 from genret.retrieval.evaluation.run_files import IDENTITY_FILE, Identity, RunStore
+from genret.retrieval.progress import ProgressDisplay
 from genret.retrieval.retriever import Retriever
 from genret.retrieval.sources.source_files import digest_file
 from genret.retrieval.tables import Shown
@@ -71,17 +72,16 @@ class EvaluationPlan:
         An InputError has the option's name as its field; a MissingExtraError names a library.
         """
         _check_names(self.sets)
+        if self.has_plots:
+            require_package("matplotlib", "eval,plots", ", or draw nothing: --no-plots")
         for method in self.methods:
             _check_method(method)
         if self.baseline is not None and self.baseline not in self.methods:
             raise InputError(
                 "baseline", f"must be one of the methods {list(self.methods)}, got {self.baseline!r}"
             )
-        if self.metrics is not None:
-            with named("metrics", "metric"):
-                check_metrics(self.metrics)
-        if self.has_plots:
-            require_package("matplotlib", "plots")
+        with named("metrics", "metric"):
+            check_metrics(self.metrics or DEFAULT_METRICS["queries"])
         _check_folder(self.out, self.resume)
 
     @property
@@ -129,14 +129,16 @@ def evaluate(
     redirects = {} if plan.redirects is None else read_redirects(plan.redirects)
     resolver = IndexResolver(retriever.index, redirects)
     sets = [read_set(replace(spec, limit=plan.limit), resolver) for spec in plan.sets]
+    _check_answers(sets, retriever)
     identity = _identity(plan, retriever, sets)
     store = RunStore(plan.out, identity)
     tasks = plan_tasks(sets, methods, range(plan.seed, plan.seed + plan.num_seeds))
     settings = Settings(plan.compared_with, plan.metrics, plan.num_resamples, seed=plan.seed)
-    with Reporter(tasks) as reporter:
+    with ProgressDisplay(is_transient=True) as display:
+        reporter = Reporter(tasks, display)
         num_warm_up = min(plan.batch_size, _MOST_WARM_UP)
         runs = run_tasks(tasks, store, maker.titles, reporter.report, num_warm_up)
-        reporter.say(f"{len(runs)} runs are done; resampling")
+        display.say(f"{len(runs)} runs are done; resampling")
     comparisons = compare(sets, runs, settings)
     overview = None
     if len(sets) > 1:
@@ -246,6 +248,21 @@ def _check_method(text: str) -> None:
         require_package("bm25s", "eval")
     if spec.file is not None and not Path(spec.file).is_file():
         raise InputError("method", f"{text!r}: there is no file {spec.file}")
+
+
+def _check_answers(sets: Sequence[LabelledSet], retriever: Retriever) -> None:
+    """Refuse a set of another catalogue, but for mentions: leaving them without an answer is right."""
+    for labelled in sets:
+        missing = labelled.missing
+        relevant = {e for query in labelled.queries for e, grade in query.gold.items() if grade > 0}
+        if labelled.kind != "mentions" and missing and relevant <= set(missing):
+            own = retriever.index.entity(0)
+            raise InputError(
+                "set",
+                f"none of the {len(missing):,} relevant answers of {labelled.name} is in the index "
+                f"{retriever.name}: expected entities such as {own.entity_id!r} ({own.title}), got "
+                f"{decode_token(missing[0].removeprefix(MISSING))!r}; name the index that has the labels",
+            )
 
 
 def _check_folder(out: Path, resume: bool) -> None:

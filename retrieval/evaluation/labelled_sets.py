@@ -39,9 +39,13 @@ class LabelledSet:
     name: str  # name in reports
     kind: str  # "queries", "kilt" or "mentions": decides which metrics lead
     queries: tuple[LabelledQuery, ...]  # queries in the order of the files
-    num_missing: int  # number of relevant answers that the index lacks
     digest: str  # digest of the files it was read from
     num_unjudged: int = 0  # number of queries that were left out, as nothing is judged for them
+
+    @property
+    def missing(self) -> list[str]:
+        """Relevant answers that the index lacks, each once a query."""
+        return [e for q in self.queries for e, grade in q.gold.items() if grade > 0 and e.startswith(MISSING)]
 
 
 @dataclass(frozen=True, slots=True)

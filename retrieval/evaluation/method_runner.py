@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from genret.retrieval.errors import GenretError
 from genret.retrieval.evaluation.datasets.index_entities import EntityFinder
@@ -109,19 +109,12 @@ class Reporter:
     Tasks to come are expected to be as fast as their method was before, or as the mean of all that ran.
     """
 
-    def __init__(self, tasks: Sequence[Task]) -> None:
-        self._display = ProgressDisplay(is_transient=True)
+    def __init__(self, tasks: Sequence[Task], display: ProgressDisplay) -> None:
+        self._display = display
         self._tasks = tasks
         self._speeds: dict[str, float] = {}  # queries per second, by method
-
-    def __enter__(self) -> Reporter:
-        self._display.__enter__()
-        if self._display.is_live:  # elsewhere the first line is due at once
-            self._display.begin("", note="evaluating")
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._display.__exit__(*error)
+        if display.is_live:  # elsewhere the first line is due at once
+            display.begin("", note="evaluating")
 
     def report(self, task: Task, number: int, num_answered: int, seconds: float) -> None:
         """Show where the evaluation is (see `Report`)."""
@@ -129,10 +122,6 @@ class Reporter:
             self._speeds[task.method.name] = num_answered / seconds
         is_last = num_answered >= len(task.labelled.queries)
         self._display.show(self._line(task, number, num_answered), is_last=is_last)
-
-    def say(self, text: str) -> None:
-        """Print a line."""
-        self._display.say(text)
 
     def _line(self, task: Task, number: int, num_answered: int) -> str:
         total = len(task.labelled.queries)

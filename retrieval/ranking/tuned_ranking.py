@@ -319,7 +319,7 @@ def _labelled(
     judged: Sequence[FileQuery], index: Index, resolver: IndexResolver
 ) -> tuple[list[Labelled], list[FileQuery]]:
     """Return the queries with their entities' numbers, and those whose entities the index lacks."""
-    found, _ = find_answers(judged, resolver)
+    found = find_answers(judged, resolver)
     wanted = [
         [entity for entity, grade in query.gold.items() if grade > 0]
         + [entity for entity, other in query.namesakes.items() if query.gold[other] > 0]

@@ -83,13 +83,19 @@ def test_what_was_done_is_gone_on_with(place: Path, tmp_path: Path) -> None:
     assert first.stdout.splitlines()[1].split()[:2] == again.stdout.splitlines()[1].split()[:2]
 
 
-def test_another_index_is_refused_by_its_digest(place: Path, tmp_path: Path) -> None:
+def test_another_index_is_refused_by_its_digest_or_its_lack_of_labels(place: Path, tmp_path: Path) -> None:
     out = tmp_path / "report"
     options = ("--method", "bm25", "--no-plots")
     succeed(cli, *asked(place, out, *options, sets=["queries"]))
-    other = make_index(tmp_path / "other", place / "model", "title\nOne\nTwo\n")
+    foreign = make_index(tmp_path / "foreign", place / "model", "title\nOne\nTwo\n")
+    refused = refusal(cli, *asked(place, tmp_path / "new", *options, sets=["queries"], index=foreign))
+    assert "--set: none of the 6 relevant answers of asked is in the index index: expected " in refused
+    assert "entities such as 'One' (One), got 'Q1'; name the index that has the labels" in refused
+    other = make_index(tmp_path / "other", place / "model", "title\tentity_id\nOne\tQ1\nTwo\tQ0\n")
     refused = refusal(cli, *asked(place, out, *options, "--resume", sets=["queries"], index=other), code=1)
     assert "holds an evaluation of something else: index: was" in refused
+    partly = succeed(cli, *asked(place, tmp_path / "new", *options, sets=["queries"], index=other))
+    assert "5 relevant answers are not in the index" in partly.stderr
 
 
 def test_an_interruption_loses_the_running_method_alone(
@@ -134,9 +140,14 @@ def test_mistakes_name_the_option(
     assert not (tmp_path / "report").exists()
 
 
-def test_a_missing_set_and_a_foreign_folder_are_refused(place: Path, tmp_path: Path) -> None:
+def test_a_missing_set_and_a_foreign_folder_are_refused_and_a_missing_library(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "to-mother.txt").write_text("dear")
     missing = f"queries:{tmp_path / 'none.jsonl'}"
     for out, one, message in (("report", missing, "none.jsonl"), ("letters", "queries", "holds other files")):
         assert message in refusal(cli, *asked(place, tmp_path / out, *QUICK, sets=[one]), code=1)
+    monkeypatch.setattr("genret.retrieval.errors.find_spec", lambda package: None)
+    refused = refusal(cli, *asked(place, tmp_path / "report"), code=1)
+    assert refused.endswith("install 'generative-retrieval[eval,plots]', or draw nothing: --no-plots")

@@ -100,21 +100,15 @@ class FileQuery:
 _Find = Callable[[LabelAnswer], tuple[str, ...]]
 
 
-def find_answers(
-    queries: Sequence[FileQuery], resolver: IndexResolver
-) -> tuple[tuple[LabelledQuery, ...], int]:
-    """Return the labelled queries, and the number of relevant answers that the index lacks.
+def find_answers(queries: Sequence[FileQuery], resolver: IndexResolver) -> tuple[LabelledQuery, ...]:
+    """Return the labelled queries.
 
     An id is looked up first, then the title. The ids of a set are often not those of the index, and may by
     chance name other entities: if more of them contradict the titles beside them than agree, only titles
     count.
     """
     find = _look_up(queries, resolver)
-    labelled = tuple(_labelled(query, find) for query in queries)
-    num_missing = sum(
-        grade > 0 and entity.startswith(MISSING) for query in labelled for entity, grade in query.gold.items()
-    )
-    return labelled, num_missing
+    return tuple(_labelled(query, find) for query in queries)
 
 
 def _look_up(queries: Sequence[FileQuery], resolver: IndexResolver) -> _Find:

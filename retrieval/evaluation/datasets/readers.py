@@ -100,12 +100,18 @@ def _id_or_line(file: Path, line: int, value: dict[str, Any]) -> str:
 
 
 def _json_answer(file: Path, line: int, value: Any, name: str) -> LabelAnswer:
-    if not isinstance(value, dict):
-        wrong(file, line, name, "an object with title or entity_id", value)
-    answer, grade = _named(file, line, value, f"{name}.", "entity_id"), value.get("grade")
-    if answer is None:
-        wrong(file, line, name, "title or entity_id", value)
+    answer = _answer(file, line, value, name, "entity_id")
+    grade = value.get("grade")
     return answer if grade is None else replace(answer, grade=grade_field(file, line, grade, f"{name}.grade"))
+
+
+def _answer(file: Path, line: int, value: Any, name: str, id_name: str) -> LabelAnswer:
+    if not isinstance(value, dict):
+        wrong(file, line, name, f"an object with title or {id_name}", value)
+    answer = _named(file, line, value, f"{name}.", id_name)
+    if answer is None:
+        wrong(file, line, name, f"title or {id_name}", value)
+    return answer
 
 
 def _named(file: Path, line: int, value: dict[str, Any], prefix: str, id_name: str) -> LabelAnswer | None:
@@ -222,20 +228,12 @@ def _outputs(
         name = f"output[{number}]"
         if not isinstance(output, dict):
             wrong(file, line, name, "an object", output)
-        pages = _list(file, line, output.get("provenance"), f"{name}.provenance")
-        found = (_page(file, line, page, f"{name}.provenance[{i}]") for i, page in enumerate(pages))
+        where = f"{name}.provenance"
+        pages = _list(file, line, output.get("provenance"), where)
+        found = (_answer(file, line, page, f"{where}[{i}]", "wikipedia_id") for i, page in enumerate(pages))
         if pages:
             evidence.append(tuple(answers.setdefault(answer, len(answers)) for answer in found))
     return tuple(answers), tuple(evidence)
-
-
-def _page(file: Path, line: int, page: Any, name: str) -> LabelAnswer:
-    if not isinstance(page, dict):
-        wrong(file, line, name, "an object", page)
-    answer = _named(file, line, page, f"{name}.", "wikipedia_id")
-    if answer is None:
-        wrong(file, line, name, "title or wikipedia_id", page)
-    return answer
 
 
 def _mention(file: Path, line: int, text: str) -> Mention | None:
@@ -480,12 +478,10 @@ def read_set(spec: SetSpec, resolver: IndexResolver) -> LabelledSet:
     judged = [query for query in read if query.answers or query.is_nil]
     if not judged:
         raise SourceError(f"{files[0]}: expected queries with answers, got {len(read)} queries without any")
-    queries, num_missing = find_answers(judged[: spec.limit], resolver)
     return LabelledSet(
         name=spec.name,
         kind=_KINDS.get(spec.format, "queries"),
-        queries=queries,
-        num_missing=num_missing,
+        queries=find_answers(judged[: spec.limit], resolver),
         digest=_digest(files),
         num_unjudged=len(read) - len(judged),
     )

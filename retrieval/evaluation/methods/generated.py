@@ -60,9 +60,7 @@ class GeneratingMethod:
         self.is_constrained = spec.family != "unconstrained"
         self.is_random = spec.beams is None
         self._retriever = retriever
-        self._k = maker.k
-        self._batch_size = maker.batch_size
-        self._titles = maker.titles
+        self._maker = maker
         self._num_beams = spec.beams
         self._generator = Generator(retriever, retriever.model, spec.beams, self.is_constrained)
         self._prompts = QueryPrompts(retriever)
@@ -74,12 +72,12 @@ class GeneratingMethod:
         Samples depend on the seed, on the queries and on the size of their batches.
         """
         if not self.is_constrained:
-            self._titles.named("", 1.0)  # the table of titles is made now, and in no query's time
+            self._maker.titles.named("", 1.0)  # the table of titles is made now, and in no query's time
         device = self._generator.device
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.manual_seed(seed_of(seed, self.name))
             return answer_in_batches(
-                self._prompts, queries, lambda _: self._asked, self._ask, self._batch_size, report
+                self._prompts, queries, lambda _: self._asked, self._ask, self._maker.batch_size, report
             )
 
     def _ask(self, batch: Sequence[PendingQuery]) -> list[MethodAnswer]:
@@ -94,7 +92,7 @@ class GeneratingMethod:
             logprob = title.score if (self._num_beams or 1) > 1 else None
             for entity in self._named(title, 1.0 if logprob is None else logprob, logprob):
                 ranked.setdefault(entity.entity_id, entity)
-        return tuple(ranked.values())[: self._k]
+        return tuple(ranked.values())[: self._maker.k]
 
     def _named(self, title: GeneratedTitle, score: float, logprob: float | None) -> Iterator[RankedEntity]:
         """Yield the entities that one title names, those with the greatest share of it first."""
@@ -115,7 +113,7 @@ class GeneratingMethod:
                 return Owners((), ())
             row = index.row_of(title.token_ids)
         if row < 0:
-            return self._titles.named(self._text(title), title_weight)
+            return self._maker.titles.named(self._text(title), title_weight)
         return FormOwners(index, None, title_weight)(row)
 
     def _text(self, title: GeneratedTitle) -> str:

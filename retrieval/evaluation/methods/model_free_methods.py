@@ -132,10 +132,9 @@ class LexicalIndex:
 def _documents(index: Index) -> Iterator[str]:
     titles = index.entities.column(TITLE).to_pylist()
     aliases = aliases_of(index) or [[]] * len(titles)
-    has_descriptions = DESCRIPTION in index.metadata_columns
-    descriptions = (
-        index.metadata_column(DESCRIPTION).to_pylist() if has_descriptions else [None] * len(titles)
-    )
+    descriptions: list[Any] = [None] * len(titles)
+    if DESCRIPTION in index.metadata_columns:
+        descriptions = index.metadata_column(DESCRIPTION).to_pylist()
     for title, others, description in zip(titles, aliases, descriptions, strict=True):
         yield " ".join([title, *others, *([] if description is None else [str(description)])])
 

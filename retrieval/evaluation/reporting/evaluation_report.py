@@ -285,9 +285,9 @@ def about_set(comparison: SetComparison) -> str:
         text += f": with fewer than {_FEW} they come out too narrow and p too small, "
         text += "and should be taken for rough"
     text += "."
-    if labelled.num_missing:
+    if labelled.missing:
         text += (
-            f" {labelled.num_missing:,} relevant answers are not in the index; they count as never found, "
+            f" {len(labelled.missing):,} relevant answers are not in the index; they count as never found, "
             "where the metric does not leave them out."
         )
     if labelled.num_unjudged:
@@ -328,7 +328,7 @@ def _set(comparison: SetComparison) -> dict[str, Any]:
         "kind": labelled.kind,
         "digest": labelled.digest,
         "num_queries": len(labelled.queries),
-        "num_missing": labelled.num_missing,
+        "num_missing": len(labelled.missing),
         "num_unjudged": labelled.num_unjudged,
         "primary": comparison.primary,
         "num_resampled": comparison.num_resampled,

@@ -40,14 +40,10 @@ class Point(NamedTuple):
     quality: float
 
     @property
-    def low(self) -> float:
-        """Lower end of the drawn interval."""
-        return self.quality if self.interval is None else min(self.quality, self.interval.low)
-
-    @property
-    def high(self) -> float:
-        """Upper end of the drawn interval."""
-        return self.quality if self.interval is None else max(self.quality, self.interval.high)
+    def ends(self) -> tuple[float, float]:
+        """Ends of the drawn interval, which holds the point."""
+        interval = self.interval or Interval(self.quality, self.quality, self.quality)
+        return min(self.quality, interval.low), max(self.quality, interval.high)
 
 
 def draw(points: Sequence[Point], metric: str, background: str | None = None) -> str:
@@ -112,11 +108,11 @@ def _draw_points(axes: Any, points: Sequence[Point]) -> None:
         axes.plot(times, qualities, color=_LOOKS["disc"][0], linewidth=1.2, alpha=0.7)
     for point in points:
         colour, marker = _LOOKS[MethodSpec.parse(point.method).family]
-        ends = [[point.quality - point.low], [point.high - point.quality]]
+        low, high = point.ends
         axes.errorbar(
             [point.milliseconds],
             [point.quality],
-            yerr=None if point.interval is None else ends,
+            yerr=None if point.interval is None else [[point.quality - low], [high - point.quality]],
             fmt=marker,
             color=colour,
             markersize=7,
@@ -180,7 +176,7 @@ def _extent(axes: Any, point: Point) -> Any:
     from matplotlib.transforms import Bbox
 
     half = 5.0 / _POINTS_PER_INCH * axes.figure.dpi
-    ends = axes.transData.transform([(point.milliseconds, point.low), (point.milliseconds, point.high)])
+    ends = axes.transData.transform([(point.milliseconds, end) for end in point.ends])
     return Bbox(ends).padded(half)
 
 
