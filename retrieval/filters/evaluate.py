@@ -165,7 +165,9 @@ def _check_value(column: Column, kind: str, literal: Literal) -> None:
     shown = clipped(literal_text(value))
     message = f"{_named(column)} is {kind}, got {names[type(value)]}: {shown}"
     if kind == "string" and isinstance(value, int | float):
-        message += f"; text stands in single quotes: '{shown}'"
+        message += f"; '{shown}' compares as text"
+        if column.name not in (ENTITY_ID, TITLE):
+            message += f"; for numbers build with --type {clipped(column.name)}=float (or int)"
     elif kind != "bool" and isinstance(value, str) and value.lstrip("+-").replace(".", "", 1).isdecimal():
         message += "; numbers stand without quotes"
     raise error_at(literal.at, message)
