@@ -397,8 +397,7 @@ class ShardRun:
     def ids_of_homonyms(self, entities: IntArray) -> list[str]:
         """Return the ids of some homonyms, given in ascending order."""
         titles = self.texts_at(entities).column(TITLE)
-        ids: list[str] = self._numbered(titles, entities).to_pylist()
-        return ids
+        return list(self._numbered(titles, entities).to_pylist())
 
     def mark_homonyms(self, entities: IntArray) -> None:
         """Put one more "#" behind their numbers, because a title looks like their id."""

@@ -68,8 +68,7 @@ class AliasFile:
         try:
             alias, key, self.by_id = find_entity_columns(reader.names, ALIAS, "aliases", self.name)
             reader.restrict(sorted((key, alias)), ignore_others=True, lists=(alias,))
-            pairs = self._pairs(reader.chunks(0), len(reader.names), key, alias)
-            self._collect(pairs)
+            self._collect(self._pairs(reader.chunks(0), len(reader.names), key, alias))
         finally:
             reader.close()
         if state is not None:
