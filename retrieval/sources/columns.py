@@ -211,7 +211,9 @@ def _places(names: Sequence[str], mapping: ColumnMapping, where: str) -> _Places
     title = place(mapping.title, TITLE)
     if title is None:
         told = _no_column(where, mapping.title, names)
-        raise SourceError(f"{told} (build: --title-column names another)")
+        is_list = len(names) == 1 and ".csv" in where.lower()
+        without = "; --format lines reads titles without a header" * is_list
+        raise SourceError(f"{told} (build: --title-column names another{without})")
     return title, place(mapping.entity_id, ENTITY_ID), place(mapping.aliases, ALIASES)
 
 

@@ -248,6 +248,7 @@ def test_byte_tokenizers_spell_everything(tmp_path: Path, tokenizer: TextTokeniz
     titles = ["ab", "żółć", "鰭", "\U0001f600", UNKNOWN, f"a {UNKNOWN} b", END]
     summary = build(tmp_path, titles, tokenizer)
     assert summary.rejected == {}
+    assert "rejected" not in repr(summary)
     assert summary.manifest.counts.rows == len(titles)
 
 

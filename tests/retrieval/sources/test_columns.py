@@ -206,10 +206,9 @@ def oracle(text: str) -> Kinds:
         pass
     try:
         whole, _, rest = text.removeprefix("-").partition(".")
-        is_plain = f"{whole}{rest}".isascii() and whole.isdigit() and rest.isdigit() and len(whole) < 16
-        if (is_plain and str(int(whole)) == whole) or (
-            repr(float(text)) == text and math.isfinite(float(text))
-        ):
+        if text.isascii() and whole.isdigit() and rest.isdigit() and str(int(whole)) == whole[:15]:
+            return Kinds.FLOAT
+        if repr(float(text)) == text and math.isfinite(float(text)):
             return Kinds.FLOAT
     except ValueError:
         pass
