@@ -195,13 +195,9 @@ def _told(name: str, option: Any) -> str:
 def _signature() -> Signature:
     own = ("progress", True), ("dry_run", False)
     further = [(name, None) for name in _OPTIONS if name != "dry_run"]
-    return Signature(
-        [
-            Parameter("source", Parameter.POSITIONAL_OR_KEYWORD),
-            Parameter("out", Parameter.POSITIONAL_OR_KEYWORD),
-            *(Parameter(name, Parameter.KEYWORD_ONLY, default=value) for name, value in (*own, *further)),
-        ]
-    )
+    places = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in ("source", "out")]
+    words = (Parameter(name, Parameter.KEYWORD_ONLY, default=value) for name, value in (*own, *further))
+    return Signature([*places, *words])
 
 
 # So that help() and notebooks tell the options and complete their names.

@@ -258,11 +258,10 @@ def _require_ids_everywhere(headers: Sequence[tuple[str, Sequence[str]]], places
 
 
 def _require(headers: Sequence[tuple[str, Sequence[str]]], name: str, is_found: bool) -> None:
-    if is_found:
-        return
-    everywhere = list(dict.fromkeys(column for _, names in headers for column in names))
-    files = headers[0][0] if len(headers) == 1 else f"{len(headers)} files"
-    raise SourceError(_no_column(files, name, everywhere))
+    if not is_found:
+        everywhere = list(dict.fromkeys(column for _, names in headers for column in names))
+        files = headers[0][0] if len(headers) == 1 else f"{len(headers)} files"
+        raise SourceError(_no_column(files, name, everywhere))
 
 
 def _no_column(where: str, wanted: str, names: Sequence[str]) -> str:
