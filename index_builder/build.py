@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -33,11 +33,12 @@ from genret.index_builder.past_queries import check_query_files
 from genret.index_builder.publish import prune, publish, remove_work, spill_folder, staging
 from genret.index_builder.runs import ShardRun
 from genret.index_builder.shard_maker import OverLong, RowEncoder, ShardMaker, open_journal, work_key
-from genret.retrieval.errors import SourceError
+from genret.retrieval.errors import IndexDirectoryError, SourceError
 from genret.retrieval.index.layout import WORK_DIR
 from genret.retrieval.index.manifest import FileEntry, HistoryEntry, Manifest, MetadataColumn, TokenizerEntry
+from genret.retrieval.index.reader import read_manifest
 from genret.retrieval.index.summary import evidence_facts, evidence_lines
-from genret.retrieval.index.versions import live_or_none
+from genret.retrieval.index.versions import live_or_none, read_version
 from genret.retrieval.normalize import NormalizationReport
 from genret.retrieval.progress import PhaseClock, StepProgress
 from genret.retrieval.sources.alias_file import AliasFile, key_hash
@@ -66,6 +67,7 @@ class BuildSummary(Shown):
     resumed_shards: int  # made by an earlier, interrupted run
     resumed_records: int
     prompt: str | None = None  # template to ask with, where it is not the checkpoint's default
+    before: str = ""  # version that this one replaced, with its entities and the way back; "" for none
 
     def __str__(self) -> str:
         counts, manifest = self.manifest.counts, self.manifest
@@ -82,6 +84,7 @@ class BuildSummary(Shown):
         lines += [f"  {line}" for line in evidence_lines(evidence_facts(manifest))]
         if self.resumed_records:
             lines.append(f"  {self.resumed_records:,} records were taken over from an earlier run")
+        lines += [f"  before: {self.before}"] if self.before else []
         seconds = sum(self.seconds.values())
         lines.append(f"  {seconds:.1f} s, peak memory {self.peak_rss_bytes / MIB:,.0f} MiB")
         lines += [] if self.prompt is None else [f"  ask with: --prompt {self.prompt}"]
@@ -163,7 +166,7 @@ def build_index(
         manifest = replace(manifest, history=history)
         manifest = _add_evidence(manifest, EvidenceMaker(folder, root, options, clock), options, front)
         clock.phase("publishing")
-        before = live_or_none(options.out)
+        before, replaced = live_or_none(options.out), _replaced(options.out, options.keep_versions)
         live = publish(options.out, folder, manifest)
         prune(options.out, live, options.keep_versions, before)
         remove_work(root)
@@ -180,7 +183,17 @@ def build_index(
         peak_rss_bytes=peak_rss_bytes(),
         resumed_shards=front.resumed_shards,
         resumed_records=front.resumed_records,
+        before="" if before == live else replaced,
     )
+
+
+def _replaced(index: Path, kept: int) -> str:
+    """Return the live version with its entities and, if versions are kept, the way back; "" without one."""
+    with suppress(IndexDirectoryError):
+        manifest, version = read_version(index, read_manifest)
+        way_back = f"; genret rollback {index} --to {version[:8]}" if kept else ""
+        return f"{version}, {manifest.counts.entities:,} entities{way_back}"
+    return ""
 
 
 def _add_evidence(

@@ -139,11 +139,10 @@ class EvidenceMaker:
             MissingExtraError: a library is not installed.
             IndexDirectoryError, OSError: a file cannot be written.
         """
-
-        def make(index: Index, **how: Any) -> tuple[VectorsEntry, tuple[str, ...]]:
-            return make_vectors(index, wish.method.placed(), wish.options, self._folder, **how)
-
-        return self._with_vectors(manifest, make)
+        place, options = wish.method.placed(), wish.options
+        return self._with_vectors(
+            manifest, lambda index, **how: make_vectors(index, place, options, self._folder, **how)
+        )
 
     def carry_vectors_over(
         self, manifest: Manifest, before: PreviousEvidence, change: VectorChange
@@ -159,10 +158,8 @@ class EvidenceMaker:
         encoder = None if change.encoder is None else absolute_place(change.encoder)
 
         def carry(new: Index, **how: Any) -> tuple[VectorsEntry, tuple[str, ...]]:
-            old = before.number_of_old
-            return carry_over_vectors(
-                before.index, new, old, self._folder, change.device, encoder=encoder, **how
-            )
+            old, numbers, device = before.index, before.number_of_old, change.device
+            return carry_over_vectors(old, new, numbers, self._folder, device, encoder=encoder, **how)
 
         return self._with_vectors(manifest, carry)
 

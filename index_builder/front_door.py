@@ -110,7 +110,7 @@ _OPTIONS = {one.opts[0].removeprefix("--").replace("-", "_"): one for one in _PA
 # Quoted text, which is the user's, or a flag with the value behind it.
 _QUOTED_OR_FLAG = re.compile(
     r"""(?<!\w)(?:'(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*")(?!\w)"""
-    r"|--([a-z][a-z-]*)(?: (\d+|[A-Z]+|all|none|csv)\b)?"
+    r"|--([a-z][a-z-]*)(?: (\d+|[A-Z]+|all|none|csv|lines)\b)?"
 )
 _TYPES: dict[Any, str] = {str: "string", int: "int", float: "float", bool: "bool"}
 
@@ -142,9 +142,7 @@ def _by_keyword() -> Iterator[None]:
 
 def _wish(options: Mapping[str, Any]) -> BuildWish:
     check_known(options, _OPTIONS)
-    words: list[str] = []
-    for name, value in options.items():
-        words += _words(name, value)
+    words = [word for name, value in options.items() for word in _words(name, value)]
     try:
         wish: BuildWish = build_wish(**_TABLE.make_context("build_index", words).params)
     except click.BadParameter as error:
@@ -197,13 +195,9 @@ def _told(name: str, option: Any) -> str:
 def _signature() -> Signature:
     own = ("progress", True), ("dry_run", False)
     further = [(name, None) for name in _OPTIONS if name != "dry_run"]
-    return Signature(
-        [
-            Parameter("source", Parameter.POSITIONAL_OR_KEYWORD),
-            Parameter("out", Parameter.POSITIONAL_OR_KEYWORD),
-            *(Parameter(name, Parameter.KEYWORD_ONLY, default=value) for name, value in (*own, *further)),
-        ]
-    )
+    places = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in ("source", "out")]
+    words = (Parameter(name, Parameter.KEYWORD_ONLY, default=value) for name, value in (*own, *further))
+    return Signature([*places, *words])
 
 
 # So that help() and notebooks tell the options and complete their names.

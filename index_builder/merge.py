@@ -480,11 +480,9 @@ class _Merge:
             part = run.forms(begin, end)
             kept = np.flatnonzero(run.keep[part.entity])
             whole = len(kept) == end - begin
-            rows, offsets = (
-                (part.tokens, part.offsets) if whole else gather_rows(part.tokens, part.offsets, kept)
-            )
-            tokens.append(rows)
-            lengths.append(np.diff(offsets))
+            rows = part[:2] if whole else gather_rows(part.tokens, part.offsets, kept)
+            tokens.append(rows[0])
+            lengths.append(np.diff(rows[1]))
             source.append((part.entity if whole else part.entity[kept]) + base)
             form.append(part.form if whole else part.form[kept])
         return FormSlice(np.concatenate(tokens), offsets_of(_joined(lengths)), _joined(source), _joined(form))

@@ -222,13 +222,12 @@ def _opened(file: QueryFile) -> tuple[RowReader, _Columns]:
     try:
         where = display_name(file.path)
         query, name, by_id = find_entity_columns(reader.names, QUERY, "queries", where)
-        count, split = (find_column(reader.names, column, where) for column in (COUNT, SPLIT))
+        count = find_column(reader.names, COUNT, where)
+        split = None if file.split is None else find_column(reader.names, SPLIT, where)
         if file.split is not None and split is None:
             raise SourceError(
                 f"{where}: the split {file.split!r} is asked for, but there is no column 'split'"
             )
-        if file.split is None:
-            split = None
         used = [place for place in (query, name, count, split) if place is not None]
         reader.restrict(sorted(used), ignore_others=True, lists=())
         return reader, _Columns(query, name, by_id, count, split)

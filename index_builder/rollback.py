@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,11 +76,9 @@ def _choose(index: Path, live: str, to: str | None) -> str:
 
 def _parent(folder: Path) -> str:
     """Return the version that another one started from, or "" if none is known."""
-    try:
-        manifest, _ = read_manifest(folder)
-    except IndexDirectoryError:  # a damaged version is a good reason for going back
-        return ""
-    return manifest.history[-1].parent
+    with suppress(IndexDirectoryError):  # a damaged version is a good reason for going back
+        return read_manifest(folder)[0].history[-1].parent
+    return ""
 
 
 def _listing(index: Path, present: list[str], live: str) -> str:

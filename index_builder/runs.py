@@ -336,10 +336,7 @@ def digest_texts(texts: Sequence[str]) -> npt.NDArray[np.uint64]:
         return np.zeros((len(texts), 2), dtype=np.uint64)
     encoded = [text.encode() for text in texts]
     digest = xxhash.xxh3_64_intdigest
-    halves = [
-        [digest(data) if data else 0 for data in encoded],
-        [digest(data, _SECOND_SEED) if data else 0 for data in encoded],
-    ]
+    halves = [[digest(data, seed) if data else 0 for data in encoded] for seed in (0, _SECOND_SEED)]
     return np.array(halves, dtype=np.uint64).T
 
 
@@ -397,8 +394,7 @@ class ShardRun:
     def ids_of_homonyms(self, entities: IntArray) -> list[str]:
         """Return the ids of some homonyms, given in ascending order."""
         titles = self.texts_at(entities).column(TITLE)
-        ids: list[str] = self._numbered(titles, entities).to_pylist()
-        return ids
+        return list(self._numbered(titles, entities).to_pylist())
 
     def mark_homonyms(self, entities: IntArray) -> None:
         """Put one more "#" behind their numbers, because a title looks like their id."""

@@ -401,7 +401,10 @@ class Journal:
         self._path = folder / JOURNAL_FILE
         self.entries: list[ShardEntry] = []
         intact_bytes = self._load()
-        self._remove_others()
+        known = {JOURNAL_FILE, *(self.shard_folder(number).name for number in range(len(self.entries)))}
+        for path in folder.iterdir():
+            if path.name not in known:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
         with naming(self._path), self._path.open("ab") as file:
             file.truncate(intact_bytes)
             os.fsync(file.fileno())
@@ -444,12 +447,6 @@ class Journal:
             self.entries.append(entry)
             intact += len(line)
         return intact
-
-    def _remove_others(self) -> None:
-        known = {JOURNAL_FILE, *(self.shard_folder(number).name for number in range(len(self.entries)))}
-        for path in self.folder.iterdir():
-            if path.name not in known:
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def describe_files(folder: Path) -> tuple[FileEntry, ...]:

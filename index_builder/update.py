@@ -358,16 +358,18 @@ def reading_options(
         names, name, place = source.columns.names, source.name, source.columns.weight
         layouts = zip(source.names, source.layouts, strict=True)
         bare = [one for one, layout in layouts if place is None or layout.metadata[place] is None]
-    if weight is not None and bare:
-        progress.note(f"{', '.join(bare)}: no column {weight!r}, so each entity there has the weight 1")
     known = index.metadata_types
     unknown = [column for column in names if column not in known]
     if unknown:
+        keeping = " ".join(f"--metadata {column}" for column in names if column in known) or "--no-metadata"
         hint = did_you_mean(unknown[0], known, ";") if len(unknown) == 1 else ";"
         raise SourceError(
             f"{name}: the index has no metadata column {', '.join(map(repr, unknown))}{hint} "
-            f"its columns are {', '.join(map(repr, known)) or 'none'}"
+            f"its columns are {', '.join(map(repr, known)) or 'none'}; leave it out with {keeping}, or build "
+            "the index anew to have it"
         )
+    if weight is not None and bare:
+        progress.note(f"{', '.join(bare)}: no column {weight!r}, so each entity there has the weight 1")
     for column, declared in options.mapping.types.items():
         if known.get(column, declared) != declared:
             raise InputError("types", f"{column}: the column is {known[column]} in the index, got {declared}")

@@ -197,7 +197,7 @@ def _facts(value: Shown) -> Iterator[tuple[str, Any]]:
     defaults: dict[str, Any] = {one.name: one.default for one in fields(kind)} if is_dataclass(kind) else {}
     for path in value._told:
         found = attrgetter(path)(value)
-        if found is not None and found != "" and found != defaults.get(path, ...):
+        if found not in (*_EMPTY, defaults.get(path, ...)):
             yield path.rpartition(".")[2], plain(found)
 
 

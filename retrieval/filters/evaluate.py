@@ -106,38 +106,31 @@ def entity_mask(index: Index, restriction: Restriction, poll: Callable[[], None]
 
 def _check_leaf(leaf: Leaf, columns: Mapping[str, pa.DataType]) -> None:
     match leaf:
-        case IsNull():
-            _known(leaf.column, columns)
-        case Truth():
-            kind = _known(leaf.column, columns)
+        case IsNull(column):
+            _known(column, columns)
+        case Truth(column):
+            kind = _known(column, columns)
             if kind != "bool":
-                raise error_at(
-                    leaf.column.at,
-                    f"{_named(leaf.column)} is {kind}, not bool; expected a comparison after it",
-                )
-        case Like():
-            kind = _known(leaf.column, columns)
+                why = f"is {kind}, not bool; expected a comparison after it"
+                raise error_at(column.at, f"{_named(column)} {why}")
+        case Like(column, pattern):
+            kind = _known(column, columns)
             if kind != "string":
-                raise error_at(
-                    leaf.column.at, f"like needs a string column, and {_named(leaf.column)} is {kind}"
-                )
-            text = str(leaf.pattern.value)
+                raise error_at(column.at, f"like needs a string column, and {_named(column)} is {kind}")
+            text = str(pattern.value)
             if (len(text) - len(text.rstrip("\\"))) % 2:
                 raise error_at(
-                    leaf.pattern.at, r"the pattern ends in a single \; a backslash itself is written \\"
+                    pattern.at, r"the pattern ends in a single \; a backslash itself is written \\"
                 )
-        case Membership():
-            kind = _comparable(leaf.column, columns)
-            for literal in leaf.literals:
-                _check_value(leaf.column, kind, literal)
-        case Comparison():
-            kind = _comparable(leaf.column, columns)
-            _check_value(leaf.column, kind, leaf.literal)
-            if kind == "bool" and leaf.operator not in ("=", "!="):
-                raise error_at(
-                    leaf.column.at,
-                    f"{_named(leaf.column)} is bool, which has no order; expected = or !=",
-                )
+        case Membership(column, literals):
+            kind = _comparable(column, columns)
+            for literal in literals:
+                _check_value(column, kind, literal)
+        case Comparison(column, operator, literal):
+            kind = _comparable(column, columns)
+            _check_value(column, kind, literal)
+            if kind == "bool" and operator not in ("=", "!="):
+                raise error_at(column.at, f"{_named(column)} is bool, which has no order; expected = or !=")
 
 
 def _known(column: Column, columns: Mapping[str, pa.DataType]) -> str:
@@ -165,7 +158,9 @@ def _check_value(column: Column, kind: str, literal: Literal) -> None:
     shown = clipped(literal_text(value))
     message = f"{_named(column)} is {kind}, got {names[type(value)]}: {shown}"
     if kind == "string" and isinstance(value, int | float):
-        message += f"; text stands in single quotes: '{shown}'"
+        message += f"; '{shown}' compares as text"
+        if column.name not in (ENTITY_ID, TITLE):
+            message += f"; for numbers build with --type {clipped(column.name)}=float (or int)"
     elif kind != "bool" and isinstance(value, str) and value.lstrip("+-").replace(".", "", 1).isdecimal():
         message += "; numbers stand without quotes"
     raise error_at(literal.at, message)
@@ -310,8 +305,7 @@ def _leaf_truth(leaf: Leaf, values: pa.Array) -> pa.Array:
 def _compare(values: pa.Array, operator: str, literal: Any) -> pa.Array:
     if literal is None:
         return pa.repeat(_UNKNOWN, len(values))
-    kind = kind_of(values.type)
-    if kind in ("int", "float"):
+    if kind_of(values.type) in ("int", "float"):
         narrowed = _narrow(operator, literal, values.type)
         if isinstance(narrowed, bool):
             return _where_valid(values, narrowed)

@@ -145,9 +145,8 @@ def _text(predicate: Predicate) -> str:
             return literal_text(predicate.value)
         case Truth():
             return column_text(predicate.column.name)
-        case Comparison():
-            value = literal_text(predicate.literal.value)
-            return f"{column_text(predicate.column.name)} {predicate.operator} {value}"
+        case Comparison(column, operator, literal):
+            return f"{column_text(column.name)} {operator} {literal_text(literal.value)}"
         case Membership() | Like() | IsNull():
             return _postfix(predicate, "")
         case Not():

@@ -68,8 +68,7 @@ class AliasFile:
         try:
             alias, key, self.by_id = find_entity_columns(reader.names, ALIAS, "aliases", self.name)
             reader.restrict(sorted((key, alias)), ignore_others=True, lists=(alias,))
-            pairs = self._pairs(reader.chunks(0), len(reader.names), key, alias)
-            self._collect(pairs)
+            self._collect(self._pairs(reader.chunks(0), len(reader.names), key, alias))
         finally:
             reader.close()
         if state is not None:
@@ -88,8 +87,7 @@ class AliasFile:
         """Return the records with their aliases from this file behind their own, in the order of the file."""
         keys = [r.entity_id if self.by_id and r.entity_id is not None else r.title for r in records]
         hashes = np.fromiter(map(key_hash, keys), dtype=np.uint64, count=len(keys))
-        begin = np.searchsorted(self._hashes, hashes, side="left")
-        end = np.searchsorted(self._hashes, hashes, side="right")
+        begin, end = (np.searchsorted(self._hashes, hashes, side) for side in ("left", "right"))
         counts = end - begin
         if not counts.any():
             return list(records)

@@ -1,7 +1,7 @@
 """Decides the meaning of each column of a source, and the types of its metadata columns.
 
-Cells travel as canonical text. A column gets the narrowest type that keeps every cell's text: int before
-float, bool, else string.
+Cells travel as text. A column gets the narrowest type that keeps every cell's value: int before float, bool,
+else string.
 """
 
 from __future__ import annotations
@@ -211,7 +211,9 @@ def _places(names: Sequence[str], mapping: ColumnMapping, where: str) -> _Places
     title = place(mapping.title, TITLE)
     if title is None:
         told = _no_column(where, mapping.title, names)
-        raise SourceError(f"{told} (build: --title-column names another)")
+        is_list = len(names) == 1 and ".csv" in where.lower()
+        without = "; --format lines reads titles without a header" * is_list
+        raise SourceError(f"{told} (build: --title-column names another{without})")
     return title, place(mapping.entity_id, ENTITY_ID), place(mapping.aliases, ALIASES)
 
 
@@ -256,11 +258,10 @@ def _require_ids_everywhere(headers: Sequence[tuple[str, Sequence[str]]], places
 
 
 def _require(headers: Sequence[tuple[str, Sequence[str]]], name: str, is_found: bool) -> None:
-    if is_found:
-        return
-    everywhere = list(dict.fromkeys(column for _, names in headers for column in names))
-    files = headers[0][0] if len(headers) == 1 else f"{len(headers)} files"
-    raise SourceError(_no_column(files, name, everywhere))
+    if not is_found:
+        everywhere = list(dict.fromkeys(column for _, names in headers for column in names))
+        files = headers[0][0] if len(headers) == 1 else f"{len(headers)} files"
+        raise SourceError(_no_column(files, name, everywhere))
 
 
 def _no_column(where: str, wanted: str, names: Sequence[str]) -> str:
@@ -288,6 +289,7 @@ def same_case(found: Sequence[str], name: str) -> str | None:
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 EXACT_DOUBLE = 1 << 53  # every integer up to here is a double
 _INT = re.compile(r"(?:0|-?[1-9][0-9]{0,18})\Z")
+_DECIMAL = re.compile(r"-?(?:0|[1-9][0-9]{0,14})\.[0-9]+\Z")  # also as "1.50" and "1200.00"
 # The repr() of a finite float: "1.5", "-0.0", "1e-07", "2.5e+20".
 _FLOAT = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:e[+-][0-9]+)?\Z")
 _INT_PATTERN = r"^(?:0|-?[1-9][0-9]{0,14})$"  # shorter than 2**53, so neither range needs a look
@@ -312,7 +314,7 @@ class Kinds(IntFlag):
     NONE = 0
     EMPTY = 1
     INT = 2  # of 64 bits, in canonical text
-    FLOAT = 4  # in the text that `repr` gives
+    FLOAT = 4  # decimals, and the text that `repr` gives
     BOOL = 8  # "true" or "false"
     STRING = 16  # anything else
     LONG_INT = 32  # beside INT: one that no float holds exactly
@@ -324,7 +326,7 @@ def kind_of_text(text: str) -> Kinds:
         return kind_of_int(int(text))
     if text in ("true", "false"):
         return Kinds.BOOL
-    if _FLOAT.match(text) and repr(float(text)) == text:
+    if _DECIMAL.match(text) or (_FLOAT.match(text) and repr(float(text)) == text):
         return Kinds.FLOAT
     return Kinds.STRING
 

@@ -31,6 +31,7 @@ _TABLE_MAKERS = ("to_table", "fetch_arrow_table", "to_pyarrow", "to_arrow", "toA
 
 # pandas gives an index without a name such a column.
 _UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
+_OF_OBJECTS = re.compile("Conversion failed for column (.+) with type object")
 
 
 class MemoryRows:
@@ -106,9 +107,8 @@ class DictReader(ObjectRows):
         keys = dict.fromkeys(key for row in self._head for key in (row if isinstance(row, Mapping) else ()))
         super().__init__([key for key in keys if isinstance(key, str)])
         if not self.names:
-            got = f"; the first is {json_kind(self._head[0])}" if self._head else "; there is none"
-            hint = f"; {AS_DICTS}" if self._head else ""
-            raise SourceError(f"{name}: none of the first rows is a dict with fields{got}{hint}")
+            got = f"the first is {json_kind(self._head[0])}; {AS_DICTS}" if self._head else "there is none"
+            raise SourceError(f"{name}: none of the first rows is a dict with fields; {got}")
 
     def chunks(self, skip: int) -> Iterator[RowChunk]:
         """Yield the rows behind the first `skip`."""
@@ -181,4 +181,8 @@ class ArrowReader(TableRows):
         try:
             return call(*arguments)
         except (pa.ArrowException, OSError, TypeError, ValueError) as error:  # of pandas the last two
-            raise SourceError(f"{self.name}: it does not become Arrow columns: {one_line(error)}") from error
+            told = one_line(error)
+            if (mixed := _OF_OBJECTS.search(told)) is not None:
+                place = f'df["{mixed[1]}"]'
+                told += f'; mixed types: {place} = {place}.astype("string"), or drop the column'
+            raise SourceError(f"{self.name}: it does not become Arrow columns: {told}") from error

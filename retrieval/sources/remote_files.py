@@ -32,8 +32,6 @@ _PACKAGES = {
     "hf": "huggingface_hub",
     "az": "adlfs",
     "abfs": "adlfs",
-    "http": "aiohttp",
-    "https": "aiohttp",
     "sftp": "paramiko",
 }
 # What file systems call that which changes with an object.
@@ -106,6 +104,8 @@ class _Remote:
         try:
             self.files, self._path = fsspec.core.url_to_fs(address, use_listings_cache=False)
         except ImportError as error:
+            if self.protocol in _WEB:
+                raise MissingExtraError("aiohttp", "remote") from None
             package = _PACKAGES.get(self.protocol)
             if package is None:
                 raise SourceError(f"{self.shown}: {self._told(error)}") from None

@@ -37,7 +37,7 @@ _MOST_STRETCH_BYTES, _MARGIN, _MARGIN_BYTES = 1 << 20, 4, 1 << 12
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _REFUSED = {
-    b"PK\x03\x04": "a zip archive",
+    b"PK\x03\x04": "a zip archive, as an Excel workbook is (save it as CSV UTF-8)",
     b"BZh": "a bzip2 file",
     b"\xfd7zXZ\x00": "an xz file",
     b"\xff\xfe": "UTF-16",

@@ -145,7 +145,7 @@ class TrainingPlan:
     def __post_init__(self) -> None:
         if (self.preset is not None) + (self.model is not None) + self.encoder != 1:
             raise InputError(
-                "model", "give either a model to fine-tune or a preset or encoder, exactly one of them"
+                "model", "give exactly one of --model (to fine-tune), --preset and --encoder (to train anew)"
             )
         if self.teacher is not None and not self.encoder:
             raise InputError("teacher", "only an encoder has a teacher")

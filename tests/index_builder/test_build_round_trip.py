@@ -247,7 +247,7 @@ def test_byte_tokenizers_spell_everything(tmp_path: Path, tokenizer: TextTokeniz
     assert tokenizer.unknown_id == tokenizer.token_id(UNKNOWN) == 0
     titles = ["ab", "żółć", "鰭", "\U0001f600", UNKNOWN, f"a {UNKNOWN} b", END]
     summary = build(tmp_path, titles, tokenizer)
-    assert summary.rejected == {}
+    assert "rejected" not in repr(summary)  # nor is anything
     assert summary.manifest.counts.rows == len(titles)
 
 

@@ -139,6 +139,9 @@ def test_rows_without_the_column_of_weights_weigh_1(tmp_path: Path, summary: Bui
     update(summary.index, both, mapping=ColumnMapping(metadata=()))  # weights are read all the same
     assert weights(summary.index)["5"] == 9
     update(summary.index, more, mapping=ColumnMapping(metadata=("kind",)))
+    odd = write_titles(tmp_path / "odd.tsv", ["entity_id\ttitle\tpeople\tkind", "1\ta\t3\tx"])
+    with pytest.raises(SourceError, match=r"'people'; .*leave it out with --metadata kind, or build"):
+        update(summary.index, odd)
 
 
 def test_an_update_that_leaves_zeros_alone_is_refused(tmp_path: Path, summary: BuildSummary) -> None:

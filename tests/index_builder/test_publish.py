@@ -34,7 +34,7 @@ def surfaces(index: Path) -> list[str]:
 def test_the_last_versions_are_kept(tmp_path: Path) -> None:
     made = [build(tmp_path, [title], TOKENIZER).version for title in "abcde"]
     assert list_versions(tmp_path / "it.index") == [made[4], made[3], made[2]]
-    build(tmp_path, ["a"], TOKENIZER, keep_versions=0)
+    assert build(tmp_path, ["a"], TOKENIZER, keep_versions=0).before == f"{made[4]}, 1 entities"
     assert list_versions(tmp_path / "it.index") == [made[0]]
 
 
@@ -42,6 +42,7 @@ def test_going_back_to_an_old_version_uses_it_again(tmp_path: Path) -> None:
     first = build(tmp_path, ["a"], TOKENIZER)
     inode = first.index.joinpath("versions", first.version).stat().st_ino
     second = build(tmp_path, ["b"], TOKENIZER)
+    assert f"before: {first.version}, 1 entities; genret rollback {first.index} --to" in str(second)
     assert build(tmp_path, ["a"], TOKENIZER).version == first.version == live_version(first.index)
     assert first.index.joinpath("versions", first.version).stat().st_ino == inode
     assert list_versions(first.index) == [first.version, second.version]

@@ -199,6 +199,8 @@ def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         patch.setattr(fsspec.core, "url_to_fs", missing)
         with pytest.raises(SourceError, match=r"s3://b/x: s3:// needs the package s3fs, .*pip install s3fs$"):
             fetched("s3://b/x", tmp_path, StepProgress())
+        with pytest.raises(MissingExtraError, match=r"'aiohttp'.*\[remote\]"):
+            fetched("https://b/x", tmp_path, StepProgress())
     with pytest.raises(SourceError, match=r"^odd://b/x: no such kind of address"):
         fetched("odd://b/x", tmp_path, StepProgress())
     monkeypatch.setitem(__import__("sys").modules, "fsspec", None)

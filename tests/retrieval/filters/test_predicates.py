@@ -207,8 +207,10 @@ HAS = "the index has: kind, live, score, seen, title, year"
         ("year = true", "at character 8: column 'year' is int, got a truth value: true"),
         (
             "kind in ('a', 3)",
-            "at character 15: column 'kind' is string, got a number: 3; text stands in single quotes: '3'",
+            "at character 15: column 'kind' is string, got a number: 3; '3' compares as text; for numbers "
+            "build with --type kind=float (or int)",
         ),
+        ("title = 3", "at character 9: column 'title' is string, got a number: 3; '3' compares as text"),
         ("live = 1", "at character 8: column 'live' is bool, got a number: 1"),
         ("live < true", "at character 1: column 'live' is bool, which has no order; expected = or !="),
         ("not year", "at character 5: column 'year' is int, not bool; expected a comparison after it"),

@@ -252,6 +252,7 @@ def test_a_key_that_shows_up_late_is_a_bad_row(tmp_path: Path, monkeypatch: pyte
         ("c.tsv", "title\ttitle\nA\tB\n", "more than once"),
         ("c.tsv", "title\t\nA\tB\n", "has no name"),
         ("c.csv", "id,name\n1,a\n", "the columns are 'id', 'name' .build: --title-column"),
+        ("c.csv", "Munich\nBerlin\n", "'Munich' .*another; --format lines reads titles without a header.$"),
         ("c.csv", "id;name\n1;a, b\n2;c\n", "no column is called 'title'; the columns are 'id', 'name'"),
         ("c.csv", "title,kind\n", "there is a header but no title below it"),
         ("c.csv", "title,title\na,b\n", "line 1: the header names these columns more than once"),
