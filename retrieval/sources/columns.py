@@ -289,7 +289,7 @@ def same_case(found: Sequence[str], name: str) -> str | None:
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 EXACT_DOUBLE = 1 << 53  # every integer up to here is a double
 _INT = re.compile(r"(?:0|-?[1-9][0-9]{0,18})\Z")
-_DECIMAL = re.compile(r"-?(?:0|[1-9][0-9]{0,14})\.[0-9]+\Z")  # also as "1.50" and "1200.00"
+_DECIMAL = re.compile(r"-?(?=.{1,16}\Z)(?:0|[1-9][0-9]*)\.[0-9]+\Z")  # also "1200.00"; floats hold 15 digits
 # The repr() of a finite float: "1.5", "-0.0", "1e-07", "2.5e+20".
 _FLOAT = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:e[+-][0-9]+)?\Z")
 _INT_PATTERN = r"^(?:0|-?[1-9][0-9]{0,14})$"  # shorter than 2**53, so neither range needs a look
