@@ -11,6 +11,7 @@ import resource
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from genret.index_builder.publish import prune, publish, remove_work, spill_fold
 from genret.index_builder.runs import ShardRun
 from genret.index_builder.shard_maker import OverLong, RowEncoder, ShardMaker, open_journal, work_key
 from genret.retrieval.errors import IndexDirectoryError, SourceError
-from genret.retrieval.index.layout import WORK_DIR
+from genret.retrieval.index.layout import TITLE, WORK_DIR
 from genret.retrieval.index.manifest import FileEntry, HistoryEntry, Manifest, MetadataColumn, TokenizerEntry
 from genret.retrieval.index.reader import read_manifest
 from genret.retrieval.index.summary import evidence_facts, evidence_lines
@@ -42,7 +43,7 @@ from genret.retrieval.index.versions import live_or_none, read_version
 from genret.retrieval.normalize import NormalizationReport
 from genret.retrieval.progress import PhaseClock, StepProgress
 from genret.retrieval.sources.alias_file import AliasFile, key_hash
-from genret.retrieval.sources.columns import ColumnType, Kinds, resolve
+from genret.retrieval.sources.columns import ColumnType, Kinds, fit_number, resolve
 from genret.retrieval.sources.memory_rows import MemoryRows
 from genret.retrieval.sources.records import Rejects
 from genret.retrieval.sources.source_files import digest_file, is_read_once
@@ -267,6 +268,7 @@ def _history(front: SourceRuns, options: BuildOptions, entities: int) -> History
     )
 
 
+_TRIED_CELLS = 1000  # before a column is given up that holds more text than numbers
 Sources = str | Path | Sequence[str | Path | MemoryRows]
 
 
@@ -343,6 +345,9 @@ def read_shards(
         for number, entry in enumerate(journal.entries):
             shards.append(ShardRun(journal.shard_folder(number), entry.shape))
             stack.enter_context(closing(shards[-1])).use_columns(columns)
+        if source.estimated_records is None:
+            for doubt in _doubts(source, maker.kinds, shards):
+                progress.note(doubt)
         progress.phase("resolving entities")
         duplicates = resolve_identities(shards, source.names, rejects, options.free_bytes // 2)
         if aliases is not None and source.estimated_records is None:
@@ -391,6 +396,24 @@ def _columns(source: TitleSource, kinds: Sequence[Kinds]) -> tuple[MetadataColum
     )
 
 
+def _doubts(source: TitleSource, kinds: Sequence[Kinds], shards: Sequence[ShardRun]) -> Iterator[str]:
+    """Yield a note on every column that is text although most of its cells are numbers."""
+    columns = zip(source.columns.names, source.columns.declared, kinds, strict=True)
+    for number, (name, declared, seen) in enumerate(columns):
+        is_mixed = declared is None and Kinds.STRING in seen and seen & (Kinds.INT | Kinds.FLOAT)
+        count, odd, first = 0, 0, None
+        for cell in chain.from_iterable(shard.cells(f"m{number}") for shard in shards if is_mixed):
+            count += cell[2] is not None
+            if cell[2] is not None and fit_number(cell[2]) is None:
+                odd, first = odd + 1, min(first or cell, cell)
+                if 2 * odd > count + _TRIED_CELLS:
+                    break
+        if first is not None and 2 * odd < count:
+            why = f"because {source.names[first[0]]}, {source.unit} {first[1]} has {first[2][:80]!r}"
+            ways = f"leave such cells empty, or refuse their rows with --type {name}=float"
+            yield f"the column {name!r} is text, {why}; {ways}"
+
+
 def _known_keys(shards: Sequence[ShardRun], aliases: AliasFile) -> npt.NDArray[np.uint64]:
     """Return the hashes of all names that an alias may refer to, ascending; 8 bytes per record."""
     parts = [np.empty(0, dtype=np.uint64)]
@@ -398,10 +421,9 @@ def _known_keys(shards: Sequence[ShardRun], aliases: AliasFile) -> npt.NDArray[n
         if aliases.by_id or not shard.shape.has_ids:
             parts.append(shard.key_half("key", 0))
         else:
-            parts += [np.array([key_hash(t) for t in titles], dtype=np.uint64) for titles in shard.titles()]
-    hashes = np.concatenate(parts)
-    hashes.sort()
-    return hashes
+            hashes = (key_hash(title) for _, _, title in shard.cells(TITLE))
+            parts.append(np.fromiter(hashes, np.uint64, shard.num_entities))
+    return np.sort(np.concatenate(parts))
 
 
 @contextmanager

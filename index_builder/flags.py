@@ -295,11 +295,6 @@ def _wishes(
     weigh_model: str | None,
 ) -> tuple[EvidenceOptions | None, VectorBuildOptions | None]:
     """Return the evidence by words and letters, and the vectors, that a build shall make."""
-    given = {
-        "--vector-index": vector_index,
-        "--vector-sample": vector_sample,
-        "--vector-device": vector_device,
-    }
     columns = _columns(evidence_columns)
     if kinds == NONE:
         needing = {"--queries": queries or None, "--ranking": ranking, "--weigh-model": weigh_model}
@@ -308,7 +303,7 @@ def _wishes(
             _refuse({"--evidence-columns": evidence_columns}, f"goes without --evidence {NONE}")
     files = tuple(map(QueryFile.parse, queries))
     wish = None if kinds == NONE else EvidenceOptions(columns, files, ranking, weigh_model)
-    return wish, _vector_wish(method, columns, given)
+    return wish, _vector_wish(method, columns, vector_index, vector_sample, vector_device)
 
 
 def _changes(
@@ -331,26 +326,25 @@ def _changes(
         queries=tuple(QueryFile.parse(text) for text in queries if text != NONE),
         drop_queries=NONE in queries,
     )
-    given = {"--vector-index": vector_index, "--vector-sample": vector_sample}
     if method is None:
+        given = {"--vector-index": vector_index, "--vector-sample": vector_sample}
         _refuse(given, "goes with --vectors METHOD, which makes new vectors")
         check_device_name(device := "cpu" if vector_device is None else vector_device)
         return evidence, VectorChange(device=device, encoder=encoder)
-    wish = _vector_wish(method, columns, {**given, "--vector-device": vector_device})
+    wish = _vector_wish(method, columns, vector_index, vector_sample, vector_device)
     return evidence, VectorChange(wish=wish, drop=wish is None, encoder=encoder)
 
 
 def _vector_wish(
-    method: str, columns: tuple[str, ...] | None, given: dict[str, Any]
+    method: str, columns: tuple[str, ...] | None, index: str | None, sample: int | None, device: str | None
 ) -> VectorBuildOptions | None:
     if method == NONE:
+        given = {"--vector-index": index, "--vector-sample": sample, "--vector-device": device}
         _refuse(given, "goes with --vectors METHOD")
         return None
-    kind, device = given["--vector-index"], given["--vector-device"]
-    kind = "auto" if kind is None else kind
+    kind = "auto" if index is None else index
     chosen = VectorMethod.parse(method)
     check_device_name(device := "cpu" if device is None else device)
-    sample = given["--vector-sample"]
     return VectorBuildOptions(chosen, VectorOptions(kind, columns, sample=sample, device=device))
 
 

@@ -441,11 +441,7 @@ class _Merge:
         trie = self._trie.finish()
         self._trie_pieces.remove()
         files.write_trie(trie, self._vocab_size)
-        self._trie_counts = {
-            "nodes": trie.num_nodes,
-            "depth": trie.depth,
-            "max_children": trie.max_children,
-        }
+        self._trie_counts = {"nodes": trie.num_nodes, "depth": trie.depth, "max_children": trie.max_children}
 
     def manifest(self, buckets: tuple[Bucket, ...], files: VersionFiles, facts: EntitySurvey) -> Manifest:
         """Return the manifest of what was written."""

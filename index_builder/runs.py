@@ -455,10 +455,11 @@ class ShardRun:
             columns.append(pa.chunked_array([cast(chunk, kind) for chunk in cells.chunks], type=typed))
         return pa.table(columns, names=names)
 
-    def titles(self) -> Iterator[list[str]]:
-        """Yield the titles of all entities, a batch at a time."""
-        for number in range(self._texts.num_record_batches):
-            yield self._texts.get_batch(number).column(TITLE).to_pylist()
+    def cells(self, name: str) -> Iterator[tuple[Any, Any, Any]]:
+        """Yield file, line and one cell of text of all entities; `TITLE`, or metadata m0, m1 and so on."""
+        batches = map(self._texts.get_batch, range(self._texts.num_record_batches))
+        texts = chain.from_iterable(batch.column(name).to_pylist() for batch in batches)
+        return zip(self.numbers("file"), self.numbers("line"), texts, strict=True)
 
     def texts_at(self, entities: IntArray) -> pa.Table:
         """Return id, title, aliases and cells (as text) of entities, which are given in ascending order."""

@@ -280,9 +280,11 @@ class _Parser:
             return Constant(_CONSTANTS[token.value])
         if token.kind == "value":
             raise error_at(token.at, f"expected a column name, got the value {token.shown}; columns go left")
-        if token.kind != "name":
-            self._refuse_as_column(token)
         self._position += 1
+        if token.kind != "name":
+            is_compared = token.kind == "keyword" and self._next.value in COMPARISONS
+            hint = f'; a column of that name is written "{token.text}"' if is_compared else ""
+            raise error_at(token.at, f"expected a column name, not or '(', got {token.shown}{hint}")
         return self._test(Column(str(token.value), token.at))
 
     def _brackets(self, opening: PredicateToken) -> Predicate:
@@ -354,13 +356,6 @@ class _Parser:
         taken = self._next.kind in ("keyword", "sign") and self._next.value == word
         self._position += taken
         return taken
-
-    def _refuse_as_column(self, token: PredicateToken) -> NoReturn:
-        following = self._tokens[self._position + 1 : self._position + 2]
-        hint = ""
-        if token.kind == "keyword" and following and following[0].value in COMPARISONS:
-            hint = f'; a column of that name is written "{token.text}"'
-        raise error_at(token.at, f"expected a column name, not or '(', got {token.shown}{hint}")
 
     def _fail(self, expected: str) -> NoReturn:
         raise error_at(self._next.at, f"expected {expected}, got {self._next.shown}")

@@ -222,8 +222,7 @@ def _metadata(
 ) -> dict[str, int]:
     """Return name -> position of the metadata columns of one file."""
     if mapping.kept is not None:
-        places = {name: find_column(names, name, where) for name in mapping.kept}
-        kept = {name: place for name, place in places.items() if place is not None}
+        kept = {name: at for name in mapping.kept if (at := find_column(names, name, where)) is not None}
     else:
         kept = {name: i for i, name in enumerate(names) if i not in taken}
     for name, place in kept.items():

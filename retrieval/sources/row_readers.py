@@ -303,10 +303,8 @@ def _csv_form(stream: ByteStream, wanted: Sequence[str], delimiter: str | None) 
     """Return the likeliest form of a CSV file; nothing is consumed. `wanted`: folded names of the titles."""
     head = stream.peek(_CSV_HEAD_BYTES)
     lines = [line + "\n" for line in head.removeprefix(BOM).decode("utf-8", errors="replace").split("\n")]
-    if len(head) >= _CSV_HEAD_BYTES and len(lines) > 1:
-        lines.pop()  # a line that is cut off
-    elif lines[-1] == "\n":
-        lines.pop()
+    if lines[-1] == "\n" or (len(head) >= _CSV_HEAD_BYTES and len(lines) > 1):
+        lines.pop()  # nothing, or a line that is cut off
     quote = "'" if lines[0].startswith("'") else '"'
     candidates = _DELIMITERS if delimiter is None else (delimiter,)
     forms = [_csv_form_by(lines, candidate, quote, wanted) for candidate in candidates]

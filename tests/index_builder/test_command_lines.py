@@ -77,10 +77,11 @@ def test_the_checkpoint_says_how_titles_are_rendered(tmp_path: Path, checkpoint:
 
 
 def test_json_summary_is_all_of_standard_output(tmp_path: Path, checkpoint: Path) -> None:
-    titles = write_titles(tmp_path / "t.tsv", ["title\tkind", "abc\tx", "", "b\ty"])
+    titles = write_titles(tmp_path / "t.tsv", ["title\tkind", "abc\tn/a", "", "b\t1.50", "c\t7", "a\t"])
     result = build_from(checkpoint, titles, "--max-bad-rows", 1, "--json")
+    assert f"'kind' is text, because {titles}, line 2 has 'n/a'; leave such" in result.stderr
     summary = json.loads(result.stdout)
-    assert summary["counts"]["entities"] == 2
+    assert summary["counts"]["entities"] == 4
     assert summary["rejected"] == {"no title": 1}
     assert Path(summary["rejects_file"]).read_text().splitlines()[1].startswith("3\tno title")
     assert "line 3: no title" in result.stderr

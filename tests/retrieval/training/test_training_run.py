@@ -176,7 +176,7 @@ def test_a_model_is_fine_tuned_on_the_prompt_that_is_named(data: Path) -> None:
     ("arguments", "code", "said"),
     [
         (("--preset", "huge"), 2, "'huge' is not one of 'tiny', 'small', 'small-seq2seq'"),
-        ((), 2, "either a model to fine-tune or a preset"),
+        ((), 2, "exactly one of --model (to fine-tune), --preset"),
         (("--preset", "tiny", "--minutes", "-1"), 2, "Invalid value for '--minutes'"),
         (("--preset", "tiny", "--minutes", "nan"), 2, "'nan' is not a finite number"),
         (("--preset", "tiny", "--epochs", "inf"), 2, "'inf' is not a finite number"),
@@ -193,7 +193,7 @@ def test_a_model_is_fine_tuned_on_the_prompt_that_is_named(data: Path) -> None:
         (("--model", "m", "--lora-layers", "2"), 2, "lora_layers: needs lora"),
         (("--model", "m", "--lora", "2", "--optimizer", "muon"), 2, "must be adamw with lora"),
         (("--encoder", "--lora", "2"), 2, "--lora does not go with --encoder"),
-        (("--encoder", "--preset", "tiny"), 2, "exactly one of them"),
+        (("--encoder", "--preset", "tiny"), 2, "give exactly one of --model"),
         (("--encoder", "--mentions", "m.jsonl"), 2, "--mentions does not go with --encoder"),
         (("--encoder", "--optimizer", "muon"), 2, "--optimizer does not go with --encoder"),
         (("--preset", "tiny", "--teacher", "encoder:x"), 2, "--teacher needs --encoder"),
