@@ -66,6 +66,7 @@ def build_index(
         InputError: there is no such option, it has a wrong value, or goes without another one.
         GenretError: as the command: `SourceError` for the rows, which are told by number, and others.
     """
+    check_known(options, _OPTIONS)
     with _by_keyword():
         _truth("progress", progress)
         check_path("out", out)
@@ -141,7 +142,6 @@ def _by_keyword() -> Iterator[None]:
 
 
 def _wish(options: Mapping[str, Any]) -> BuildWish:
-    check_known(options, _OPTIONS)
     words = [word for name, value in options.items() for word in _words(name, value)]
     try:
         wish: BuildWish = build_wish(**_TABLE.make_context("build_index", words).params)

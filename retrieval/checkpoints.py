@@ -129,13 +129,11 @@ def local_folder(
 
     try:
         return Path(snapshot_download(str(weights), allow_patterns=[*fetched], **more))
-    except HFValidationError as error:
-        raise ModelError(
-            f"{str(weights)!r} is neither an existing path nor a valid hub id (OWNER/NAME)"
-        ) from error
     except Exception as error:  # the hub client raises a dozen unrelated types
-        is_default = str(weights) == os.environ.get(DEFAULT_MODEL_VARIABLE)
-        named = f" (${DEFAULT_MODEL_VARIABLE})" if is_default else ""
+        named = f" (${DEFAULT_MODEL_VARIABLE})" * (str(weights) == os.environ.get(DEFAULT_MODEL_VARIABLE))
+        if isinstance(error, HFValidationError):
+            told = f"{str(weights)!r} is neither an existing path nor a valid hub id (OWNER/NAME)"
+            raise ModelError(f"{told}{named}; paths begin in {Path.cwd()}") from error
         raise ModelError(
             f"no directory {str(weights)!r}{named} in {Path.cwd()}, and it could not be fetched from the hub:"
             f" {first_line(error.__cause__ or error)}; name a local model by its path, others as OWNER/NAME"

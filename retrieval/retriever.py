@@ -536,7 +536,7 @@ class Retriever:
                 command = f"genret tune {index}"
         if self.index.num_entities >= _SMALL_CATALOGUE:
             return f"{advice}: {command}"
-        advice += " beside names and texts, as suits a small catalogue; queries of yours would weigh it"
+        advice += " beside names and texts, as suits a small catalogue; hundreds of queries would weigh it"
         return f"{advice}: {command} --queries FILE"
 
     def named_index(self) -> NamedIndex:

@@ -160,7 +160,8 @@ def _check_value(column: Column, kind: str, literal: Literal) -> None:
     if kind == "string" and isinstance(value, int | float):
         message += f"; '{shown}' compares as text"
         if column.name not in (ENTITY_ID, TITLE):
-            message += f"; for numbers build with --type {clipped(column.name)}=float (or int)"
+            declared = "bool" if isinstance(value, bool) else "float (or int)"
+            message += f"; otherwise build with --type {clipped(column.name)}={declared}"
     elif kind != "bool" and isinstance(value, str) and value.lstrip("+-").replace(".", "", 1).isdecimal():
         message += "; numbers stand without quotes"
     raise error_at(literal.at, message)

@@ -184,5 +184,6 @@ class ArrowReader(TableRows):
             told = one_line(error)
             if (mixed := _OF_OBJECTS.search(told)) is not None:
                 place = f'df["{mixed[1]}"]'
-                told += f'; mixed types: {place} = {place}.astype("string"), or drop the column'
+                told += f'; mixed types: {place} = {place}.astype("string"); numbers alone: '
+                told += f'{place} = pandas.to_numeric({place}, errors="coerce")'
             raise SourceError(f"{self.name}: it does not become Arrow columns: {told}") from error

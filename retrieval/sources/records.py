@@ -442,7 +442,7 @@ class RecordMaker:
 
 _ARTICLE = {
     ColumnType.INT: "an int of 64 bits",
-    ColumnType.FLOAT: "a finite float",
+    ColumnType.FLOAT: "a finite float or nothing",
     ColumnType.BOOL: "true or false",
     ColumnType.STRING: "a string",
 }

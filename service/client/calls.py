@@ -426,7 +426,7 @@ _ADVICE = {
     "wrong_version_number": "it is asked without tls (--tls) and certificates",
     "certificate": _NAMES,
     "hostname verification": _NAMES,
-    "something": "it may encrypt (tls, --tls, --tls-ca), or not, or want a certificate of its clients",
+    "something": "it may encrypt (tls, --tls), or not; 127.0.0.1 in place of localhost tells the reason",
     "socket closed": "it may encrypt (tls, --tls), or want a certificate of its clients (tls_certificate)",
     "http1.x": _HTTP,
     "http/2": _HTTP,

@@ -94,8 +94,11 @@ def health_command(live: bool, wait: float | None, as_json_lines: bool, connecti
         raise click.UsageError(f"--wait: must be a positive number of seconds, got {wait}")
     with connection.open() as client:
         if wait is not None:
-            if sys.stderr.isatty():
-                click.echo(f"waiting for {connection.address}, at most {wait:g} s", err=True)
+            try:
+                client.health(timeout_s=min(wait, 5.0))
+            except CallError as error:  # which may last, as with TLS; "refused" goes when the server starts
+                if sys.stderr.isatty() or "refused" not in str(error):
+                    click.echo(f"waiting, at most {wait:g} s: {error}", err=True)
             try:
                 client.wait_until_ready(wait)
             except CallError:
@@ -109,10 +112,8 @@ def health_command(live: bool, wait: float | None, as_json_lines: bool, connecti
 
 
 def _document(index: IndexInfo) -> dict[str, Any]:
-    document = dataclasses.asdict(index)
-    document["loaded_at"] = _loaded_at(index) or None
-    document["columns"] = dict(index.columns)
-    return document
+    own = {"loaded_at": _loaded_at(index) or None, "columns": dict(index.columns)}
+    return dataclasses.asdict(index) | own
 
 
 def _loaded_at(index: IndexInfo) -> str:

@@ -241,8 +241,9 @@ def test_health_waits_until_a_server_is_ready(monkeypatch: pytest.MonkeyPatch) -
         for asked in ("ready", "live"):
             told = at(api, "health", "--json", *(["--live"] if asked == "live" else []))
             assert json.loads(told.stdout) == {"address": address, "asked": asked, "status": "SERVING"}
-        monkeypatch.setattr("genret.service.commands.running_server.sys", Terminal)
-        assert at(api, "health", "--wait", "60").stderr == f"waiting for {address}, at most 60 s\n"
+    monkeypatch.setattr("genret.service.commands.running_server.sys", Terminal)
+    said = refused("health", "--wait", "0.2", *NOBODY, code=1)
+    assert said.startswith("waiting, at most 0.2 s: no server answers at 127.0.0.1:9: Connection refused")
 
 
 @pytest.mark.parametrize(
@@ -334,6 +335,9 @@ def test_a_handshake_that_fails_is_one_line_that_says_what_to_do(tmp_path: Path)
             assert done.returncode == 1
             # Of a name that does not fit, and of nothing else, gRPC writes a line whatever its verbosity is.
             said = [line for line in done.stderr.splitlines() if "No match found for server name" not in line]
-            (line,) = [line for line in said if not line.startswith("WARNING: All log messages before absl")]
+            *told, line = [
+                line for line in said if not line.startswith("WARNING: All log messages before absl")
+            ]
+            assert [one.split(":")[0] for one in told] == ["waiting, at most 1 s"] * ("--wait" in reach)
             assert line.startswith(f"Error: no server answers at {address}: ")
             assert advice in line

@@ -50,7 +50,7 @@ def test_the_log_says_what_answers_for_an_index(
     )
     warned = (
         "index 'tiny': the model was never weighed on this index, and counts little beside names and texts, "
-        "as suits a small catalogue; queries of yours would weigh it: "
+        "as suits a small catalogue; hundreds of queries would weigh it: "
         f"genret tune {tiny_index} --model {checkpoint} --queries FILE"
     )
     logged = [(record.levelname, record.getMessage()) for record in caplog.records]

@@ -374,7 +374,7 @@ def test_asking_names_what_weighs_a_model(place: Path) -> None:
     asked = ("ask", place / "index", "the old town", "--model", model, "--device", "cpu")
     hint = (
         "the model was never weighed on this index, and counts little beside names and texts, as suits a "
-        f"small catalogue; queries of yours would weigh it: genret tune {place / 'index'} --model {model} "
+        f"small catalogue; hundreds of queries would weigh it: genret tune {place / 'index'} --model {model} "
         "--queries FILE\n"
     )
     assert hint in genret(*asked).stderr

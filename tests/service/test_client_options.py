@@ -186,7 +186,7 @@ def test_of_localhost_the_address_that_listens_counts() -> None:
     refused = ("UNAVAILABLE", f"{CONNECTING} host: Connection refused")
     with socket.create_server(("127.0.0.1", 0)) as open_port:
         address = f"localhost:{open_port.getsockname()[1]}"
-        told = "something listens there, and did not answer; it may encrypt (tls, --tls, --tls-ca), or not"
+        told = "something listens there, and did not answer; it may encrypt (tls, --tls), or not"
         assert told in str(failed(*refused, address))
     assert START in str(failed(*refused, address))
 

@@ -138,7 +138,7 @@ def _table_rows(file: Path, has_nil: bool) -> Iterator[_Row]:
 
 def _check_header(file: Path, line: int, names: list[str]) -> None:
     if "query" not in names or not {"entity_id", "title"} & set(names):
-        expected = "JSON objects, or a header with query and entity_id or title"
+        expected = "JSON objects, or a header with query and entity_id or title between tabs"
         wrong(file, line, None, expected, "\t".join(names))
     if len(set(names)) != len(names):
         wrong(file, line, None, "names of columns that differ", "\t".join(names))

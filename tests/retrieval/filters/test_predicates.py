@@ -207,7 +207,7 @@ HAS = "the index has: kind, live, score, seen, title, year"
         ("year = true", "at character 8: column 'year' is int, got a truth value: true"),
         (
             "kind in ('a', 3)",
-            "at character 15: column 'kind' is string, got a number: 3; '3' compares as text; for numbers "
+            "at character 15: column 'kind' is string, got a number: 3; '3' compares as text; otherwise "
             "build with --type kind=float (or int)",
         ),
         ("title = 3", "at character 9: column 'title' is string, got a number: 3; '3' compares as text"),

@@ -373,7 +373,7 @@ def test_every_number_of_parquet_is_a_weight(tmp_path: Path, kind: pa.DataType) 
     [
         (ColumnType.INT, "0.5", "population: expected an int of 64 bits, at least 0, got '0.5'"),
         (ColumnType.INT, "-1", "population: expected an int of 64 bits, at least 0, got '-1'"),
-        (ColumnType.FLOAT, "-1", "population: expected a finite float, at least 0, got '-1'"),
+        (ColumnType.FLOAT, "-1", "population: expected a finite float or nothing, at least 0, got '-1'"),
     ],
 )
 def test_a_declared_type_goes_first(tmp_path: Path, kind: ColumnType, text: str, detail: str) -> None:

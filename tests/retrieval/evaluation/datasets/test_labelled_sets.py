@@ -115,7 +115,10 @@ HALF_GRADE = {"query": "x", "gold": [{"title": "A", "grade": 0.5}]}
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        (["[1]"], ", line 1: expected JSON objects, or a header with query and entity_id or title, got [1]"),
+        (
+            ["[1]"],
+            "JSON objects, or a header with query and entity_id or title between tabs, got [1]",
+        ),
         (['{"query": "x"', ""], ", line 1: expected a JSON object, got Expecting ',' delimiter at column 14"),
         ([{"query": "x", "gold": [{}]}], ", line 1, field 'gold[0]': expected title or entity_id, got {}"),
         ([{"query": 3}], ", line 1, field 'query': expected text, got 3"),
