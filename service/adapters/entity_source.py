@@ -146,7 +146,8 @@ class EntitySource:
 
     def text_of(self, candidate: Candidate) -> str:
         """Return the title and the text of the column, if any; InputError if the index lacks the column."""
-        self._check_column(candidate.metadata)
+        if self.address is not None:  # of an index opened here it is known since then
+            self._check_column(candidate.metadata)
         text = candidate.metadata.get(self.text_column)
         return candidate.title if text is None or text == "" else f"{candidate.title}: {text}"
 
